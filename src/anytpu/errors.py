@@ -1,0 +1,60 @@
+"""Everything that anytpu raises on purpose, as one tree.
+
+Idea: whoever wants to catch "anything of anytpu's" catches `AnyTPUError`; whoever wrote code for the old systems catches
+what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy), because each class here is
+also the built-in that fits it.
+
+Rule: a message says what is wrong (with the value), what was expected, and what to type next.
+"""
+
+
+class AnyTPUError(Exception):
+    """The root of the tree: every error that anytpu raises on purpose."""
+
+
+class SettingError(AnyTPUError, ValueError):
+    """An argument, an environment variable or a setting has a value that cannot be used."""
+
+
+class TPUNotFoundError(AnyTPUError, ValueError):
+    """No TPU, or no accelerator of the kind that was asked for, was found. A `ValueError`, as the old resolvers raised."""
+
+
+class UnknownTPUError(AnyTPUError, ValueError):
+    """A TPU was named that does not exist."""
+
+
+class DataError(AnyTPUError, ValueError):
+    """The training data cannot be used: its shapes, its types or its length."""
+
+
+class DataExhaustedError(DataError):
+    """A dataset ended before the steps that were asked of it."""
+
+
+class StrategyError(AnyTPUError, RuntimeError):
+    """A strategy is used where it cannot be: after shutdown, mixed with another, outside its scope."""
+
+
+class ReplicaError(AnyTPUError, ValueError):
+    """A value that differs between replicas is used where one value is needed."""
+
+
+class NaNLossError(AnyTPUError, ArithmeticError):
+    """The loss became NaN or infinite, and `on_nan="raise"` was asked for."""
+
+
+class ProgramError(AnyTPUError, ValueError):
+    """A Program cannot be made, written, read or lowered."""
+
+
+class BackendError(AnyTPUError, RuntimeError):
+    """A backend cannot be opened, or failed while it compiled or ran a Program."""
+
+
+class HandleError(BackendError, TypeError):
+    """A handle of a backend is used as if it were an array. Only `backend.get` opens one."""
+
+
+class MissingExtraError(AnyTPUError, ImportError):
+    """An optional dependency is needed; the message names the extra to install."""

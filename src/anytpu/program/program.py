@@ -1,0 +1,102 @@
+"""`Program`: a step and how its inputs lie on the cores. Every front door makes one; everything else consumes one.
+
+Idea: what a Keras model, a JAX function or a custom step have in common is `step(state, batch) -> (state, outputs)`, a pure
+function of arrays, and the shapes of what goes in. That is all that the engine needs to run it, `plan` to time it and
+`chip` to compile it.
+
+Rule: a Program is made in process from an unlowered function, and each backend lowers that function its own way. There are
+two kinds. **Whole-batch** code (`replicas` is None) is written for the global batch; XLA partitions it. **Per-replica** code
+(`replicas` is a number) is written for one core and is run once on each, joined by collectives over `REPLICA_AXIS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+REPLICA_AXIS = "replica"
+"""The name of the axis that joins the replicas: `jax.lax.psum(x, REPLICA_AXIS)` in per-replica code."""
+
+Tree = Any
+"""A pytree of arrays, or of `jax.ShapeDtypeStruct`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one array lies on the cores.
+
+    Attributes:
+        axis: the axis that is split evenly over the cores, or None when every core holds the whole array.
+    """
+
+    axis: int | None = None
+
+
+REPLICATED = Layout(None)
+"""Every core holds the whole array."""
+
+ROWS = Layout(0)
+"""Axis 0 is split over the cores."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A pure step, and the shapes and layout of what goes in.
+
+    Attributes:
+        name: what people call it ("sequential/train"); shown in errors and reports.
+        step: `step(state, batch) -> (state, outputs)`. For whole-batch code `batch` is the global batch; for per-replica
+            code it is one replica's share.
+        state: tree of `jax.ShapeDtypeStruct`: what is carried from step to step. The same on every core.
+        batch: tree of `jax.ShapeDtypeStruct` of the GLOBAL batch: for a split leaf of per-replica code the leading axis is
+            the replica, `(replicas, ...)`.
+        layout: tree of `Layout`, one per leaf of `batch`: split over the cores or held by all.
+        replicas: the number of replicas of per-replica code, or None for whole-batch code.
+        mode: "train" or "infer".
+        state_names: a flat name per leaf of `state` ("dense/kernel"), in the order of `jax.tree.leaves`.
+    """
+
+    name: str
+    step: Callable[[Tree, Tree], tuple[Tree, Tree]]
+    state: Tree
+    batch: Tree
+    layout: Tree
+    replicas: int | None = None
+    mode: str = "train"
+    state_names: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int | None:
+        """The rows of the global batch of whole-batch code; None when nothing is split, or for per-replica code."""
+        if self.replicas is not None:
+            return None
+        split = [leaf.shape[0] for leaf, lay in self.leaves() if lay.axis == 0]
+        return split[0] if split else None
+
+    def leaves(self) -> list[tuple[jax.ShapeDtypeStruct, Layout]]:
+        """Return each leaf of `batch` beside its layout."""
+        layouts = jax.tree.leaves(self.layout, is_leaf=lambda x: isinstance(x, Layout))
+        return list(zip(jax.tree.leaves(self.batch), layouts, strict=True))
+
+
+def spec_of(tree: Tree) -> Tree:
+    """Return the tree with each array replaced by its `jax.ShapeDtypeStruct`.
+
+    dtypes are those that JAX computes with: int64 becomes int32 unless 64-bit mode is on.
+
+    Example:
+        >>> spec_of({"x": np.zeros((2, 3))})["x"].shape
+        (2, 3)
+    """
+    return jax.tree.map(_leaf_spec, tree)
+
+
+def _leaf_spec(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf).dtype
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
