@@ -1,0 +1,323 @@
+"""The codebase tests itself: floors, cycles, sizes, names, documentation. Each failure names the file and the line."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
+
+FLOORS = (
+    {"errors", "units", "_env", "_keras"},
+    {"program", "system"},
+    {"engine"},
+    {"strategy", "plan", "chip", "remote", "pipeline"},
+    {"train", "embedding", "launch"},
+    {"report", "bench"},
+    {"cli", "__init__", "__main__"},
+)
+# Siblings that may be imported after all: a Program's layout is over cores, every part may raise our errors, the
+# command line is a client of the public names, and `python -m anytpu` is the command line.
+ALLOWED_SIBLINGS = {
+    ("program", "anytpu.system.cores"),
+    *((part, "anytpu.errors") for part in ("units", "_env", "_keras")),
+    ("cli", "anytpu"),
+    ("__main__", "anytpu.cli"),
+}
+MAX_FAN_OUT = 10
+
+BANNED_NAMES = {
+    "util",
+    "utils",
+    "helper",
+    "helpers",
+    "common",
+    "manager",
+    "managers",
+    "handler",
+    "handlers",
+    "process",
+    "data",
+}
+READS_ENVIRONMENT = {"anytpu._env"}
+READS_PRIVATE_KERAS = {"anytpu._keras"}
+
+# Modules that are a table of facts, with next to no code; only they may be longer than MAX_FILE_LINES.
+FACT_TABLES: frozenset[str] = frozenset()
+MEDIAN_FILE_LINES, USUAL_FILE_LINES, MAX_FILE_LINES = 150, 300, 500
+USUAL_FUNCTION_LINES, MAX_FUNCTION_LINES = 30, 100
+
+# A path of the machine that something was built on: somebody's home, a mount, a scratch folder at the root.
+BUILD_PATH = re.compile(
+    r"(?<![\w.}$<-])/(?:work|root|home/[\w.-]+|Users/[\w.-]+|opt/(?:wheels|pypi[\w-]*)|mnt/[\w.-]+)/"
+)
+
+
+def part_of(name: str) -> str:
+    """Return the part of anytpu that a module belongs to: `anytpu.engine.loop` to "engine", `anytpu` to "__init__"."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def floor_of(name: str) -> int:
+    return next(number for number, parts in enumerate(FLOORS) if part_of(name) in parts)
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    own, other = part_of(importer), part_of(imported)
+    if own == other or any(own == sibling and imported == module for sibling, module in ALLOWED_SIBLINGS):
+        return True
+    return floor_of(imported) < floor_of(importer)
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in definitions(module.tree) if not isinstance(node, ast.ClassDef))
+
+
+def line_count(node: Definition) -> int:
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return (node.end_lineno or node.lineno) - first + 1
+
+
+def report(faults: list[str]) -> str:
+    return "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("anytpu.engine.loop", "anytpu.program.program", True),
+        ("anytpu.program.program", "anytpu.engine.loop", False),
+        ("anytpu.program.program", "anytpu.system.cores", True),
+        ("anytpu.program.program", "anytpu.system.chips", False),
+        ("anytpu.system.cores", "anytpu.program.program", False),
+        ("anytpu.strategy.scope", "anytpu.pipeline", False),
+        ("anytpu.train.fit", "anytpu", False),
+        ("anytpu.cli.env", "anytpu", True),
+        ("anytpu", "anytpu.cli", False),
+    ],
+)
+def test_floors_bite(importer: str, imported: str, allowed: bool):
+    assert is_allowed(importer, imported) is allowed
+
+
+def test_imports_are_found():
+    text = """
+from __future__ import annotations
+import os, anytpu.errors as e
+from . import backend
+from ..system.cores import Core, Kind
+def late():
+    from anytpu.program import program
+    return importlib.import_module("anytpu.pipeline.named"), import_module(name)
+"""
+    module = Module("anytpu.engine.made_up", ROOT / "src/anytpu/engine/made_up.py", text, ast.parse(text))
+    assert [(i.module, i.line) for i in imports_of(module)] == [
+        ("anytpu.errors", 3),
+        ("anytpu.engine.backend", 4),
+        ("anytpu.system.cores", 5),
+        ("anytpu.program.program", 7),
+        ("anytpu.pipeline.named", 8),
+    ]
+
+
+def test_every_module_has_a_floor():
+    known = set().union(*FLOORS)
+    faults = [
+        f"{m.at(1)}: {part_of(m.name)} is on no floor" for m in modules().values() if part_of(m.name) not in known
+    ]
+    assert not faults, report(faults)
+
+
+def test_imports_only_go_down():
+    faults = [
+        f"{module.at(i.line)}: {module.name} (floor {floor_of(module.name)}) "
+        f"imports {i.module} (floor {floor_of(i.module)})"
+        for module in modules().values()
+        for i in imports_of(module)
+        if not is_allowed(module.name, i.module)
+    ]
+    assert not faults, report(faults)
+
+
+def test_no_import_cycles():
+    graph = {name: {i.module: module.at(i.line) for i in imports_of(module)} for name, module in modules().items()}
+    faults, done = [], set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            circle = [*path[path.index(name) :], name]
+            faults.append("\n  ".join(f"{graph[a][b]}: {a} imports {b}" for a, b in itertools.pairwise(circle)))
+        elif name not in done:
+            for imported in graph[name]:
+                visit(imported, [*path, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+    assert not faults, report(faults)
+
+
+def test_fan_out():
+    counts = {module: len({i.module for i in imports_of(module)}) for module in modules().values()}
+    faults = [
+        f"{m.at(1)}: imports {n} modules of anytpu, {MAX_FAN_OUT} at most" for m, n in counts.items() if n > MAX_FAN_OUT
+    ]
+    assert not faults, report(faults)
+
+
+def test_names_say_what_a_thing_is():
+    faults = [
+        f"{module.at(1)}: a module is called {part!r}"
+        for module in modules().values()
+        for part in module.name.split(".")
+        if part.lower() in BANNED_NAMES
+    ]
+    faults += [
+        f"{module.at(node.lineno)}: {node.name!r} says nothing about what it is"
+        for module in modules().values()
+        for node in definitions(module.tree)
+        if node.name.strip("_").lower() in BANNED_NAMES
+    ]
+    assert not faults, report(faults)
+
+
+def test_environment_is_read_in_one_file():
+    names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+    faults = [
+        f"{module.at(node.lineno)}: reads the environment; only _env.py may"
+        for module in modules().values()
+        if module.name not in READS_ENVIRONMENT
+        for node in ast.walk(module.tree)
+        if (isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os")
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and names & {a.name for a in node.names})
+    ]
+    assert not faults, report(faults)
+
+
+def names_private_keras(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(a.name.startswith("keras.src") for a in node.names)
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        return module.startswith("keras.src") or (module == "keras" and any(a.name == "src" for a in node.names))
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node) == "keras.src"
+    # A name in a string, for import_module or a patch; a sentence that speaks of it has a space.
+    return (
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(re.match(r"keras\.src\S*$", node.value))
+    )
+
+
+def test_private_keras_is_in_one_file():
+    faults = [
+        f"{module.at(node.lineno)}: uses a private name of Keras; only _keras.py may"  # pyright: ignore[reportAttributeAccessIssue]
+        for module in modules().values()
+        if module.name not in READS_PRIVATE_KERAS
+        for node in ast.walk(module.tree)
+        if names_private_keras(node)
+    ]
+    assert not faults, report(faults)
+
+
+def test_files_are_short():
+    lengths = {module: module.lines for module in modules().values() if module.name not in FACT_TABLES}
+    faults = [f"{m.at(n)}: {n} lines, {MAX_FILE_LINES} at most" for m, n in lengths.items() if n > MAX_FILE_LINES]
+    assert not faults, report(faults)
+    long = [f"{m.at(n)}: {n} lines" for m, n in lengths.items() if n > USUAL_FILE_LINES]
+    assert len(long) <= 0.15 * len(lengths), (
+        f"more than 15 % of files have over {USUAL_FILE_LINES} lines:{report(long)}"
+    )
+    median = statistics.median(lengths.values())
+    assert median <= MEDIAN_FILE_LINES, f"the median file has {median} lines, {MEDIAN_FILE_LINES} at most"
+
+
+def test_functions_are_short():
+    lengths = {(m.at(f.lineno), f.name): line_count(f) for m in modules().values() for f in functions(m)}
+    ordered = sorted(lengths.items(), key=lambda item: -item[1])
+    faults = [
+        f"{at}: {name} has {n} lines, {MAX_FUNCTION_LINES} at most"
+        for (at, name), n in ordered
+        if n > MAX_FUNCTION_LINES
+    ]
+    assert not faults, report(faults)
+    long = [f"{at}: {name} has {n} lines" for (at, name), n in ordered if n > USUAL_FUNCTION_LINES]
+    assert len(long) <= 0.1 * len(lengths), (
+        f"more than 10 % of functions have over {USUAL_FUNCTION_LINES} lines:{report(long)}"
+    )
+
+
+def public_definitions(body: list[ast.stmt]) -> Iterator[Definition]:
+    for node in body:
+        if isinstance(node, Definition) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node.body)
+
+
+def is_part_of_another(node: Definition) -> bool:
+    """Tell whether a definition has its documentation elsewhere: a property's setter, an overload, an override."""
+    return any(re.search(r"\.(setter|deleter)$|overload$|override$", ast.unparse(d)) for d in node.decorator_list)
+
+
+def test_public_names_are_documented():
+    faults = [f"{m.at(1)}: the module has no docstring" for m in modules().values() if not ast.get_docstring(m.tree)]
+    faults += [
+        f"{module.at(node.lineno)}: {node.name} has no docstring"
+        for module in modules().values()
+        for node in public_definitions(module.tree.body)
+        if not ast.get_docstring(node) and not is_part_of_another(node)
+    ]
+    assert not faults, report(faults)
+
+
+def bound_names(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the public names of anytpu that a module binds, also those under `if TYPE_CHECKING`."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from bound_names(node.body)
+        elif isinstance(node, Definition):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "anytpu"):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+PACKAGES = [name for name, module in modules().items() if module.is_package]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_exports_are_what_exists(name: str):
+    module, package = modules()[name], importlib.import_module(name)
+    bound = {n for n in bound_names(module.tree.body) if not n.startswith("_")}
+    listed = list(getattr(package, "__all__", []))
+    assert len(listed) == len(set(listed)), f"{module.at(1)}: __all__ names something twice: {sorted(listed)}"
+    public = {n for n in listed if not n.startswith("_")}
+    assert public == bound, (
+        f"{module.at(1)}: not in __all__: {sorted(bound - public)}; only there: {sorted(public - bound)}"
+    )
+    missing = [n for n in listed if not hasattr(package, n)]
+    assert not missing, f"{module.at(1)}: __all__ names what does not exist: {missing}"
+
+
+def test_no_path_of_a_build_machine():
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    paths = [
+        ROOT / name for name in subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
+    ]
+    faults = [
+        f"{path.relative_to(ROOT)}:{number}: {found.group()}"
+        for path in paths
+        if path.is_file()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if (found := BUILD_PATH.search(line))
+    ]
+    assert not faults, report(faults)
