@@ -1,0 +1,8 @@
+"""`Program`: what every front door makes and everything else consumes, and its form as a file."""
+
+from anytpu.program.file import read, write
+from anytpu.program.lowering import lower
+from anytpu.program.makers import of
+from anytpu.program.program import REPLICA_AXIS, REPLICATED, ROWS, Layout, Program, spec_of
+
+__all__ = ["REPLICATED", "REPLICA_AXIS", "ROWS", "Layout", "Program", "lower", "of", "read", "spec_of", "write"]

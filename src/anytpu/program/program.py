@@ -1,12 +1,13 @@
 """`Program`: a step and how its inputs lie on the cores. Every front door makes one; everything else consumes one.
 
-Idea: what a Keras model, a JAX function or a custom step have in common is `step(state, batch) -> (state, outputs)`, a pure
-function of arrays, and the shapes of what goes in. That is all that the engine needs to run it, `plan` to time it and
-`chip` to compile it.
+Idea: what a Keras model, a JAX function or a custom step have in common is `step(state, batch) -> (state, outputs)`, a
+pure function of arrays, and the shapes of what goes in. That is all that the engine needs to run it, `plan` to time it
+and `chip` to compile it.
 
-Rule: a Program is made in process from an unlowered function, and each backend lowers that function its own way. There are
-two kinds. **Whole-batch** code (`replicas` is None) is written for the global batch; XLA partitions it. **Per-replica** code
-(`replicas` is a number) is written for one core and is run once on each, joined by collectives over `REPLICA_AXIS`.
+Rule: a Program is made in process from an unlowered function, and each backend lowers that function its own way. There
+are two kinds. **Whole-batch** code (`replicas` is None) is written for the global batch; XLA partitions it.
+**Per-replica** code (`replicas` is a number) is written for one core and is run once on each, joined by collectives
+over `REPLICA_AXIS`.
 """
 
 from __future__ import annotations
@@ -49,15 +50,17 @@ class Program:
 
     Attributes:
         name: what people call it ("sequential/train"); shown in errors and reports.
-        step: `step(state, batch) -> (state, outputs)`. For whole-batch code `batch` is the global batch; for per-replica
-            code it is one replica's share.
+        step: `step(state, batch) -> (state, outputs)`. For whole-batch code `batch` is the global batch; for
+            per-replica code it is one replica's share.
         state: tree of `jax.ShapeDtypeStruct`: what is carried from step to step. The same on every core.
-        batch: tree of `jax.ShapeDtypeStruct` of the GLOBAL batch: for a split leaf of per-replica code the leading axis is
-            the replica, `(replicas, ...)`.
+        batch: tree of `jax.ShapeDtypeStruct` of the GLOBAL batch: for a split leaf of per-replica code the leading axis
+            is the replica, `(replicas, ...)`.
         layout: tree of `Layout`, one per leaf of `batch`: split over the cores or held by all.
         replicas: the number of replicas of per-replica code, or None for whole-batch code.
         mode: "train" or "infer".
         state_names: a flat name per leaf of `state` ("dense/kernel"), in the order of `jax.tree.leaves`.
+        tensors: the values of `state`, where they were asked for and are known; else None. No one who runs a program
+            looks at them: state is handed in.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Program:
     replicas: int | None = None
     mode: str = "train"
     state_names: tuple[str, ...] = ()
+    tensors: Tree | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def rows(self) -> int | None:
@@ -99,4 +103,4 @@ def _leaf_spec(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf).dtype
-    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))

@@ -1,0 +1,61 @@
+"""What a step must return: a pair whose state is of the same form as the state that went in.
+
+Idea: a step is called over and over, its state fed back in; a leaf that changes its shape or its type in the first step
+would make the second one another program.
+
+Rule: checked wherever a step is traced by this package, with an error that names the leaf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from anytpu.errors import ProgramError
+from anytpu.program.leaves import leaf_names, leaf_text
+from anytpu.program.program import Tree
+
+
+def check_result(name: str, state: Tree, result: Any, names: tuple[str, ...] = ()) -> None:
+    """Check what a step returns against the state that went in.
+
+    Args:
+        name: the program, for the error.
+        state: tree of `jax.ShapeDtypeStruct`: the state that went in.
+        result: what the step returned, arrays replaced by `jax.ShapeDtypeStruct`.
+        names: a name per leaf of `state`; None of them: the path of each leaf.
+
+    Raises:
+        ProgramError: not a pair, or a state of another structure, shape or dtype.
+    """
+    new_state, _ = check_pair(name, result)
+    before, after = jax.tree.structure(state), jax.tree.structure(new_state)
+    if before != after:
+        raise ProgramError(
+            f"The step of {name!r} must return a state of the same structure as the one that it was given: "
+            f"it was given {before} and returned {after}."
+        )
+    for leaf_name, old, new in zip(
+        names or leaf_names(state, "state"), jax.tree.leaves(state), jax.tree.leaves(new_state), strict=True
+    ):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ProgramError(
+                f"The step of {name!r} must return each state as it was given: {leaf_name!r} was given as "
+                f"{leaf_text(old)} and returned as {leaf_text(new)}. Cast it back with .astype, or start with a state "
+                "of the type that comes back."
+            )
+
+
+def check_pair(name: str, result: Any) -> tuple[Any, Any]:
+    """Return what a step returned, if it is a pair (state, outputs); else raise `ProgramError`."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    raise ProgramError(
+        f"The step of {name!r} must return a pair (state, outputs), not {_what(result)}. "
+        "Where there is nothing to report, return (state, {})."
+    )
+
+
+def _what(result: Any) -> str:
+    return f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__

@@ -1,0 +1,238 @@
+"""The file form of a Program: written here, run in another process that has never seen the model's code.
+
+Idea: a `.anytpu` file is a zip of
+
+    program.bin         StableHLO of the step over a flat list of arrays, as `jax.export` serialises it
+    program.json        the names, shapes, dtypes, layouts and nesting of those arrays (`manifest.py`)
+    tensors/000.npy ... (optional) the values of the state, one file per leaf
+    checksums.json      the sha-256 of each part
+
+Rule: weights are inputs, never constants; no pickle anywhere. The file form of per-replica code is its form for one
+device: the leading axis of each split array is the replica, there are no collectives, and so what is read back is
+whole-batch code.
+
+Reading a program file is for files that you trust, as `jax.export` says of deserialising: the checksums find accidents,
+not malice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+
+from anytpu.errors import ProgramError
+from anytpu.program.archive import Parts, write_parts
+from anytpu.program.leaves import leaf_names, leaf_text, state_names
+from anytpu.program.lowering import check_platforms, lower_traced, trace
+from anytpu.program.manifest import FORMAT, Manifest, format_of, from_json, group_of, to_json, tree_of
+from anytpu.program.program import Layout, Program, Tree
+from anytpu.program.tensors import npy_to_tensors, tensor_part, tensors_to_npy
+
+SUFFIX = ".anytpu"
+"""How the name of a program file ends."""
+
+_CODE, _MANIFEST = "program.bin", "program.json"
+
+
+def write(
+    program: Program, path: str | Path, tensors: Tree | None = None, platforms: tuple[str, ...] = ("cpu",)
+) -> None:
+    """Write a Program as a file that runs without the code that made it.
+
+    Args:
+        program: what to write.
+        path: where; the name ends in ".anytpu". A file that is there is replaced.
+        tensors: values of the state, of its structure, to write along; None: those that the program carries, if any.
+        platforms: where it will run: some of "cpu", "cuda" and "tpu". More than one costs the source lines in what
+            `plan` shows.
+
+    Raises:
+        ProgramError: the program cannot be lowered or serialised, `tensors` do not fit its state, or the file cannot be
+            written.
+        ReplicaError: a new state of per-replica code differs between the replicas.
+
+    Example:
+        >>> write(program, "step.anytpu", tensors={"w": np.ones(3, "float32")})
+        >>> read("step.anytpu", tensors=True).tensors["w"].shape
+        (3,)
+    """
+    place = _place(path)
+    check_platforms(platforms)
+    values = program.tensors if tensors is None else tensors
+    stored = [] if values is None else tensors_to_npy(program, values)
+    traced = trace(program)
+    code = _serialise(program, lower_traced(program, traced, platforms))
+    manifest = Manifest(
+        name=program.name,
+        mode=program.mode,
+        replicas=program.replicas,
+        platforms=platforms,
+        jax=jax.__version__,
+        state=group_of(program.state, "state", names=program.state_names),
+        batch=group_of(program.batch, "batch", layouts=[layout for _, layout in program.leaves()]),
+        outputs=group_of(traced.out_info[1], "outputs"),
+        tensors=None if values is None else tuple(generator for generator, _ in stored),
+    )
+    arrays = {tensor_part(index): content for index, (_, content) in enumerate(stored)}
+    write_parts(place, {_MANIFEST: to_json(manifest), _CODE: code, **arrays})
+
+
+def read(path: str | Path, tensors: bool = False) -> Program:
+    """Read a Program from a file. Only for files that you trust.
+
+    The program runs on the platforms that it was written for. Containers other than dict, list and tuple come back as
+    tuples. Per-replica code comes back as whole-batch code (`replicas` is None) on stacked arrays.
+
+    Args:
+        path: the file.
+        tensors: read the values of the state too, into `program.tensors`, as NumPy arrays.
+
+    Raises:
+        ProgramError: the file is not there, is not a program file, is cut short, was altered, is of a newer format, or
+            has no values of the state when `tensors` asks for them.
+
+    Example:
+        >>> program = read("step.anytpu")
+        >>> state, outputs = program.step(state, batch)
+    """
+    place = _place(path)
+    with Parts(place, (_MANIFEST, _CODE)) as parts:
+        _check_format(place, parts)
+        description, code = parts.read(_MANIFEST), parts.read(_CODE)
+        with _said_of(place):
+            manifest = from_json(description)
+            program = _program(manifest, code)
+            _check_width(program)
+        if not tensors:
+            return program
+        if manifest.tensors is None:
+            raise ProgramError(
+                f"The program file {str(place)!r} does not hold the values of the state. Write it with "
+                "anytpu.program.write(program, path, tensors=state)."
+            )
+        arrays = [parts.read(tensor_part(index)) for index in range(len(manifest.tensors))]
+    with _said_of(place):
+        return dataclasses.replace(program, tensors=npy_to_tensors(program, arrays, manifest.tensors))
+
+
+class FileMaker:
+    """Makes a Program of the path of a program file: reads it."""
+
+    def claims(self, job: Any) -> bool:
+        """Return whether the job is the path of a file that holds a step."""
+        return isinstance(job, str | Path) and Path(job).suffix in (SUFFIX, ".mlir")
+
+    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
+        """Read the program. Its shapes and its mode are those that it was written with.
+
+        Raises:
+            ProgramError: the file cannot be read, or `input_specs` are given.
+        """
+        if input_specs is not None:
+            raise ProgramError(
+                f"The shapes of the program file {str(job)!r} are fixed since it was written: leave input_specs out."
+            )
+        return read(job, tensors=tensors)
+
+
+FILE_MAKER = FileMaker()
+"""The entry point "file" of the group "anytpu.programs"."""
+
+
+def _place(path: str | Path) -> Path:
+    place = Path(path)
+    if place.suffix == ".mlir":
+        raise ProgramError(
+            f"{str(path)!r} is StableHLO text, which says nothing of names or layouts; this release reads program "
+            f"files, whose names end in {SUFFIX!r}. Write one with anytpu.program.write(program, path)."
+        )
+    if place.suffix != SUFFIX:
+        raise ProgramError(f"The name of a program file must end in {SUFFIX!r}, unlike {str(path)!r}.")
+    return place
+
+
+@contextlib.contextmanager
+def _said_of(place: Path) -> Iterator[None]:
+    """Say which file it is that an error inside is about."""
+    try:
+        yield
+    except ProgramError as error:
+        raise ProgramError(f"The program file {str(place)!r} cannot be used. {error}") from error
+
+
+def _check_format(place: Path, parts: Parts) -> None:
+    # Before any checksum: a newer format may well keep its checksums elsewhere.
+    version = format_of(parts.unchecked(_MANIFEST))
+    if version is not None and version > FORMAT:
+        raise ProgramError(
+            f"The program file {str(place)!r} is of format {version}, and this release of anytpu reads formats up to "
+            f"{FORMAT}. Install a newer one: pip install --upgrade anytpu"
+        )
+
+
+def _serialise(program: Program, exported: jax.export.Exported) -> bytes:
+    try:
+        return bytes(exported.serialize())
+    except (ValueError, NotImplementedError) as error:
+        raise ProgramError(f"The program {program.name!r} cannot be written as a file: {error}") from error
+
+
+def _deserialise(manifest: Manifest, code: bytes) -> jax.export.Exported:
+    try:
+        return jax.export.deserialize(bytearray(code))
+    except Exception as error:  # JAX parses it with flatbuffers and MLIR, and wraps none of what they raise.
+        raise ProgramError(
+            f"JAX {jax.__version__} cannot read the code in it, which JAX {manifest.jax} wrote: {error}"
+        ) from error
+
+
+def _program(manifest: Manifest, code: bytes) -> Program:
+    exported = _deserialise(manifest, code)
+    arrived, left = len(manifest.state.leaves), len(manifest.batch.leaves)
+    if (len(exported.in_avals), len(exported.out_avals)) != (arrived + left, arrived + len(manifest.outputs.leaves)):
+        raise ProgramError("Its code takes or gives another number of arrays than its manifest lists.")
+    state = tree_of(manifest.state, exported.in_avals[:arrived])
+    batch = tree_of(manifest.batch, exported.in_avals[arrived:])
+    outputs = tree_of(manifest.outputs, exported.out_avals[arrived:])
+    layouts = [Layout(leaf.axis) for leaf in manifest.batch.leaves]
+    return Program(
+        name=manifest.name,
+        step=_nested_step(exported, state, outputs),
+        state=state,
+        batch=batch,
+        layout=jax.tree.unflatten(jax.tree.structure(batch), layouts),
+        mode=manifest.mode,
+        state_names=tuple(leaf.name for leaf in manifest.state.leaves),
+    )
+
+
+def _nested_step(
+    exported: jax.export.Exported, state: Tree, outputs: Tree
+) -> Callable[[Tree, Tree], tuple[Tree, Tree]]:
+    state_structure, output_structure = jax.tree.structure(state), jax.tree.structure(outputs)
+
+    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        flat = exported.call(*jax.tree.leaves((state, batch)))
+        count = state_structure.num_leaves
+        return jax.tree.unflatten(state_structure, flat[:count]), jax.tree.unflatten(output_structure, flat[count:])
+
+    return step
+
+
+def _check_width(program: Program) -> None:
+    for name, spec in zip(
+        (*state_names(program), *leaf_names(program.batch, "batch")),
+        jax.tree.leaves((program.state, program.batch)),
+        strict=True,
+    ):
+        if jax.dtypes.canonicalize_dtype(spec.dtype, allow_extended_dtype=True) != spec.dtype:
+            raise ProgramError(
+                f"Its {name!r} is {leaf_text(spec)}, and JAX computes with 32 bits in this process: set "
+                'JAX_ENABLE_X64=1, or call jax.config.update("jax_enable_x64", True) first.'
+            )

@@ -1,0 +1,80 @@
+"""What a Program may not take along when it leaves this process: Python code that it calls back, and large constants.
+
+Idea: both are found in the traced step (its jaxpr) rather than in a failure of the exporter, because there each
+equation still knows the line of source that made it.
+
+Rule: weights are inputs. An array that a step closed over would be frozen into the program at its present value, and be
+carried by every copy of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.source_info_util import summarize
+
+from anytpu.errors import ProgramError
+from anytpu.program.leaves import leaf_text
+
+CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print", "outside_call"})
+"""The primitives that call back into Python."""
+
+CONSTANT_BYTES = 2**20
+"""The largest constant that a program may hold."""
+
+
+def refuse_callbacks(name: str, jaxpr: ClosedJaxpr) -> None:
+    """Raise `ProgramError`, with the line of source, if the traced step of program `name` calls back into Python."""
+    for level, _, scope in _levels(jaxpr, ""):
+        for equation in level.eqns:
+            if equation.primitive.name in CALLBACKS:
+                inside = _join(scope, equation)
+                raise ProgramError(
+                    f"The step of {name!r} calls back into Python ({equation.primitive.name}"
+                    f"{f' inside {inside!r}' if inside else ''}, at {summarize(equation.source_info)}). A program that "
+                    "leaves this process cannot take Python code along: remove the jax.debug.print or the callback, or "
+                    "run the program in this process only."
+                )
+
+
+def refuse_large_constants(name: str, jaxpr: ClosedJaxpr) -> None:
+    """Raise `ProgramError` if the traced step of program `name` closed over an array of more than `CONSTANT_BYTES`."""
+    for value, user in _constants(jaxpr):
+        size_bytes = math.prod(value.shape) * value.dtype.itemsize
+        if size_bytes > CONSTANT_BYTES:
+            line = f", used at {summarize(user.source_info)}" if user is not None else ""
+            raise ProgramError(
+                f"The step of {name!r} holds the constant {leaf_text(value)} ({size_bytes / 2**20:.1f} MiB{line}). "
+                "A program takes its arrays as inputs: pass this one in through the state or the batch. A constant may "
+                f"have up to {CONSTANT_BYTES / 2**20:.0f} MiB."
+            )
+
+
+def _constants(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, JaxprEqn | None]]:
+    """Yield each array that the jaxpr, or one inside it, holds, with the first equation that uses it."""
+    for level, constants, _ in _levels(jaxpr, ""):
+        for variable, value in zip(level.constvars, constants, strict=False):
+            yield value, next((eqn for eqn in level.eqns if any(variable is given for given in eqn.invars)), None)
+        for equation in level.eqns:
+            for given in equation.invars:
+                if isinstance(given, Literal) and getattr(given.val, "shape", ()):
+                    yield given.val, equation
+
+
+def _levels(jaxpr: ClosedJaxpr | Jaxpr, scope: str) -> Iterator[tuple[Jaxpr, Sequence[Any], str]]:
+    """Yield the jaxpr and each one inside it, with the constants that it holds and the scopes around it."""
+    level, constants = (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+    yield level, constants, scope
+    for equation in level.eqns:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, ClosedJaxpr | Jaxpr):
+                    yield from _levels(inner, _join(scope, equation))
+
+
+def _join(scope: str, equation: JaxprEqn) -> str:
+    parts = (scope, *str(equation.source_info.name_stack).split("/"))
+    return "/".join(part for part in parts if part not in ("", "vmap()"))

@@ -1,0 +1,94 @@
+"""The values of a state as .npy files, which NumPy alone can read.
+
+Rule: a .npy file knows NumPy's own types only. bfloat16 and its kin are stored as the unsigned integers of their width,
+a typed random key as its raw words; the manifest says what they were.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.errors import ProgramError
+from anytpu.program.leaves import leaf_text, state_names
+from anytpu.program.program import Program, Tree
+
+
+def tensor_part(index: int) -> str:
+    """Return the name of the part that holds the value of the leaf of that number."""
+    return f"tensors/{index:03d}.npy"
+
+
+def tensors_to_npy(program: Program, tensors: Tree) -> list[tuple[str | None, bytes]]:
+    """Return each value as the random generator of a typed key (None for an ordinary array) and its .npy file.
+
+    Args:
+        program: whose state it is.
+        tensors: tree of arrays with the structure, shapes and dtypes of the state.
+
+    Raises:
+        ProgramError: they differ from the state; the message names the leaf.
+    """
+    structure = jax.tree.structure(program.state)
+    if jax.tree.structure(tensors) != structure:
+        raise ProgramError(
+            f"The tensors must be nested like the state of {program.name!r}, {structure}, not "
+            f"{jax.tree.structure(tensors)}."
+        )
+    stored = []
+    for name, value, spec in zip(
+        state_names(program), jax.tree.leaves(tensors), jax.tree.leaves(program.state), strict=True
+    ):
+        value = value if isinstance(value, jax.Array) else _as_jax_would(value)
+        if (value.shape, value.dtype) != (spec.shape, spec.dtype):
+            raise ProgramError(
+                f"The tensor {name!r} of {program.name!r} must be {leaf_text(spec)}, not {leaf_text(value)}."
+            )
+        stored.append(_stored(value))
+    return stored
+
+
+def npy_to_tensors(program: Program, contents: Sequence[bytes], generators: Sequence[str | None]) -> Tree:
+    """Return the tree of the values, from what `tensors_to_npy` returned.
+
+    Raises:
+        ProgramError: a file holds something else than the state of the program declares.
+    """
+    leaves, structure = jax.tree.flatten(program.state)
+    try:
+        loaded = [np.load(io.BytesIO(content), allow_pickle=False) for content in contents]
+        values = [_value(*given) for given in zip(loaded, generators, leaves, strict=True)]
+    except (ValueError, TypeError, EOFError) as error:
+        raise ProgramError(f"The values of its state are not what the state declares: {error}") from error
+    return jax.tree.unflatten(structure, values)
+
+
+def _as_jax_would(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def _stored(value: Any) -> tuple[str | None, bytes]:
+    generator = None
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        generator, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
+    array = np.asarray(value)
+    if array.dtype.kind == "V":
+        array = array.view(f"uint{8 * array.itemsize}")
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, allow_pickle=False)
+    return generator, buffer.getvalue()
+
+
+def _value(array: np.ndarray, generator: str | None, spec: Any) -> Any:
+    value = array if generator is None else jax.random.wrap_key_data(jnp.asarray(array), impl=generator)
+    if generator is None and np.dtype(spec.dtype).kind == "V":
+        value = array.view(spec.dtype)
+    if (value.shape, value.dtype) != (spec.shape, spec.dtype):
+        raise ValueError(f"{leaf_text(value)} is not {leaf_text(spec)}")
+    return value
