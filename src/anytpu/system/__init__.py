@@ -1,0 +1,41 @@
+"""Where the cores are: the chips, the slices, the resolver, initialize and shut down."""
+
+from anytpu.system.chips import CHIPS, Chip, chip_named, chip_of_kind
+from anytpu.system.cores import Address, Core, Kind, LogicalDevice
+from anytpu.system.lifecycle import (
+    System,
+    current_system,
+    experimental_connect_to_cluster,
+    initialize_tpu_system,
+    list_logical_devices,
+    running_system,
+    shutdown_tpu_system,
+)
+from anytpu.system.probes import Found, Reason
+from anytpu.system.resolver import TPUClusterResolver
+from anytpu.system.topologies import Topology, known_slices, slice_sizes, topology_of
+
+__all__ = [
+    "CHIPS",
+    "Address",
+    "Chip",
+    "Core",
+    "Found",
+    "Kind",
+    "LogicalDevice",
+    "Reason",
+    "System",
+    "TPUClusterResolver",
+    "Topology",
+    "chip_named",
+    "chip_of_kind",
+    "current_system",
+    "experimental_connect_to_cluster",
+    "initialize_tpu_system",
+    "known_slices",
+    "list_logical_devices",
+    "running_system",
+    "shutdown_tpu_system",
+    "slice_sizes",
+    "topology_of",
+]

@@ -1,0 +1,182 @@
+"""The environment and the machine, as they are before anything is started.
+
+Idea: which backend Keras uses and which devices JAX starts is settled before either is imported, by environment
+variables and by what hangs on the machine. Both are looked at here, without importing either.
+
+Rule: no other file reads or writes an environment variable. A value that cannot be used is refused with the list of
+those that can. What a user set himself stays as he set it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+
+from anytpu.errors import SettingError
+
+TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+"""The variables that may name a TPU, in the order in which they are looked at."""
+
+KERAS_BACKENDS = ("jax", "tensorflow", "torch", "openvino", "numpy")
+"""The backends that KERAS_BACKEND may name."""
+
+_SHOWN = (
+    *TPU_VARIABLES,
+    "KERAS_BACKEND",
+    "JAX_PLATFORMS",
+    "JAX_ENABLE_X64",
+    "JAX_COMPILATION_CACHE_DIR",
+    "XLA_FLAGS",
+    "PJRT_NPROC",
+    "CUDA_VISIBLE_DEVICES",
+    "TPU_VISIBLE_CHIPS",
+    "TPU_LIBRARY_PATH",
+    "LD_LIBRARY_PATH",
+)
+# Any of these says that the user chose JAX's devices himself.
+_CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
+
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+# Google's network card and disk have its vendor number too. From jax/_src/hardware_utils.py of jax 0.10.2.
+_TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
+_GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
+_NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
+
+ROOT = Path("/")
+
+
+def tpu_settings() -> tuple[tuple[str, str], ...]:
+    """Return (variable, value) of each environment variable that is set and may name a TPU, in look-up order."""
+    values = ((name, os.environ.get(name, "").strip()) for name in TPU_VARIABLES)
+    return tuple((name, value) for name, value in values if value)
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables that matter to anytpu, JAX and Keras, those that are set, for a bug report."""
+    return {name: os.environ[name] for name in _SHOWN if name in os.environ}
+
+
+def set_keras_backend() -> str:
+    """Make JAX Keras's backend, unless KERAS_BACKEND says otherwise, and return the backend's name.
+
+    Raises:
+        SettingError: KERAS_BACKEND names no backend of Keras.
+    """
+    name = os.environ.get("KERAS_BACKEND", "").strip()
+    if not name:
+        os.environ["KERAS_BACKEND"] = name = "jax"
+    if name not in KERAS_BACKENDS:
+        known = ", ".join(KERAS_BACKENDS)
+        raise SettingError(f"KERAS_BACKEND must be one of {known}, not {name!r}; anytpu needs jax: KERAS_BACKEND=jax")
+    return name
+
+
+def keras_backend_in_use() -> str | None:
+    """Return the backend of the Keras that this process has imported, or None while it has imported none."""
+    config = sys.modules.get("keras.config")
+    if config is not None:
+        return config.backend()
+    return "tensorflow" if "keras" in sys.modules and "tensorflow" in sys.modules else None  # Keras 2
+
+
+def jax_platforms() -> tuple[str, ...]:
+    """Return the platforms that JAX was told to use, in order, or () when it is free to choose."""
+    jax = sys.modules.get("jax")
+    chosen = (jax.config.jax_platforms if jax else None) or os.environ.get("JAX_PLATFORMS", "")
+    return tuple(name.strip() for name in chosen.split(",") if name.strip())
+
+
+def prepare_jax() -> None:
+    """Settle, before JAX starts, what it must know then. Call it before the first use of a device; more calls are free.
+
+    On a machine without an accelerator JAX is put on the CPU: else an installed libtpu or CUDA plugin looks for its
+    device and complains on stderr. Where there is one, or the user chose devices himself, or another vendor's plugin
+    is installed, JAX decides alone.
+    """
+    _reserve_threads()
+    if _may_choose_platform() and not tpu_chips() and not _has_usable_gpu():
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update("jax_platforms", "cpu")
+        else:
+            os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def tpu_chips(root: Path = ROOT) -> int:
+    """Return the number of TPU chips of this machine, seen on its PCI bus; JAX is not asked.
+
+    Args:
+        root: where the machine's file system begins.
+    """
+    ids = [(_read(d / "vendor"), _read(d / "device")) for d in _children(root / "sys/bus/pci/devices")]
+    google = [device for vendor, device in ids if vendor == _GOOGLE_PCI_VENDOR]
+    known = sum(device in _TPU_PCI_DEVICES for device in google)
+    if known or not _has_accelerator_files(root):
+        return known
+    # A chip newer than this file: Google's, neither its network card nor its disk, and with a device file.
+    return sum(device not in _GOOGLE_OTHER_PCI_DEVICES for device in google)
+
+
+def has_nvidia(root: Path = ROOT) -> bool:
+    """Tell whether this machine has an NVIDIA GPU whose driver is loaded."""
+    return any((root / name).exists() for name in _NVIDIA_FILES)
+
+
+def has_cuda_plugin() -> bool:
+    """Tell whether a CUDA plugin of JAX is installed."""
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13, 14))
+
+
+def has_libtpu() -> bool:
+    """Tell whether libtpu, with which JAX reaches a TPU, is installed."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def other_plugins() -> tuple[str, ...]:
+    """Return the names of JAX's plugins that are neither CUDA's nor the TPU's."""
+    names = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
+    return tuple(sorted(name for name in names if "cuda" not in name and "tpu" not in name))
+
+
+def _has_usable_gpu() -> bool:
+    return (has_nvidia() and has_cuda_plugin()) or bool(other_plugins())
+
+
+def _may_choose_platform() -> bool:
+    """Tell whether nobody has chosen JAX's devices yet, neither the user nor a JAX that runs."""
+    if any(os.environ.get(name) for name in _CHOOSES_DEVICES) or jax_platforms():
+        return False
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is None or not bridge.backends_are_initialized()
+
+
+def _reserve_threads() -> None:
+    """Give XLA two threads for each host device that it is forced to have.
+
+    With fewer, collectives over them deadlock and XLA aborts the process (openxla/xla#18608; still so in jax 0.10.2).
+    """
+    counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    if counts and "PJRT_NPROC" not in os.environ:
+        os.environ["PJRT_NPROC"] = str(max(2 * int(counts[-1]), 16))
+
+
+def _has_accelerator_files(root: Path) -> bool:
+    numbered = [p for p in _children(root / "dev/vfio") if p.name.isdigit()]
+    return bool(numbered) or any(p.name.startswith("accel") for p in _children(root / "dev"))
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

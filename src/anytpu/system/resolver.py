@@ -1,0 +1,182 @@
+"""`TPUClusterResolver`: finds a TPU, a GPU, or makes a virtual TPU.
+
+Idea: a program says `TPUClusterResolver(tpu="")` and gets the best that there is, on any machine; one that wants
+something certain says what. The search is a list of probes; the first that finds something wins, and why the others
+did not is kept.
+
+Rule: what the environment says wrong is a reason kept, what the caller says wrong is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+from anytpu import _env
+from anytpu.errors import BackendError, SettingError, TPUNotFoundError, UnknownTPUError
+from anytpu.system.cores import Address
+from anytpu.system.machine import topology_at, worker_message
+from anytpu.system.probes import (
+    Found,
+    Probe,
+    Reason,
+    probe_gpu,
+    probe_tpu,
+    probe_variable,
+    probe_virtual,
+    slice_address,
+    virtual_address,
+    worker_target,
+)
+from anytpu.system.topologies import Topology, known_slices
+
+MOST_VIRTUAL_CORES = 4096
+"""The most cores in a row that a virtual TPU may have."""
+
+
+class TPUClusterResolver:
+    """Where the TPU is, found when this is made.
+
+    Attributes:
+        address: what the system is opened by.
+        reasons: why each place that was looked at before had nothing, in order; `print(*resolver.reasons, sep="\\n")`.
+
+    Example:
+        >>> TPUClusterResolver("virtual", cores=3).num_accelerators()
+        {'TPU': 3}
+    """
+
+    def __init__(self, tpu: str | None = "", cores: int | None = None) -> None:
+        """Find a TPU system.
+
+        Args:
+            tpu: "" or None looks, in this order, at the environment variables TPU_NAME, COLAB_TPU_ADDR and
+                KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, for this machine's TPU, for its GPU, and makes a virtual TPU of 8 cores
+                when there is none. "local" is this machine's TPU or GPU and nothing else. "virtual" is a virtual TPU;
+                "v2-8", "v3-32", "v5e-16" are virtual TPUs of that shape. "twin" is the tests' in-memory twin.
+            cores: how many cores to use; None means all that are there, or those of the shape.
+
+        Raises:
+            SettingError: `cores` is not a positive integer, or not the number that the shape has.
+            TPUNotFoundError: "local", and this machine has no TPU or GPU that can be used. A `ValueError`.
+            UnknownTPUError: `tpu` names nothing that exists.
+            BackendError: `tpu` is the address of a worker, which a later release can open.
+        """
+        count = _checked_cores(cores)
+        name = _checked_name(tpu)
+        self.reasons: tuple[Reason, ...] = ()
+        if name == "":
+            self.address, self.reasons = _first_found([*_variable_probes(), probe_tpu, probe_gpu, probe_virtual], count)
+        elif name.lower() == "local":
+            self.address, self.reasons = _first_found([probe_tpu, probe_gpu], count)
+        else:
+            self.address = _named_address(name, count)
+
+    @classmethod
+    def from_address(cls, address: Address) -> TPUClusterResolver:
+        """Return a resolver of a system whose address is known."""
+        resolver = cls.__new__(cls)
+        resolver.address, resolver.reasons = address, ()
+        return resolver
+
+    @functools.cached_property
+    def topology(self) -> Topology:
+        """The cores and where they lie. For a local system JAX starts."""
+        return topology_at(self.address)
+
+    @property
+    def is_virtual(self) -> bool:
+        """True when the cores are simulated on this machine's CPU."""
+        return self.address.kind in ("virtual", "twin")
+
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
+        """Return the session target: "grpc://host:port" of a worker, "" for whatever is in this process.
+
+        The arguments are those of the old resolvers; nothing depends on them.
+        """
+        return f"grpc://{self.address.target}" if self.address.target else ""
+
+    def get_master(self) -> str:
+        """Return the same as `master()`."""
+        return self.master()
+
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Return the addresses of each job: `{"worker": ["host:port"]}`, or `{}` for what is in this process."""
+        return {"worker": [self.address.target]} if self.address.target else {}
+
+    def get_job_name(self) -> str:
+        """Return "worker", the job whose tasks hold the cores."""
+        return "worker"
+
+    def num_accelerators(self) -> dict[str, int]:
+        """Return how many cores there are, by type: `{"TPU": 8}`, or `{"GPU": 1}` where GPUs stand in for a TPU."""
+        cores = self.topology.cores
+        return {"GPU" if cores[0].platform == "gpu" else "TPU": len(cores)}
+
+    def __repr__(self) -> str:
+        address = self.address
+        count = "" if address.cores is None else f"{address.cores} {'virtual ' * self.is_virtual}cores"
+        shape = f", shape {address.shape}" if address.shape else ""
+        return f"TPUClusterResolver({address.kind}: {address.target or count}{shape})"
+
+
+def _checked_cores(cores: Any) -> int | None:
+    if cores is None:
+        return None
+    if isinstance(cores, bool) or not isinstance(cores, numbers.Integral) or cores < 1:
+        raise SettingError(f"cores must be a positive integer, or None for all that there are, not {cores!r}")
+    return int(cores)
+
+
+def _checked_name(tpu: Any) -> str:
+    if tpu is None:
+        return ""
+    if not isinstance(tpu, str):
+        raise SettingError(f'tpu must be a string such as "", "local", "virtual" or "v2-8", not {tpu!r}')
+    return tpu.strip()
+
+
+def _variable_probes() -> Iterator[Probe]:
+    return (functools.partial(probe_variable, name, value) for name, value in _env.tpu_settings())
+
+
+def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple[Reason, ...]]:
+    reasons: list[Reason] = []
+    for probe in probes:
+        answer = probe(cores)
+        if isinstance(answer, Found):
+            return answer.address, tuple(reasons)
+        reasons.append(answer)
+    listed = "\n".join(f"  {reason}" for reason in reasons)
+    raise TPUNotFoundError(
+        f"no accelerator was found on this machine.\n{listed}\n"
+        'TPUClusterResolver("") gives a virtual TPU where there is no real one.'
+    )
+
+
+def _named_address(name: str, cores: int | None) -> Address:
+    """Return the address that an explicit argument names."""
+    if name.lower() in ("virtual", "twin"):
+        return _row_address(name.lower(), cores)
+    if target := worker_target(name):
+        raise BackendError(worker_message(target))
+    if "-" not in name or not name.rpartition("-")[2].isdigit():
+        raise UnknownTPUError(
+            f'{name!r} is not a TPU that anytpu knows. Known are: "" to look for one, "local", "virtual", '
+            f'the slices {known_slices()}, and the address of a worker, "grpc://host:port".'
+        )
+    address = slice_address(name)
+    if cores not in (None, address.cores):
+        raise SettingError(
+            f"{name!r} has {address.cores} cores, so cores must be {address.cores} or left out, not {cores}; "
+            f'for {cores} virtual cores write TPUClusterResolver("virtual", cores={cores})'
+        )
+    return address
+
+
+def _row_address(kind: str, cores: int | None) -> Address:
+    if cores is not None and cores > MOST_VIRTUAL_CORES:
+        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {cores}")
+    return virtual_address(cores) if kind == "virtual" else Address("twin", cores or 8)
