@@ -122,7 +122,7 @@ def parse_bytes(text: str) -> int:
 def _scaled(value: float, scale: dict[str, float] | dict[str, int]) -> str:
     """Write a value with the largest unit that leaves at least 1 before it; under the smallest unit, with that one."""
     names = list(scale)
-    fitting = [name for name in names if abs(float(f"{value:.3g}")) >= scale[name]]
+    fitting = [name for name in names if abs(value) >= 0.9995 * scale[name]]
     name = fitting[-1] if fitting else (_unit_one(scale) if value == 0 else names[0])
     return f"{_three_digits(value / scale[name])} {name}".rstrip()
 
@@ -132,5 +132,4 @@ def _unit_one(scale: dict[str, float] | dict[str, int]) -> str:
 
 
 def _three_digits(value: float) -> str:
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{float(f'{value:.3g}'):g}"

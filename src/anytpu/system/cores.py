@@ -9,7 +9,7 @@ import dataclasses
 from typing import Literal
 
 Kind = Literal["virtual", "local", "worker", "twin"]
-"""How a system is reached: made of the CPU, this machine's accelerators, a worker process, the tests' twin in memory."""
+"""How a system is reached: made of the CPU, this machine's accelerators, a worker process, the twin of the tests."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,8 +64,8 @@ class TPUClusterResolver:
             UnknownTPUError: `tpu` names nothing that exists.
             BackendError: `tpu` is the address of a worker, which a later release can open.
         """
-        count = _checked_cores(cores)
         name = _checked_name(tpu)
+        count = _checked_cores(cores, may_be_virtual=name.lower() in ("", "virtual", "twin"))
         self.reasons: tuple[Reason, ...] = ()
         if name == "":
             self.address, self.reasons = _first_found([*_variable_probes(), probe_tpu, probe_gpu, probe_virtual], count)
@@ -122,11 +122,13 @@ class TPUClusterResolver:
         return f"TPUClusterResolver({address.kind}: {address.target or count}{shape})"
 
 
-def _checked_cores(cores: Any) -> int | None:
+def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
     if cores is None:
         return None
     if isinstance(cores, bool) or not isinstance(cores, numbers.Integral) or cores < 1:
         raise SettingError(f"cores must be a positive integer, or None for all that there are, not {cores!r}")
+    if may_be_virtual and cores > MOST_VIRTUAL_CORES:
+        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {cores}")
     return int(cores)
 
 
@@ -158,8 +160,10 @@ def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple
 
 def _named_address(name: str, cores: int | None) -> Address:
     """Return the address that an explicit argument names."""
-    if name.lower() in ("virtual", "twin"):
-        return _row_address(name.lower(), cores)
+    if name.lower() == "virtual":
+        return virtual_address(cores)
+    if name.lower() == "twin":
+        return Address("twin", cores or 8)
     if target := worker_target(name):
         raise BackendError(worker_message(target))
     if "-" not in name or not name.rpartition("-")[2].isdigit():
@@ -174,9 +178,3 @@ def _named_address(name: str, cores: int | None) -> Address:
             f'for {cores} virtual cores write TPUClusterResolver("virtual", cores={cores})'
         )
     return address
-
-
-def _row_address(kind: str, cores: int | None) -> Address:
-    if cores is not None and cores > MOST_VIRTUAL_CORES:
-        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {cores}")
-    return virtual_address(cores) if kind == "virtual" else Address("twin", cores or 8)
