@@ -1,0 +1,29 @@
+"""`python -m anytpu.cli.docs`: prints docs/cli.md, made of the help texts, so that it says what they say."""
+
+from __future__ import annotations
+
+from anytpu.cli.parser import COMMANDS, help_of
+
+_INTRODUCTION = """\
+# The command line
+
+`anytpu COMMAND`, or `python -m anytpu COMMAND`. An error is one message on stderr and exit status 2; `--traceback`
+shows where it comes from.
+
+This page is made of the help texts: `python -m anytpu.cli.docs > docs/cli.md`
+"""
+
+
+def page() -> str:
+    """Return docs/cli.md."""
+    sections = [_INTRODUCTION, _block(help_of(""))]
+    sections += [f"## anytpu {command.name}\n\n{_block(help_of(command.name))}" for command in COMMANDS]
+    return "\n".join(sections)
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text.strip()}\n```\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,63 @@
+"""`main`: what the command `anytpu` does.
+
+Rule: an error that anytpu raises on purpose is one message on stderr and exit status 2. Any other exception is a
+mistake of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import anytpu
+from anytpu.cli.parser import build_parser, check_command
+from anytpu.errors import AnyTPUError
+
+USAGE_STATUS = 2
+INTERRUPTED_STATUS = 130
+"""What a shell reports for a command that Ctrl-C ended."""
+CLOSED_PIPE_STATUS = 141
+"""What a shell reports for a command whose reader went away, as in `anytpu env | head -1`."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Args:
+        words: what was typed after `anytpu`; None is `sys.argv[1:]`.
+
+    Example:
+        >>> main(["--version"])  # doctest: +ELLIPSIS
+        anytpu ...
+        0
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    try:
+        return _run(words)
+    except AnyTPUError as error:
+        if "--traceback" in words:
+            traceback.print_exception(error)
+        print(f"anytpu: {error}", file=sys.stderr)
+        return USAGE_STATUS
+    except KeyboardInterrupt:
+        print("anytpu: interrupted", file=sys.stderr)
+        return INTERRUPTED_STATUS
+    except BrokenPipeError:
+        # Python flushes standard output once more when it ends; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE_STATUS
+
+
+def _run(words: list[str]) -> int:
+    check_command(words)
+    parser = build_parser()
+    arguments = parser.parse_args(words)
+    if arguments.version:
+        print(f"anytpu {anytpu.__version__}")
+    elif arguments.command is None:
+        parser.print_help()
+    else:
+        return arguments.run(arguments)
+    return 0

@@ -1,0 +1,88 @@
+"""The parser of the whole command line, made of the commands."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from anytpu.cli import demo, devices, doctor, env
+from anytpu.cli.command import Command
+from anytpu.errors import SettingError
+
+COMMANDS: tuple[Command, ...] = (demo.COMMAND, devices.COMMAND, doctor.COMMAND, env.COMMAND)
+"""Every command, in the order of the help."""
+
+HELP_COLUMNS = 80
+
+_DESCRIPTION = """\
+The TPU programming system for any machine: it finds a TPU or a GPU, or makes a
+virtual TPU of the CPU, and trains on all of its cores.
+"""
+
+_Format = functools.partial(argparse.HelpFormatter, width=HELP_COLUMNS, max_help_position=20)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are anytpu's errors, and whose help is the same on every terminal."""
+
+    def __init__(self, **keywords: Any) -> None:
+        """Make a parser; abbreviated options are refused, so that a new option never changes what a script means."""
+        super().__init__(formatter_class=_Format, allow_abbrev=False, **keywords)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise SettingError(f"{message}; `{self.prog} --help` shows what it takes")
+
+
+def build_parser() -> Parser:
+    """Return the parser of the command line."""
+    return _parsers()[""]
+
+
+def help_of(name: str) -> str:
+    """Return the help of a command; "" is that of `anytpu` itself."""
+    return _parsers()[name].format_help()
+
+
+def _parsers() -> dict[str, Parser]:
+    """Return the parser of each command, and under "" the one that they are all part of."""
+    parser = Parser(
+        prog="anytpu",
+        description=_DESCRIPTION,
+        epilog="`anytpu COMMAND --help` tells more about one command. Start with `anytpu demo`.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version of anytpu and exit")
+    _add_traceback(parser, default=False)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    parsers = {"": parser}
+    for command in COMMANDS:
+        described = commands.add_parser(command.name, help=command.summary, description=command.description)
+        command.add_arguments(described)
+        _add_traceback(described, default=argparse.SUPPRESS)
+        described.set_defaults(run=command.run)
+        parsers[command.name] = described
+    return parsers
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse a command that does not exist, and name the nearest one that does.
+
+    Raises:
+        SettingError: the first word that is no option is no command.
+    """
+    names = [command.name for command in COMMANDS]
+    word = next((word for word in words if not word.startswith("-")), None)
+    if word is None or word in names:
+        return
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean `anytpu {near[0]}`?" if near else f"the commands are {', '.join(names)}"
+    raise SettingError(f"there is no command {word!r}; {hint}")
+
+
+def _add_traceback(parser: argparse.ArgumentParser, default: Any) -> None:
+    parser.add_argument(
+        "--traceback", action="store_true", default=default, help="show the whole traceback of an error"
+    )

@@ -1,0 +1,71 @@
+"""The cores that were found, and why each other place had none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu import units
+from anytpu.report.terminal import hang
+from anytpu.system.cores import Core, LogicalDevice
+from anytpu.system.probes import Reason
+from anytpu.system.topologies import Topology
+
+
+def headline(topology: Topology) -> str:
+    """Return what was found, in one line; virtual cores are called virtual.
+
+    Example:
+        >>> from anytpu.system.topologies import topology_of
+        >>> headline(topology_of("v2-8"))
+        "v2-8: 8 virtual cores, simulated on this machine's CPU"
+    """
+    count, first = len(topology.cores), topology.cores[0]
+    cores = "core" if count == 1 else "cores"
+    if first.virtual:
+        return f"{topology.name}: {count} virtual {cores}, simulated on this machine's CPU"
+    stand_in = "" if first.platform == "tpu" else f", each a {first.platform.upper()} that stands in for a TPU core"
+    return f"{topology.name}: {count} {cores}{stand_in}"
+
+
+def names_line(devices: Sequence[LogicalDevice]) -> str:
+    """Return the names of devices in one line: the first, and the last when there are more.
+
+    Example:
+        >>> names_line([LogicalDevice(f"/job:worker/replica:0/task:0/device:TPU:{i}", "TPU") for i in range(8)])
+        '/job:worker/replica:0/task:0/device:TPU:0 to TPU:7'
+    """
+    first, last = devices[0].name, devices[-1].name
+    if first == last:
+        return first
+    is_one_host = first.rpartition("/")[0] == last.rpartition("/")[0]
+    return f"{first} to {last.rpartition('device:')[2] if is_one_host else last}"
+
+
+def device_lines(devices: Sequence[LogicalDevice], cores: Sequence[Core]) -> list[str]:
+    """Return a table of devices: name, real or virtual, place, and the memory where it is known.
+
+    Args:
+        devices: each core's name.
+        cores: the cores, in the same order.
+    """
+    rows = [("name", "kind", "chip", "core", "memory"), *map(_row, devices, cores)]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
+def reason_lines(reasons: Sequence[Reason], width: int = 80) -> list[str]:
+    """Return where else was looked and why there was nothing, wrapped.
+
+    Args:
+        reasons: what the resolver kept.
+        width: columns of the terminal.
+    """
+    longest = max((len(reason.source) for reason in reasons), default=0)
+    return [line for one in reasons for line in hang(f"  {one.source:<{longest}}  ", one.why, width)]
+
+
+def _row(device: LogicalDevice, core: Core) -> tuple[str, ...]:
+    chip = ",".join(str(position) for position in core.chip_coordinates)
+    memory = "unknown" if core.memory_bytes is None else units.format_bytes(core.memory_bytes)
+    return device.name, "virtual" if core.virtual else "real", chip, str(core.core_on_chip), memory

@@ -1,0 +1,68 @@
+"""Handwritten digits as pictures made of text, with what a model takes them for.
+
+Idea: a half block is a square pixel, two to a character, and every terminal can show it. Enlarged to twice its size,
+with the values in between filled in, a digit of 8 by 8 pixels is easy to read.
+
+Rule: ink is the foreground colour, so that a picture is right on dark and on light terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+INK = 0.5
+"""From this value on a pixel is drawn."""
+
+_HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+_ASCII = {(False, False): " ", (True, False): "'", (False, True): ".", (True, True): "#"}
+_GAP = "   "
+
+
+def picture(image: np.ndarray, ascii_only: bool = False) -> list[str]:
+    """Return an image as lines of text, two rows of pixels a line, twice as large as it is.
+
+    Args:
+        image: `(height, width)` or `(height, width, 1)`, from 0 (paper) to 1 (ink).
+        ascii_only: draw with # . ' instead of half blocks.
+
+    Example:
+        >>> picture(np.eye(2))
+        ['██  ', '  ██']
+    """
+    blocks = _ASCII if ascii_only else _HALVES
+    is_ink = _enlarged(image.reshape(image.shape[:2])) >= INK
+    return [
+        "".join(blocks[bool(upper), bool(lower)] for upper, lower in zip(*rows, strict=True))
+        for rows in zip(is_ink[::2], is_ink[1::2], strict=True)
+    ]
+
+
+def gallery(images: np.ndarray, predicted: Sequence[int], truth: Sequence[int], ascii_only: bool = False) -> list[str]:
+    """Return pictures side by side with a line under them: what the model takes each for, and what it is.
+
+    Args:
+        images: `(images, height, width)` or `(images, height, width, 1)`, from 0 to 1.
+        predicted: the model's answer for each.
+        truth: the right answer for each.
+        ascii_only: draw with plain characters.
+    """
+    pictures = [picture(image, ascii_only) for image in images]
+    captions = [_caption(int(one), int(other)) for one, other in zip(predicted, truth, strict=True)]
+    widths = [max(len(lines[0]), len(caption)) for lines, caption in zip(pictures, captions, strict=True)]
+    rows = [*zip(*pictures, strict=True), captions]
+    return [_GAP.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _caption(predicted: int, truth: int) -> str:
+    return f"{predicted}, right" if predicted == truth else f"{predicted}, but is {truth}"
+
+
+def _enlarged(image: np.ndarray) -> np.ndarray:
+    """Return an image of twice the height and width; values between two pixels lie on the line between theirs."""
+    for axis in (0, 1):
+        size = image.shape[axis]
+        at = (np.arange(2 * size) + 0.5) / 2 - 0.5
+        image = np.apply_along_axis(lambda line, at=at, size=size: np.interp(at, np.arange(size), line), axis, image)
+    return image

@@ -1,0 +1,117 @@
+"""Where a run's progress is shown: a live bar on a terminal, lines of text in a pipe, a log file or a notebook's log.
+
+Rule: a display is given one `Moment` after another and decides alone how often it draws.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
+
+from anytpu.report import moment as words
+from anytpu.report.moment import Moment
+
+REDRAW_S = 0.1
+"""The live bar is drawn at most this often; a run of short steps would else spend its time on drawing."""
+LINE_S = 10.0
+"""A log gets a line at least this often, however long an epoch is."""
+
+
+class Display(abc.ABC):
+    """Shows moments of one run."""
+
+    @abc.abstractmethod
+    def show(self, moment: Moment) -> None:
+        """Show a moment, or skip it when the last one was just shown."""
+
+    @abc.abstractmethod
+    def end_epoch(self, moment: Moment) -> None:
+        """Show the end of an epoch, or of an evaluation; never skipped."""
+
+    @abc.abstractmethod
+    def close(self, moment: Moment) -> None:
+        """Leave a last moment standing and give the terminal back. Closing twice does nothing."""
+
+
+def open_display(console: Console, clock: Callable[[], float]) -> Display:
+    """Return the display that fits where a console writes.
+
+    Args:
+        console: where to show.
+        clock: returns the time in seconds, as `time.monotonic` does.
+    """
+    return LiveDisplay(console, clock) if console.is_terminal else LineDisplay(console, clock)
+
+
+class LiveDisplay(Display):
+    """A bar and a line of metrics, drawn over themselves."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        """Take over the last lines of the terminal."""
+        self._clock = clock
+        self._drawn_s = float("-inf")
+        # Without a refresh thread: nothing goes on drawing after an exception in the middle of a fit.
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, moment: Moment) -> None:
+        """Draw, at most every `REDRAW_S` seconds."""
+        if self._clock() - self._drawn_s >= REDRAW_S:
+            self.end_epoch(moment)
+
+    def end_epoch(self, moment: Moment) -> None:
+        """Draw now."""
+        self._drawn_s = self._clock()
+        self._live.update(draw(moment), refresh=True)
+
+    def close(self, moment: Moment) -> None:
+        """Draw once more and stop."""
+        if self._live.is_started:
+            self.end_epoch(moment)
+            self._live.stop()
+
+
+class LineDisplay(Display):
+    """A line an epoch, and one every `LINE_S` seconds."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        """Start the clock; nothing is printed yet."""
+        self._console = console
+        self._clock = clock
+        self._printed_s = clock()
+
+    def show(self, moment: Moment) -> None:
+        """Print a line when the last one is `LINE_S` seconds old."""
+        if self._clock() - self._printed_s >= LINE_S:
+            self._print(words.title(moment), words.steps_text(moment), moment)
+
+    def end_epoch(self, moment: Moment) -> None:
+        """Print the line of the epoch."""
+        self._print(words.title(moment), "", moment)
+
+    def close(self, moment: Moment) -> None:
+        """Do nothing: every line is printed already."""
+
+    def _print(self, title: str, steps: str, moment: Moment) -> None:
+        self._printed_s = self._clock()
+        parts = [title, steps, words.metrics_text(moment), words.speed_text(moment), words.time_text(moment)]
+        self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
+
+
+def draw(moment: Moment) -> RenderableType:
+    """Return a moment as two lines for a terminal: the bar with its speed, and the metrics under it."""
+    percent = "" if moment.fraction is None else f"{moment.fraction:4.0%}"
+    line = Table.grid(padding=(0, 1), expand=False)
+    for ratio in (None, 1, None, None, None):
+        line.add_column(no_wrap=True, ratio=ratio)
+    bar = Bar(total=1.0, completed=moment.fraction or 0.0, width=24, pulse=False)
+    line.add_row(words.title(moment), bar, percent, words.speed_text(moment), words.time_text(moment))
+    metrics = Text(words.metrics_text(moment), no_wrap=True, overflow="ellipsis")
+    return Group(line, Padding(metrics, (0, 0, 0, len(words.title(moment)) + 1)))
