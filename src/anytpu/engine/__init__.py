@@ -1,0 +1,7 @@
+"""The engine: backends, the one compiled loop, and manual placement."""
+
+from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.opening import backend_of, open
+from anytpu.engine.placement import device
+
+__all__ = ["Backend", "Executable", "Loop", "Steps", "backend_of", "device", "open"]

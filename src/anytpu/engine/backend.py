@@ -23,9 +23,9 @@ class Loop:
     """How many steps one call runs, and where the batches of those steps come from.
 
     Attributes:
-        capacity: the most steps that one call runs; the number that it does run is given at the call.
-        feed: "rows": the whole data set lies on the device, a call brings row numbers `(capacity, rows)`;
-            "batches": a call brings the batches stacked, `(capacity, rows, ...)`.
+        capacity: the steps that one feed holds, and so the most that one call runs; how many it does run is given at the call.
+        feed: "rows": the whole data set lies on the device, a feed brings row numbers `(capacity, rows)`;
+            "batches": a feed brings the batches stacked, `(capacity, rows, ...)`.
         guard: the name of the output to watch. Once it is not finite the state is frozen, and the call reports the first
             such step. None watches nothing and costs nothing.
         examples: the number of rows of the data set on the device, for feed "rows".
@@ -45,6 +45,7 @@ class Steps:
         state: handles of the state after the last step.
         last: handles of the outputs of the last step that ran.
         every: handles of the outputs of all steps, `(capacity, ...)` each; rows past the count are unspecified.
+        count: how many steps ran.
         bad_step: handle of the first step whose guarded output was not finite, counted from 0 in this call, or -1; None
             without a guard.
     """
@@ -52,11 +53,17 @@ class Steps:
     state: Tree
     last: Tree
     every: Tree
+    count: int
     bad_step: Any = None
 
 
 class Executable(abc.ABC):
     """A compiled Program on one backend."""
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> Tree:
+        """Specs of the outputs of one step; stacked, `(replicas, ...)`, for per-replica code."""
 
     @abc.abstractmethod
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
@@ -66,14 +73,15 @@ class Executable(abc.ABC):
         """
 
     @abc.abstractmethod
-    def steps(self, state: Tree, feed: Tree, count: int) -> Steps:
-        """Run `count` steps in one compiled loop. The state handed in is consumed.
+    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
+        """Run steps `start` to `start + count` of a feed in one compiled loop. The state handed in is consumed.
 
         Args:
             state: handles of the state.
             feed: for feed "rows" the pair (handles of the whole data set, handle of the row numbers); for feed "batches"
-                handles of the stacked batches.
-            count: steps to run, from 1 to the loop's capacity.
+                handles of the stacked batches. A feed may serve several calls.
+            start: the first step of the feed to run, from 0.
+            count: steps to run; `start + count` is at most the loop's capacity.
         """
 
 

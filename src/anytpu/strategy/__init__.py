@@ -1,0 +1,21 @@
+"""Replicas: a strategy, what runs on each replica, and how their values become one."""
+
+from anytpu.strategy.connection import connect, get_strategy
+from anytpu.strategy.gradients import SummedGradient, value_and_grad
+from anytpu.strategy.losses import compute_average_loss
+from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.reduction import ReduceOp
+from anytpu.strategy.strategy import DefaultStrategy, Strategy, TPUStrategy
+
+__all__ = [
+    "DefaultStrategy",
+    "PerReplica",
+    "ReduceOp",
+    "Strategy",
+    "SummedGradient",
+    "TPUStrategy",
+    "compute_average_loss",
+    "connect",
+    "get_strategy",
+    "value_and_grad",
+]

@@ -1,0 +1,123 @@
+"""Every private name of Keras that anytpu touches, and how it is touched.
+
+Idea: Keras 3 keeps its fit loop, its data adapters and its variables behind `keras.src`. A new Keras may move any of them, so
+they are named here and nowhere else, `tests/test_keras_private.py` names each of them, and pyproject.toml pins Keras from above.
+
+Rule: nothing here decides anything. A function returns a private object, or puts a wrapper around one; Keras is imported
+inside the functions, so that importing anytpu stays light.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_WRAPPED = "_anytpu_wrapped"
+
+
+def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+    """Replace `owner.name` by `make(original)`, once; a second call does nothing."""
+    original = getattr(owner, name)
+    if _WRAPPED in vars(original):
+        return
+    wrapper = functools.wraps(original)(make(original))
+    setattr(wrapper, _WRAPPED, True)
+    setattr(owner, name, wrapper)
+
+
+def is_wrapped(function: Any) -> bool:
+    """Say whether a function is one that `wrap` put in place."""
+    return _WRAPPED in vars(function)
+
+
+def jax_trainer_module() -> Any:
+    """Return the module that holds `JAXTrainer`, its fit loop, and the name `JAXEpochIterator` which that loop looks up."""
+    from keras.src.backend.jax import trainer
+
+    return trainer
+
+
+def trainer_class() -> Any:
+    """Return the class whose `compile` every Keras model inherits."""
+    from keras.src.trainers.trainer import Trainer
+
+    return Trainer
+
+
+def epoch_iterator_class() -> Any:
+    """Return the class that chooses the data adapter and walks over an epoch."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    return EpochIterator
+
+
+def variable_class() -> Any:
+    """Return the class of all Keras variables."""
+    from keras.src.backend.common.variables import Variable
+
+    return Variable
+
+
+def value_of(variable: Any) -> Any:
+    """Return the array that a variable holds now, without a copy; None before it is initialised."""
+    return variable._value
+
+
+def attach(variable: Any, array: Any) -> None:
+    """Make a variable hold an array, without a cast or a copy."""
+    variable._value = array
+
+
+def plain(one: Any) -> Any:
+    """Return the array of a Keras variable; anything else as it is."""
+    return one.value if hasattr(one, "_value") and hasattr(one, "aggregation") else one
+
+
+def stateless_scope() -> Any | None:
+    """Return the stateless scope that variables read from and write to now, or None."""
+    from keras.src.backend.common import stateless_scope as scopes
+
+    return scopes.get_stateless_scope()
+
+
+def row_arrays(adapter: Any) -> Any | None:
+    """Return the arrays of an `ArrayDataAdapter` as a tree of NumPy arrays, cast as Keras casts; None for other adapters.
+
+    Sparse arrays are not rows of NumPy arrays either: None.
+    """
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    if not isinstance(adapter, ArrayDataAdapter):
+        return None
+    sliceable = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
+    dense = (array_slicing.NumpySliceable, array_slicing.PandasSliceable)
+    if not all(isinstance(one, dense) for one in tree.flatten(sliceable) if one is not None):
+        return None
+    return tree.map_structure(lambda one: one.convert_to_numpy(one.array), sliceable, none_is_leaf=False)
+
+
+def row_numbers(adapter: Any) -> Any:
+    """Return an iterator over the row numbers of each batch of an epoch, drawn as the adapter's own iterator draws them."""
+    import numpy as np
+
+    every = (np.arange(adapter._num_samples, dtype=np.int32),)
+    for (numbers,) in adapter._get_iterator(lambda rows, indices: rows[indices], every):
+        yield numbers
+
+
+def is_overridden(method: Any) -> bool:
+    """Say whether a callback's method was overridden."""
+    from keras.src import utils
+
+    return not utils.is_default(method)
+
+
+
+def is_one_shot(adapter: Any) -> bool:
+    """Say whether an adapter's data can be walked over only once: a Python generator."""
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+    return isinstance(adapter, GeneratorDataAdapter)

@@ -1,0 +1,78 @@
+"""Ctrl-C and SIGTERM during training: read between calls, never in the middle of one.
+
+Idea: a signal that lands while arrays are handed over would leave a model without its weights. So while training runs the
+handlers only set a flag, and the loop looks at it between two calls, when the model is whole.
+
+Rule: signals belong to the main thread; elsewhere nothing is installed. A second Ctrl-C does not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Pending:
+    """The signal that came and was not acted on yet, and the handlers that were there before."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.number: int | None = None
+        self.previous: dict[int, Any] = {}
+
+
+_pending = _Pending()
+
+
+@contextlib.contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until `raise_if_interrupted` or the end of the block. May be nested."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _pending.depth == 0:
+        _pending.previous = {number: signal.signal(number, _note) for number in _SIGNALS}
+    _pending.depth += 1
+    try:
+        yield
+    finally:
+        _pending.depth -= 1
+        if _pending.depth == 0:
+            _restore()
+    if _pending.depth == 0:
+        raise_if_interrupted()
+
+
+def raise_if_interrupted() -> None:
+    """Act on a signal that was held back: raise KeyboardInterrupt, or end the process as SIGTERM does.
+
+    Call it between two calls of an executable, from any thread; only the main thread acts.
+    """
+    if _pending.number is None or threading.current_thread() is not threading.main_thread():
+        return
+    number, _pending.number = _pending.number, None
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    _restore()
+    os.kill(os.getpid(), number)
+
+
+def _note(number: int, frame: Any) -> None:
+    if _pending.number is not None:
+        _restore()
+        raise KeyboardInterrupt
+    _pending.number = number
+    print("\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once", file=sys.stderr)
+
+
+def _restore() -> None:
+    for number, handler in _pending.previous.items():
+        signal.signal(number, handler)
+    _pending.previous = {}

@@ -1,0 +1,111 @@
+"""The one compiled loop: many steps of a Program in one call, on the device.
+
+Idea: a `fori_loop` whose step count is an argument of the call, over a buffer whose capacity is fixed when it is compiled.
+So a remainder of 11 steps runs in the executable that ran the 24 before it, and 13 + 24 + 13 steps equal 50 bit for bit.
+
+Rule: the step is traced once, to a jaxpr, and replayed inside the loop; nothing here knows what a step does. A carried value
+keeps the dtype it came in with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+
+from anytpu.engine.backend import Loop
+from anytpu.program.program import Tree
+
+Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
+
+
+def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tuple[Tree, Tree, Tree, Any]]:
+    """Return a function that runs `step` up to `loop.capacity` times.
+
+    Args:
+        step: `(state, batch) -> (state, outputs)` on whole arrays.
+        state: specs of the state.
+        batch: specs of one batch, as the step wants it; a longer batch is cut to this many rows.
+        loop: capacity, feed and guard.
+
+    Returns:
+        `run(state, feed, start, count) -> (state, last, every, bad_step)`, to be compiled; `bad_step` is None without a guard.
+    """
+    replay, outputs = traced(step, state, batch)
+    pick = _rows if loop.feed == "rows" else _batch
+
+    def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
+        def body(i: Any, carry: tuple) -> tuple:
+            state, _, every, bad = carry
+            new_state, last = replay(state, pick(feed, start + i, batch))
+            bad = _first_bad(bad, i, last, loop.guard)
+            state = jax.tree.map(lambda old, new: _kept(old, new, bad), state, new_state)
+            every = jax.tree.map(lambda all_, one: lax.dynamic_update_index_in_dim(all_, one, i, 0), every, last)
+            return state, last, every, bad
+
+        last = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), outputs)
+        every = jax.tree.map(lambda s: jnp.zeros((loop.capacity, *s.shape), s.dtype), outputs)
+        bad = None if loop.guard is None else jnp.int32(-1)
+        return lax.fori_loop(0, count, body, (state, last, every, bad))
+
+    return run
+
+
+def traced(step: Step, state: Tree, batch: Tree) -> tuple[Step, Tree]:
+    """Trace a step once. Return a function that replays it without running its Python again, and the specs of its outputs."""
+    closed, (new_state, outputs) = jax.make_jaxpr(step, return_shape=True)(state, batch)
+    into = jax.tree.structure((new_state, outputs))
+    flat = jaxpr_as_fun(closed)
+
+    def replay(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        return jax.tree.unflatten(into, flat(*jax.tree.leaves((state, batch))))
+
+    return replay, outputs
+
+
+def feed_specs(batch: Tree, layout: Tree, loop: Loop) -> Tree:
+    """Return the specs of the feed of a call: see `Executable.steps`.
+
+    Args:
+        batch: specs of one batch as it travels (padded to what the cores divide).
+        layout: unused leaves are replicated; only the shapes matter here.
+        loop: capacity, feed and, for "rows", the number of examples.
+    """
+    if loop.feed == "batches":
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((loop.capacity, *s.shape), s.dtype), batch)
+    resident = jax.tree.map(lambda s: jax.ShapeDtypeStruct((loop.examples, *s.shape[1:]), s.dtype), batch)
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    return resident, jax.ShapeDtypeStruct((loop.capacity, rows), jnp.int32)
+
+
+def _rows(feed: Tree, i: Any, batch: Tree) -> Tree:
+    """Gather the rows of step `i` from the data set on the device."""
+    resident, numbers = feed
+    number = lax.dynamic_index_in_dim(numbers, i, 0, keepdims=False)
+    return jax.tree.map(lambda all_, s: all_.at[number].get(mode="promise_in_bounds")[: s.shape[0]], resident, batch)
+
+
+def _batch(feed: Tree, i: Any, batch: Tree) -> Tree:
+    """Take batch `i` out of the stack, without the rows that were added for the transport."""
+    return jax.tree.map(
+        lambda stack, s: lax.dynamic_index_in_dim(stack, i, 0, keepdims=False)[: s.shape[0]] if s.shape else stack[i],
+        feed,
+        batch,
+    )
+
+
+def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:
+    if guard is None:
+        return None
+    finite = jnp.all(jnp.isfinite(outputs[guard]))
+    return jnp.where((bad < 0) & ~finite, i, bad)
+
+
+def _kept(old: Any, new: Any, bad: Any) -> Any:
+    """Return the new value in the carried dtype, or the old one once a bad step was seen."""
+    new = lax.convert_element_type(new, old.dtype)
+    return new if bad is None else jnp.where(bad >= 0, old, new)

@@ -1,0 +1,42 @@
+"""Open the backend of a system, by the name of its kind."""
+
+from __future__ import annotations
+
+import weakref
+from importlib.metadata import entry_points
+
+from anytpu.engine.backend import Backend
+from anytpu.errors import BackendError
+from anytpu.system.cores import Address, Core
+from anytpu.system.lifecycle import System
+
+_OPEN: weakref.WeakKeyDictionary[System, Backend] = weakref.WeakKeyDictionary()
+
+
+def backend_of(system: System) -> Backend:
+    """Return the backend of a running system; opened once, closed when the system is shut down."""
+    if system not in _OPEN:
+        backend = open(system.address, system.topology.cores)
+        _OPEN[system] = backend
+        system.on_shutdown(backend.close)
+    return _OPEN[system]
+
+
+def open(address: Address, cores: tuple[Core, ...]) -> Backend:  # noqa: A001
+    """Return the backend of the system at an address.
+
+    The entry points of the group "anytpu.backends" say which class opens which kind of address; so another package can
+    bring a kind of its own, and this floor imports none of them.
+
+    Args:
+        address: where the system is.
+        cores: its cores, or those of them to use.
+
+    Raises:
+        BackendError: no installed package opens this kind of address.
+    """
+    found = {entry.name: entry for entry in entry_points(group="anytpu.backends")}
+    if address.kind not in found:
+        known = ", ".join(sorted(found)) or "none: is anytpu installed? Type pip install -e ."
+        raise BackendError(f"no backend opens a system of kind {address.kind!r}; the installed kinds are {known}")
+    return found[address.kind].load()(cores)

@@ -1,0 +1,109 @@
+"""The in-memory twin: a backend whose handles raise on any use but `get`.
+
+Idea: a front door that peeks into a handle works on backends of this process and breaks on a worker. On the twin it breaks
+at once, in a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, final
+
+import jax
+import numpy as np
+
+from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.virtual import VirtualBackend
+from anytpu.errors import HandleError
+from anytpu.program.program import Layout, Program, Tree
+from anytpu.system.cores import Core
+
+
+@final
+class Handle:
+    """An opaque name for an array that lies on the twin's cores. Pass it on, or open it with `backend.get`."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: jax.Array) -> None:
+        object.__setattr__(self, "_array", array)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise HandleError(f"a handle has no {name!r}: pass it on as it is, or open it with backend.get(handle)")
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise HandleError("a handle is not an array: pass it on as it is, or open it with backend.get(handle)")
+
+    __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __setattr__ = _refuse  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+@final
+class TwinBackend(Backend):
+    """Virtual cores behind opaque handles.
+
+    Args:
+        cores: the cores to stand in for.
+    """
+
+    def __init__(self, cores: tuple[Core, ...]) -> None:
+        self._inner = VirtualBackend(cores)
+
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        """The cores."""
+        return self._inner.cores
+
+    def put(self, tree: Tree, layout: Layout) -> Tree:
+        """Copy arrays in; handles pass through."""
+
+        def one(leaf: Any) -> Handle:
+            if isinstance(leaf, Handle):
+                return leaf
+            return Handle(self._inner.put(np.array(leaf), layout))
+
+        return jax.tree.map(one, tree)
+
+    def get(self, tree: Tree) -> Tree:
+        """Copy arrays out, as NumPy arrays."""
+        return jax.tree.map(lambda handle: np.array(_array(handle)), tree)
+
+    def compile(self, program: Program, loop: Loop | None = None) -> Executable:
+        """Compile as the virtual backend does."""
+        return _TwinExecutable(self._inner.compile(program, loop))
+
+    def close(self) -> None:
+        """Close the inner backend."""
+        self._inner.close()
+
+
+@final
+class _TwinExecutable(Executable):
+    def __init__(self, inner: Executable) -> None:
+        self._inner = inner
+
+    @property
+    def outputs(self) -> Tree:
+        return self._inner.outputs
+
+    def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        return _closed(self._inner.step(_opened(state), _opened(batch)))
+
+    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
+        done = self._inner.steps(_opened(state), _opened(feed), start, count)
+        return Steps(_closed(done.state), _closed(done.last), _closed(done.every), count, _closed(done.bad_step))
+
+
+def _array(handle: Any) -> jax.Array:
+    if not isinstance(handle, Handle):
+        raise HandleError(f"expected a handle that this backend gave out, not {type(handle).__name__}: use backend.put")
+    return object.__getattribute__(handle, "_array")
+
+
+def _opened(tree: Tree) -> Tree:
+    return jax.tree.map(_array, tree)
+
+
+def _closed(tree: Tree) -> Tree:
+    return jax.tree.map(Handle, tree)

@@ -1,0 +1,72 @@
+"""The virtual backend: N logical TPU cores on one CPU device of this machine.
+
+Idea: a core need not be a device. Per-replica code runs under `vmap`, one lane a core; whole-batch code computes the same
+numbers on one device as on eight, so it runs as it is. There is no other way to have eight fast cores on a laptop: eight
+devices forced out of one CPU are five times slower than one, and their all-reduce can deadlock.
+
+Rule: while a Program is traced here, and only then, Keras's convolution and LSTM are lowered the way XLA's CPU compiler
+runs them fast (`engine/kernels.py`). Nothing is ever padded: one device divides every batch.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import jax
+
+from anytpu.engine.backend import Backend, Executable, Loop
+from anytpu.engine.executable import Compiled
+from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.loop import feed_specs, looped
+from anytpu.errors import BackendError
+from anytpu.program.lowering import one_device_step
+from anytpu.program.program import Layout, Program, Tree
+from anytpu.system.cores import Core
+
+
+@final
+class VirtualBackend(Backend):
+    """Virtual TPU cores, simulated on the CPU.
+
+    Args:
+        cores: the cores to stand in for.
+    """
+
+    def __init__(self, cores: tuple[Core, ...]) -> None:
+        self._cores = cores
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._sharding = jax.sharding.SingleDeviceSharding(self._device)
+
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        """The virtual cores."""
+        return self._cores
+
+    def put(self, tree: Tree, layout: Layout) -> Tree:
+        """Bring arrays to the CPU device; the layout makes no difference on one device."""
+        return jax.tree.map(lambda leaf: jax.device_put(leaf, self._sharding), tree)
+
+    def get(self, tree: Tree) -> Tree:
+        """Return the arrays themselves."""
+        return tree
+
+    def compile(self, program: Program, loop: Loop | None = None) -> Executable:
+        """Compile a Program for the CPU."""
+        step = one_device_step(program)
+        state, batch = self._here(program.state), self._here(program.batch)
+        try:
+            with fast_kernels(), jax.default_device(self._device):
+                if loop is None:
+                    return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
+                run = looped(step, state, batch, loop)
+                feed = self._here(feed_specs(batch, program.layout, loop))
+                count = jax.ShapeDtypeStruct((), "int32")
+                return Compiled(jax.jit(run, donate_argnums=0).lower(state, feed, count, count))
+        except jax.errors.JaxRuntimeError as error:
+            raise BackendError(f"XLA could not compile {program.name!r} for the CPU: {error}") from error
+
+    def close(self) -> None:
+        """Do nothing: a CPU is not held."""
+
+    def _here(self, specs: Tree) -> Tree:
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), specs)

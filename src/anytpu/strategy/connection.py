@@ -1,0 +1,38 @@
+"""One line to a TPU: `connect`, and `get_strategy` for code that does not know where it runs."""
+
+from __future__ import annotations
+
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.strategy import DefaultStrategy, Strategy, TPUStrategy
+from anytpu.system.lifecycle import initialize_tpu_system
+from anytpu.system.resolver import TPUClusterResolver
+
+
+def connect(tpu: str = "", cores: int | None = None, *, strict: bool = False) -> TPUStrategy:
+    """Find a TPU system, start it, and return the strategy that spreads programs over all its cores.
+
+    Args:
+        tpu: "" looks in the environment, then for this machine's TPU, then for its GPU, and makes a virtual TPU of the CPU
+            otherwise. "local" wants a real accelerator; "virtual" or a slice ("v2-8", "v5e-16") a virtual TPU.
+        cores: how many cores; None takes all there are, 8 of a virtual TPU.
+        strict: refuse batches that the cores do not divide.
+
+    Raises:
+        UnknownTPUError: there is no TPU of that name.
+        TPUNotFoundError: "local", and this machine has no accelerator.
+
+    Example:
+        >>> connect("virtual", cores=3).num_replicas_in_sync
+        3
+    """
+    resolver = TPUClusterResolver(tpu, cores=cores)
+    initialize_tpu_system(resolver)
+    return TPUStrategy(resolver, strict=strict)
+
+
+_DEFAULT = DefaultStrategy()
+
+
+def get_strategy() -> Strategy:
+    """Return the strategy whose scope the caller is in, or the default one: one replica, where the process stands."""
+    return CURRENT.get() or _DEFAULT

@@ -1,0 +1,100 @@
+"""`PerReplica`: one value for each replica, as `strategy.run` returns it."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, final
+
+import jax
+import numpy as np
+
+from anytpu.engine.backend import Backend
+from anytpu.errors import ReplicaError
+from anytpu.program.program import spec_of
+
+
+@final
+class PerReplica:
+    """One value for each replica.
+
+    `run` unpacks it again when it is passed on, `strategy.reduce` and `strategy.gather` make one value of it, and
+    `.values` is the tuple of its parts. It is not an array: arithmetic on it raises.
+
+    Args:
+        values: one value a replica, all of one shape and dtype.
+
+    Example:
+        >>> PerReplica([np.float32(1), np.float32(2)])
+        PerReplica:{
+          0: 1.0,
+          1: 2.0
+        }
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._values: tuple[Any, ...] | None = tuple(values)
+        self._replicas = len(self._values)
+        self._backend: Backend | None = None
+        self._handle: Any = None
+        self._spec: jax.ShapeDtypeStruct | None = None
+
+    @classmethod
+    def of_handle(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
+        """Return the `PerReplica` of a handle of a stacked array, `(replicas, ...)`; it is fetched when it is looked at."""
+        made = cls(())
+        made._values, made._replicas = None, len(backend.cores)
+        made._backend, made._handle, made._spec = backend, handle, spec
+        return made
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values, in the order of the replicas."""
+        if self._values is None:
+            self._values = tuple(self.stacked())
+        return self._values
+
+    def stacked(self) -> Any:
+        """Return the values as one NumPy array, `(replicas, ...)`."""
+        if self._backend is not None:
+            return np.asarray(self._backend.get(self._handle))
+        return np.stack([np.asarray(value) for value in self.values])
+
+    def spec(self) -> jax.ShapeDtypeStruct:
+        """Return the spec of the stacked array."""
+        if self._spec is None:
+            self._spec = spec_of(self.stacked())
+        return self._spec
+
+    def handle_on(self, backend: Backend) -> Any | None:
+        """Return the handle of the stacked array if it lies on this backend, else None."""
+        return self._handle if self._backend is backend else None
+
+    def __repr__(self) -> str:
+        rows = ",\n".join(f"  {index}: {value}" for index, value in enumerate(self.values))
+        return "PerReplica:{\n" + rows + "\n}"
+
+    def numpy(self) -> NoReturn:
+        """Raise: there is one value for each replica, not one."""
+        self._refuse()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ReplicaError(
+            f"a PerReplica holds one value for each of {self._replicas} replicas and is not an array. "
+            'Make one value of it with strategy.reduce("SUM", value, axis=None) or strategy.gather(value, axis=0), '
+            "look at the parts with value.values, or compute inside a function that you pass to strategy.run"
+        )
+
+    __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __pow__ = _refuse
+
+
+def is_per_replica(leaf: Any) -> bool:
+    """Say whether a leaf of a tree is a `PerReplica`."""
+    return isinstance(leaf, PerReplica)
+
+
+def of_handles(backend: Backend, stacked: Any, specs: Any) -> Any:
+    """Return a tree of handles of stacked arrays as a tree of `PerReplica`; of plain values for one replica."""
+    if len(backend.cores) == 1:
+        return jax.tree.map(lambda handle: backend.get(handle)[0], stacked)
+    return jax.tree.map(lambda handle, spec: PerReplica.of_handle(backend, handle, spec), stacked, specs)

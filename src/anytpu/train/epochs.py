@@ -1,0 +1,127 @@
+"""The epoch iterator that Keras's fit, evaluate and predict walk over, when their model runs on a strategy.
+
+Idea: Keras keeps its loops, its data adapters and their shuffling. This stands where Keras's own epoch iterator stands and
+yields the same steps, but in groups whose size is chosen one by one, and as row numbers where the arrays lie on the device.
+
+Rule: the order of the rows, and the random numbers drawn for it, are those of Keras. A group never crosses an epoch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from anytpu import _keras
+from anytpu.errors import DataExhaustedError
+from anytpu.train import checks
+from anytpu.train.feeds import BatchSource, Group, ResidentArrays, RowSource, Source
+
+if TYPE_CHECKING:
+    from anytpu.train.trainer import Trainer
+
+_KerasEpochIterator: Any = _keras.epoch_iterator_class()
+
+
+class Epochs(_KerasEpochIterator):
+    """Walks over epochs in groups.
+
+    Args:
+        trainer: the trainer of the model.
+        mode: "train", "test" or "predict".
+        arguments: what Keras passes to its own epoch iterator, by name.
+    """
+
+    def __init__(self, trainer: Trainer, mode: str, arguments: dict[str, Any]) -> None:
+        checks.check_batch_size(arguments.get("batch_size"))
+        checks.check_columns(arguments["x"], arguments.get("y"), arguments.get("sample_weight"))
+        super().__init__(**{**arguments, "steps_per_execution": 1})
+        checks.check_strict(trainer.strategy, self.data_adapter.batch_size)
+        checks.check_strict(trainer.strategy, self.data_adapter.partial_batch_size)
+        self._trainer = trainer
+        self._mode = mode
+        self._source: Source | None = None
+        self._seen = 0
+        self._epoch = 0
+        arrays = _keras.row_arrays(self.data_adapter)
+        resident = arrays is not None and trainer.fits(arrays)
+        self._resident = ResidentArrays(trainer.backend, arrays) if resident else None
+
+    def reset(self) -> None:
+        """Start again at the first epoch."""
+        super().reset()
+        self._source = None
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int, Group]]:
+        """Yield `(first step, last step, group)` for one epoch."""
+        self.data_adapter.on_epoch_begin()
+        self._epoch += 1
+        if self._mode == "train":
+            self._trainer.begin_epoch(self._epoch)
+        wanted = self.steps_per_epoch or self._num_batches
+        step = 0
+        while wanted is None or step < wanted:
+            group = self._next_group(step, wanted)
+            if group is None:
+                break
+            yield step, step + group.steps - 1, group
+            step += group.steps
+        if self.steps_per_epoch is None:
+            self._source = None
+        if wanted is None:
+            self._num_batches = step
+        self.data_adapter.on_epoch_end()
+
+    def __next__(self) -> Any:
+        """Refuse: an epoch is walked over with `for`."""
+        raise TypeError("walk over an epoch with for")
+
+    def _next_group(self, step: int, wanted: int | None) -> Group | None:
+        """Return the next group, starting a new pass at the begin of an epoch; None when a pass ends inside an epoch."""
+        if self._source is None:
+            self._source = self._new_source()
+        most = wanted - step if wanted is not None else 2**31
+        group = self._source.take(self._trainer.next_steps(self._mode, most))
+        if group is not None:
+            self._seen += group.steps
+            return group
+        self._source = None
+        if step == 0 and self._seen and self._can_restart():
+            return self._next_group(step, wanted)
+        self._explain_end(step, wanted)
+        return None
+
+    def _new_source(self) -> Source:
+        self._seen = 0
+        if self._resident is not None:
+            return RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
+        batches = iter(self.data_adapter.get_jax_iterator())
+        return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
+
+    def _can_restart(self) -> bool:
+        return not _keras.is_one_shot(self.data_adapter)
+
+    def _explain_end(self, step: int, wanted: int | None) -> None:
+        """Say why an epoch ended early: nothing for a first pass of unknown length."""
+        if wanted is None and step:
+            return
+        if wanted is None or not self._can_restart() or self._seen < wanted:
+            raise DataExhaustedError(_exhausted(step, wanted, self._epoch))
+        warnings.warn(
+            f"the data ended after {step} of the {wanted} steps of epoch {self._epoch}: a pass has {self._seen} batches, "
+            "which steps_per_epoch does not divide. The next epoch starts a new pass",
+            stacklevel=2,
+        )
+
+
+def _exhausted(step: int, wanted: int | None, epoch: int) -> str:
+    if wanted is None:
+        return (
+            f"the data gave no batch in epoch {epoch}. If it is a generator it can be walked over once only: pass epochs=1, "
+            "or steps_per_epoch with a generator that goes on, or a data set that starts again"
+        )
+    return (
+        f"the data ended after {step} of the {wanted} steps of epoch {epoch}. The model stands at the last finished step. "
+        f"Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an endless loop"
+    )

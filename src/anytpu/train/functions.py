@@ -1,0 +1,103 @@
+"""The functions that Keras's loops call, made by a model's trainer: the steps of a call, and the state between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from anytpu import _keras
+from anytpu.train.trainer import Trainer
+
+MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
+"""The public methods with which a Keras model makes the functions that its loops call."""
+
+TrainerOf = Callable[[Any], Trainer | None]
+
+
+def install(trainer_class: Any, trainer_of: TrainerOf) -> None:
+    """Let a model that has a trainer get its functions and its state from it."""
+    for name, make in zip(MAKERS, (_train, _test, _predict), strict=True):
+        _keras.wrap(trainer_class, name, _maker(name.split("_")[1] + "_function", make, trainer_of))
+    _keras.wrap(trainer_class, "_get_jax_state", _getter(trainer_of))
+    _keras.wrap(trainer_class, "jax_state_sync", _syncer(trainer_of))
+
+
+def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: TrainerOf) -> Callable:
+    def wrap(original: Callable) -> Callable:
+        def wrapper(self: Any, force: bool = False) -> Any:
+            trainer = trainer_of(self)
+            if trainer is None:
+                return original(self, force)
+            setattr(self, attribute, make(trainer))
+            return None
+
+        return wrapper
+
+    return wrap
+
+
+def _train(trainer: Trainer) -> Callable:
+    def train_function(state: Any, group: Any) -> Any:
+        done = trainer.run("train", state, group)
+        return trainer.backend.get(done[-1].last), state
+
+    return train_function
+
+
+def _test(trainer: Trainer) -> Callable:
+    def test_function(state: Any, group: Any) -> Any:
+        done = trainer.run("test", state, group)
+        return trainer.backend.get(done[-1].last), state
+
+    return test_function
+
+
+def _predict(trainer: Trainer) -> Callable:
+    def predict_function(state: Any, group: Any) -> Any:
+        parts = [_rows(trainer.backend.get(done.every), done.count) for done in trainer.run("predict", state, group)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves) if len(leaves) > 1 else leaves[0], *parts), state
+
+    return predict_function
+
+
+def _rows(outputs: Any, count: int) -> Any:
+    """Return the predictions of `count` steps, `(capacity, rows, ...)`, one after the other, `(count * rows, ...)`."""
+
+    def one(leaf: Any) -> np.ndarray:
+        host = np.asarray(leaf)[:count]
+        return host.reshape(host.shape[0] * host.shape[1], *host.shape[2:]) if host.ndim > 1 else host
+
+    return jax.tree.map(one, outputs)
+
+
+def _getter(trainer_of: TrainerOf) -> Callable:
+    def wrap(original: Callable) -> Callable:
+        def wrapper(self: Any, **wanted: Any) -> Any:
+            trainer = trainer_of(self)
+            if trainer is None:
+                return original(self, **wanted)
+            if wanted.get("optimizer_variables"):
+                return trainer.state("train")
+            return trainer.state("test" if wanted.get("metrics_variables") else "predict")
+
+        return wrapper
+
+    return wrap
+
+
+def _syncer(trainer_of: TrainerOf) -> Callable:
+    def wrap(original: Callable) -> Callable:
+        def wrapper(self: Any) -> None:
+            trainer = trainer_of(self)
+            if trainer is None:
+                return original(self)
+            trainer.attach()
+            self._jax_state_synced = True
+            return None
+
+        return wrapper
+
+    return wrap

@@ -1,0 +1,134 @@
+"""A compiled Keras model as a `Program`: one step of training, testing or predicting on a global batch.
+
+Idea: Keras writes each of its steps as a pure function of lists of arrays (`train_step(state, data)`); a Program needs no
+more. A model's own `train_step` is used as it is.
+
+Rule: the code is whole-batch. The model sees all rows of the batch and nothing else, so BatchNorm, dropout and losses over
+the whole batch are those of one device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from anytpu.errors import ProgramError
+from anytpu.program.program import ROWS, Program, Tree, spec_of
+
+PARTS = {
+    "train": ("trainable", "non_trainable", "optimizer", "metrics"),
+    "test": ("trainable", "non_trainable", "metrics"),
+    "predict": ("trainable", "non_trainable"),
+}
+"""The lists of variables that each step of Keras takes and returns, in order."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """One of the lists of variables that a step of Keras takes and returns.
+
+    Keras carries these between calls in place of arrays. It is not a list: a model that is assigned a list of variables
+    takes them for its own weights.
+    """
+
+    variables: tuple[Any, ...]
+
+
+def parts_of(model: Any, mode: str) -> tuple[Part, ...]:
+    """Return the lists of Keras variables that a step of this mode takes, in order."""
+    lists = {
+        "trainable": lambda: model.trainable_variables,
+        "non_trainable": lambda: model.non_trainable_variables,
+        "optimizer": lambda: model.optimizer.variables,
+        "metrics": lambda: model.metrics_variables,
+    }
+    return tuple(Part(tuple(lists[part]())) for part in PARTS[mode])
+
+
+def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...]) -> Program:
+    """Return the Program of one step of a built and compiled Keras model.
+
+    Args:
+        model: the model.
+        mode: "train", "test" or "predict".
+        batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
+        parts: the variables, as `parts_of` lists them.
+    """
+    return Program(
+        name=f"{model.name}/{mode}",
+        step=_STEPS[mode](model),
+        state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
+        batch=batch,
+        layout=jax.tree.map(lambda _: ROWS, batch),
+        mode="train" if mode == "train" else "infer",
+        state_names=tuple(v.path for part in parts for v in part.variables),
+    )
+
+
+def _train(model: Any) -> Callable:
+    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        logs, state = model.train_step(tuple(list(part) for part in state), batch)
+        return tuple(list(part) for part in state), logs
+
+    return step
+
+
+def _test(model: Any) -> Callable:
+    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        logs, state = model.test_step(tuple(list(part) for part in state), batch)
+        return tuple(list(part) for part in state), logs
+
+    return step
+
+
+def _predict(model: Any) -> Callable:
+    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
+        return (state[0], list(non_trainable)), outputs
+
+    return step
+
+
+_STEPS = {"train": _train, "test": _test, "predict": _predict}
+
+
+class KerasMaker:
+    """Makes Programs of Keras models, for `program.of`."""
+
+    def claims(self, job: Any) -> bool:
+        """Say whether the job is a Keras model, without importing Keras."""
+        return any(cls.__module__.startswith("keras.") and cls.__name__ == "Model" for cls in type(job).__mro__)
+
+    def make(self, job: Any, input_specs: Tree, mode: str, tensors: bool = False) -> Program:
+        """Return the Program of a training step (mode "train") or of a prediction ("infer").
+
+        Args:
+            job: a Keras model; compiled, for "train".
+            input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
+                infer.
+            mode: "train" or "infer".
+            tensors: not used here; the weights are the state's.
+
+        Raises:
+            ProgramError: no input specs, or a model that is not compiled.
+        """
+        if input_specs is None:
+            raise ProgramError(
+                f"the model {job.name!r} needs input_specs, the shapes of a batch: for example "
+                "program.of(model, (x_train[:64], y_train[:64]))"
+            )
+        if mode == "train" and not job.compiled:
+            raise ProgramError(f"the model {job.name!r} is not compiled: call model.compile(optimizer, loss) first")
+        batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
+        if mode == "train":
+            job._symbolic_build(data_batch=batch)
+        elif not job.built:
+            job.build(jax.tree.map(lambda spec: spec.shape, batch[0]))
+        keras_mode = "train" if mode == "train" else "predict"
+        return keras_program(job, keras_mode, batch, parts_of(job, keras_mode))
+
+
+KERAS_MAKER = KerasMaker()

@@ -1,0 +1,55 @@
+"""How many steps the next call should run.
+
+Idea: a call costs a fixed time on the host, so more steps in a call are faster; but between calls somebody wants to see
+progress, and Ctrl-C waits for the call that runs. Half a second is both.
+
+Rule: how many steps a call runs never changes what they compute, so this may follow the clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+LONGEST_CALL_S = 0.5
+_TARGET_S = 0.25
+_GROWTH = 8
+
+
+@dataclasses.dataclass
+class Pace:
+    """Chooses the steps of each call.
+
+    Args:
+        fixed: the number that the user chose, or None to choose by the clock.
+
+    Attributes:
+        step_s: seconds that a step took in the last measured call; 0 before the first.
+        steps: the steps of the last measured call.
+    """
+
+    fixed: int | None = None
+    step_s: float = 0.0
+    steps: int = 0
+
+    @property
+    def is_measuring(self) -> bool:
+        """True while the next call has to be waited for, to learn how long a step takes."""
+        return self.fixed is None and self.step_s == 0.0
+
+    def next_steps(self, most: int) -> int:
+        """Return the steps of the next call.
+
+        Args:
+            most: steps that are left before a boundary that no call may cross; at least 1.
+        """
+        if self.fixed is not None:
+            return min(self.fixed, most)
+        if self.step_s == 0.0:
+            return 1
+        return max(1, min(most, int(_TARGET_S / self.step_s), self.steps * _GROWTH))
+
+    def measured(self, steps: int, duration_s: float, is_exact: bool = True) -> None:
+        """Learn from a call that ran `steps` steps in `duration_s` seconds, or, when not `is_exact`, in less."""
+        self.steps = steps
+        step_s = max(duration_s / steps, 1e-7)
+        self.step_s = step_s if is_exact or self.step_s == 0.0 else min(step_s, self.step_s)

@@ -1,0 +1,218 @@
+"""`Trainer`: what runs the steps of one Keras model on a strategy.
+
+Idea: Keras's fit calls `train_function(state, iterator)` and carries the state from call to call. Here the state that Keras
+carries is the lists of variables; their values stay on the device, in one tree of handles that is replaced in one assignment
+when a call returns. An interrupt, a raising callback or a raising generator finds the model at the last finished call.
+
+Rule: a step is compiled once for full batches and once more for a last partial one; `strategy.compilations` counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.interrupts import raise_if_interrupted
+from anytpu.errors import NaNLossError
+from anytpu.program.program import Tree
+from anytpu.strategy import TPUStrategy
+from anytpu.strategy import variables as homes
+from anytpu.train import checks
+from anytpu.train.feeds import MOST_STEPS, BatchSource, Group, Segment
+from anytpu.train.keras_program import Part, keras_program, parts_of
+from anytpu.train.pace import Pace
+
+_BUFFER_BYTES = 64 * 2**20
+_RESIDENT_SHARE = 4
+
+
+@dataclasses.dataclass
+class _Live:
+    """The state between two calls.
+
+    Attributes:
+        parts: the lists of Keras variables, as Keras carries them.
+        handles: their values, in lists of handles.
+    """
+
+    parts: tuple[Part, ...]
+    handles: Tree
+
+
+class Trainer:
+    """Runs a Keras model's steps in the engine's loop.
+
+    Args:
+        model: a compiled Keras model.
+        strategy: where.
+        steps_per_execution: the steps of a call, or None to choose by the clock.
+    """
+
+    def __init__(self, model: Any, strategy: TPUStrategy, steps_per_execution: int | None) -> None:
+        self.model = model
+        self.strategy = strategy
+        self.steps_per_execution = steps_per_execution
+        self.one_step_calls = False
+        """True while a callback wants to be called after every step."""
+        self.guard: str | None = None
+        """The log that must stay finite, or None."""
+        self.every: tuple[Tree, int] = ({}, 0)
+        """Handles of the logs of the steps of the last call, and how many."""
+        self._live: _Live | None = None
+        self._paces: dict[str, Pace] = {}
+        self._executables: dict[tuple, Executable] = {}
+        self._ran: tuple[Pace, int, float, Any] | None = None
+        self._initial_epoch = 0
+        self._epoch = 1
+        self._step = 0
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of the strategy."""
+        return self.strategy.backend
+
+    def fits(self, arrays: Tree) -> bool:
+        """Say whether a data set may lie on every core whole: it takes a quarter of a core's memory at most."""
+        memory = min((core.memory_bytes or 2**63 for core in self.backend.cores), default=2**63)
+        return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(arrays)) <= memory // _RESIDENT_SHARE
+
+    def next_steps(self, mode: str, most: int) -> int:
+        """Return how many steps the next call may run."""
+        if self.one_step_calls and self.steps_per_execution is None:
+            return 1
+        return self._pace(mode).next_steps(most)
+
+    def stack_capacity(self, batch_bytes: int) -> int:
+        """Return how many batches of this size travel together."""
+        if self.steps_per_execution is not None:
+            return self.steps_per_execution
+        return 1 if self.one_step_calls else max(1, min(MOST_STEPS, _BUFFER_BYTES // max(batch_bytes, 1)))
+
+    def state(self, mode: str) -> tuple[Part, ...]:
+        """Return the state as Keras carries it: the lists of variables that a step of this mode takes."""
+        return parts_of(self.model, mode)
+
+    def run(self, mode: str, parts: tuple[Part, ...], group: Any) -> list[Steps]:
+        """Run one group of steps, or one batch, and keep the new state.
+
+        Args:
+            mode: "train", "test" or "predict".
+            parts: the state as Keras carries it.
+            group: a `Group`, or an iterator over batches, of which one is taken.
+
+        Returns:
+            What each segment returned.
+        """
+        raise_if_interrupted()
+        if not isinstance(group, Group):
+            taken = BatchSource(self.backend, iter(group), lambda _: 1).take(1)
+            if taken is None:
+                raise StopIteration
+            group = taken
+        return [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
+
+    def attach(self) -> None:
+        """Let the model's variables hold their newest values."""
+        live, self._live = self._live, None
+        if live is not None:
+            flat = _flat(live.parts)
+            homes.give(flat, jax.tree.leaves(live.handles))
+            homes.attach(flat)
+
+    def step_logs(self) -> dict[str, Any]:
+        """Return the logs of each step of the last call, by name, `(steps,)` each."""
+        logs, count = self.every
+        return {name: np.asarray(value)[:count] for name, value in self.backend.get(logs).items()}
+
+    def begin_fit(self, initial_epoch: int, guard: str | None) -> None:
+        """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
+        self._initial_epoch, self.guard = initial_epoch, guard
+
+    def begin_epoch(self, number: int) -> None:
+        """Start the epoch of this number, from 1, of the fit that runs."""
+        self._epoch, self._step = self._initial_epoch + number, 0
+
+    def _segments(self, mode: str, parts: tuple[Part, ...], group: Group) -> Any:
+        def loop_of(batch: Tree, loop: Loop) -> Loop:
+            if mode == "predict":
+                loop = dataclasses.replace(loop, capacity=self._output_capacity(parts, batch, loop.capacity))
+            return dataclasses.replace(loop, guard=self.guard if mode == "train" else None)
+
+        return group.segments(loop_of)
+
+    def _run_segment(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Steps:
+        executable = self._executable(mode, parts, segment)
+        if self._live is None or self._live.parts is not parts:
+            self.attach()
+            taken = iter(homes.take(self.backend, _flat(parts)))
+            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts))
+        checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
+        self._wait_for_last_call()
+        began_s = time.perf_counter()
+        done = executable.steps(self._live.handles, segment.feed, segment.start, segment.count)
+        self._live.handles = done.state
+        self.every = (done.every, segment.count)
+        self._check(mode, done, segment)
+        self._measure(mode, done, segment, began_s)
+        return done
+
+    def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
+        specs, tree = jax.tree.flatten(segment.batch)
+        shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
+        held = tuple(id(variable) for variable in _flat(parts))
+        key = (mode, tree, shapes, segment.loop, held)
+        if key not in self._executables:
+            program = keras_program(self.model, mode, segment.batch, parts)
+            self._executables[key] = self.strategy.compile(program, segment.loop)
+        return self._executables[key]
+
+    def _output_capacity(self, parts: tuple[Part, ...], batch: Tree, capacity: int) -> int:
+        """Return the capacity at which the predictions of a call still fit the buffer."""
+        program = keras_program(self.model, "predict", batch, parts)
+        _, outputs = jax.eval_shape(program.step, program.state, program.batch)
+        size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
+        return max(1, min(capacity, _BUFFER_BYTES // max(size, 1)))
+
+    def _pace(self, mode: str) -> Pace:
+        if mode not in self._paces:
+            self._paces[mode] = Pace(fixed=self.steps_per_execution)
+        return self._paces[mode]
+
+    def _wait_for_last_call(self) -> None:
+        """Wait for the call before the one that is about to start, and learn how long it took."""
+        if self._ran is None:
+            return
+        pace, steps, began_s, results = self._ran
+        self._ran = None
+        results = jax.tree.leaves(self.backend.get(results))
+        waits = any(isinstance(one, jax.Array) and not one.is_ready() for one in results)
+        jax.block_until_ready(results)
+        pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
+
+    def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float) -> None:
+        pace = self._pace(mode)
+        if pace.fixed is not None:
+            return
+        self._ran = (pace, segment.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
+        if pace.is_measuring:
+            self._wait_for_last_call()
+
+    def _check(self, mode: str, done: Steps, segment: Segment) -> None:
+        if mode != "train":
+            return
+        first, self._step = self._step, self._step + segment.count
+        if done.bad_step is None or (bad := int(self.backend.get(done.bad_step))) < 0:
+            return
+        raise NaNLossError(
+            f"the {self.guard} is not finite at step {first + bad + 1} of epoch {self._epoch}. The model stands as it was "
+            "before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+        )
+
+
+def _flat(parts: tuple[Part, ...]) -> list[Any]:
+    return [variable for part in parts for variable in part.variables]
