@@ -26,13 +26,11 @@ def test_peak_of_v1():
     assert CHIPS["v1"].int8_ops_per_s == pytest.approx(2 * 256**2 * 700e6, rel=0.005)
 
 
-@pytest.mark.parametrize("name", list(CHIPS))
+@pytest.mark.parametrize("name", [name for name, chip in CHIPS.items() if chip.device_kinds])
 def test_agrees_with_jax(name: str):
     """Where JAX has a number, ours is within a few per cent; the exceptions are named in the table."""
     from jax._src.pallas.mosaic import tpu_info
 
-    if not CHIPS[name].device_kinds:
-        pytest.skip("JAX does not know it")
     chip = CHIPS[name]
     version = tpu_info.chip_version_from_device_kind(chip.device_kinds[0])
     assert version is not None

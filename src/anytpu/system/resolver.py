@@ -125,11 +125,12 @@ class TPUClusterResolver:
 def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
     if cores is None:
         return None
-    if isinstance(cores, bool) or not isinstance(cores, numbers.Integral) or cores < 1:
+    if isinstance(cores, bool) or not isinstance(cores, numbers.Integral) or int(cores) < 1:
         raise SettingError(f"cores must be a positive integer, or None for all that there are, not {cores!r}")
-    if may_be_virtual and cores > MOST_VIRTUAL_CORES:
-        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {cores}")
-    return int(cores)
+    count = int(cores)
+    if may_be_virtual and count > MOST_VIRTUAL_CORES:
+        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {count}")
+    return count
 
 
 def _checked_name(tpu: Any) -> str:
