@@ -58,4 +58,9 @@ def check_pair(name: str, result: Any) -> tuple[Any, Any]:
 
 
 def _what(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}"
+    if result is None:
+        return "None"
+    is_array = isinstance(result, jax.Array | jax.ShapeDtypeStruct)
+    return "an array" if is_array else f"a {type(result).__name__}"

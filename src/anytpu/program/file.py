@@ -58,7 +58,7 @@ def write(
         ReplicaError: a new state of per-replica code differs between the replicas.
 
     Example:
-        >>> write(program, "step.anytpu", tensors={"w": np.ones(3, "float32")})
+        >>> write(program, "step.anytpu", tensors=state)
         >>> read("step.anytpu", tensors=True).tensors["w"].shape
         (3,)
     """
@@ -98,8 +98,8 @@ def read(path: str | Path, tensors: bool = False) -> Program:
             has no values of the state when `tensors` asks for them.
 
     Example:
-        >>> program = read("step.anytpu")
-        >>> state, outputs = program.step(state, batch)
+        >>> write(program, "step.anytpu")
+        >>> state, outputs = read("step.anytpu").step(state, batch)
     """
     place = _place(path)
     with Parts(place, (_MANIFEST, _CODE)) as parts:
@@ -194,12 +194,12 @@ def _deserialise(manifest: Manifest, code: bytes) -> jax.export.Exported:
 
 def _program(manifest: Manifest, code: bytes) -> Program:
     exported = _deserialise(manifest, code)
-    arrived, left = len(manifest.state.leaves), len(manifest.batch.leaves)
-    if (len(exported.in_avals), len(exported.out_avals)) != (arrived + left, arrived + len(manifest.outputs.leaves)):
+    states, batches = len(manifest.state.leaves), len(manifest.batch.leaves)
+    if (len(exported.in_avals), len(exported.out_avals)) != (states + batches, states + len(manifest.outputs.leaves)):
         raise ProgramError("Its code takes or gives another number of arrays than its manifest lists.")
-    state = tree_of(manifest.state, exported.in_avals[:arrived])
-    batch = tree_of(manifest.batch, exported.in_avals[arrived:])
-    outputs = tree_of(manifest.outputs, exported.out_avals[arrived:])
+    state = tree_of(manifest.state, exported.in_avals[:states])
+    batch = tree_of(manifest.batch, exported.in_avals[states:])
+    outputs = tree_of(manifest.outputs, exported.out_avals[states:])
     layouts = [Layout(leaf.axis) for leaf in manifest.batch.leaves]
     return Program(
         name=manifest.name,

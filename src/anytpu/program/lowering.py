@@ -24,7 +24,7 @@ from jax.stages import Traced
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.program.contract import check_pair, check_result
 from anytpu.program.leaves import state_names
-from anytpu.program.program import REPLICA_AXIS, Program, Tree
+from anytpu.program.program import REPLICA_AXIS, Program, Tree, spec_of
 from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -59,7 +59,7 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
         try:
             return _over_replicas(program, pair, (None, 0), state, batch)
         except ValueError as error:
-            if "out_axes is None" not in str(error):
+            if "out_axes" not in str(error):
                 raise
             if names := _names_that_differ(program, state, batch):
                 raise ReplicaError(_differs(program, names)) from error
@@ -75,7 +75,7 @@ def trace(program: Program) -> Traced:
         ProgramError: the step does not return (state, outputs), calls back into Python, or holds a large constant.
         ReplicaError: a new state differs between the replicas.
     """
-    state, batch = jax.tree.map(_bare_spec, (program.state, program.batch))
+    state, batch = spec_of((program.state, program.batch))
     step = one_device_step(program)
     # A fresh function object: jit's cache would hand back what a backend traced under a switch that it cannot see.
     traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
@@ -111,7 +111,7 @@ def lower_traced(program: Program, traced: Traced, platforms: tuple[str, ...]) -
     """Lower what `trace` returned, without tracing the step again."""
     check_platforms(platforms)
     flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
-    specs = jax.tree.map(_bare_spec, jax.tree.leaves((program.state, program.batch)))
+    specs = jax.tree.leaves(spec_of((program.state, program.batch)))
     try:
         return jax.export.export(flat, platforms=platforms)(*specs)
     except (ValueError, NotImplementedError) as error:
@@ -168,7 +168,3 @@ def _differs(program: Program, names: list[str]) -> str:
         "State is the same on every core: sum it with jax.lax.psum or average it with jax.lax.pmean, over the axis "
         f"{REPLICA_AXIS!r}, or return it with the outputs, of which each replica has its own."
     )
-
-
-def _bare_spec(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

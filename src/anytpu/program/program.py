@@ -90,7 +90,8 @@ class Program:
 def spec_of(tree: Tree) -> Tree:
     """Return the tree with each array replaced by its `jax.ShapeDtypeStruct`.
 
-    dtypes are those that JAX computes with: int64 becomes int32 unless 64-bit mode is on.
+    dtypes are those that JAX computes with: int64 becomes int32 unless 64-bit mode is on. Weak types become strong, and
+    shardings are dropped.
 
     Example:
         >>> spec_of({"x": np.zeros((2, 3))})["x"].shape
@@ -100,7 +101,7 @@ def spec_of(tree: Tree) -> Tree:
 
 
 def _leaf_spec(leaf: Any) -> jax.ShapeDtypeStruct:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf).dtype
+    typed = isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct)
+    dtype = leaf.dtype if typed else np.asarray(leaf).dtype
+    # Neither the sharding nor the weak type of what is given: they would make another program of the same shapes.
     return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))

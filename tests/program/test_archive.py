@@ -1,0 +1,83 @@
+"""A zip of named parts with a sha-256 of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from anytpu.errors import ProgramError
+from anytpu.program.archive import CHECKSUMS, Parts, write_parts
+
+PARTS = {"program.json": b"{}", "program.bin": b"code" * 100, "tensors/000.npy": bytes(1000)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_parts(tmp_path / "a.anytpu", PARTS)
+    return tmp_path / "a.anytpu"
+
+
+def test_round_trip(path: Path):
+    with Parts(path, ("program.json",)) as parts:
+        assert {name: parts.read(name) for name in PARTS} == PARTS
+        assert parts.unchecked("program.bin") == PARTS["program.bin"]
+        assert parts.unchecked("nothing") == b""
+
+
+def test_what_is_in_the_file(path: Path):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == [*PARTS, CHECKSUMS]
+        sums = json.loads(archive.read(CHECKSUMS))
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in PARTS.items()}
+
+
+def test_the_same_parts_give_the_same_bytes(path: Path):
+    before = path.read_bytes()
+    write_parts(path, PARTS)
+    assert path.read_bytes() == before
+
+
+def test_nothing_is_left_beside_it(path: Path):
+    assert [file.name for file in path.parent.iterdir()] == ["a.anytpu"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path):
+    taken = tmp_path / "taken.anytpu"
+    taken.mkdir()
+    with pytest.raises(ProgramError) as caught:
+        write_parts(taken, PARTS)
+    assert str(caught.value) == f"The program file {str(taken)!r} cannot be written: Is a directory."
+    assert [file.name for file in tmp_path.iterdir()] == ["taken.anytpu"]
+
+
+def test_a_part_that_is_needed(path: Path):
+    with pytest.raises(ProgramError) as caught:
+        Parts(path, ("program.json", "layers.json"))
+    assert str(caught.value) == (
+        f"{str(path)!r} is not a program file: it has no part named 'layers.json'. Program files are written by "
+        "anytpu.program.write(program, path)."
+    )
+
+
+@pytest.mark.parametrize("sums", [b"", b"[]", b"{", b"[" * 100_000])
+def test_checksums_that_are_none(sums: bytes, tmp_path: Path):
+    place = tmp_path / "a.anytpu"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr(CHECKSUMS, sums)
+    with pytest.raises(ProgramError) as caught:
+        Parts(place, ())
+    assert str(caught.value) == (
+        f"The program file {str(place)!r} was altered or damaged after it was written: its part 'checksums.json' is "
+        "not what was recorded. Copy it again, or write it again with anytpu.program.write."
+    )
+
+
+def test_a_part_without_a_checksum(path: Path):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("more", "content")
+    with Parts(path, ()) as parts, pytest.raises(ProgramError, match="its part 'more' is not what was recorded"):
+        parts.read("more")

@@ -1,0 +1,146 @@
+"""A JAX function as a Program."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from anytpu.errors import ProgramError
+from anytpu.program import REPLICATED, ROWS, of
+from anytpu.program.function import FUNCTION_MAKER
+
+
+def step(state, batch):
+    return {"w": state["w"] + batch[0].sum(), "n": state["n"] + 1}, {"loss": batch[1].mean()}
+
+
+STATE = {"w": np.float32(0), "n": 0}
+BATCH = (np.zeros((8, 3), "uint8"), np.zeros(8), np.float64(0.1), np.zeros(3))
+
+
+def error_of(*args, **kwargs) -> str:
+    with pytest.raises(ProgramError) as caught:
+        of(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_program_of_a_function():
+    program = of(step, (STATE, BATCH))
+    spec = jax.ShapeDtypeStruct
+    assert (program.name, program.mode, program.replicas, program.rows) == ("step/train", "train", None, 8)
+    assert program.step is step
+    assert program.state == {"w": spec((), "float32"), "n": spec((), "int32")}
+    assert program.batch == (spec((8, 3), "uint8"), spec((8,), "float32"), spec((), "float32"), spec((3,), "float32"))
+    assert program.layout == (ROWS, ROWS, REPLICATED, REPLICATED)
+    assert program.state_names == ("n", "w")
+    assert program.tensors is None
+
+
+def test_shapes_instead_of_arrays():
+    given = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, (STATE, BATCH)))
+    assert of(step, given) == of(step, (STATE, BATCH))
+
+
+def test_mode():
+    program = of(step, (STATE, BATCH), mode="infer")
+    assert (program.name, program.mode) == ("step/infer", "infer")
+
+
+def test_tensors_are_as_jax_has_them():
+    tensors = of(step, (STATE, BATCH), tensors=True).tensors
+    assert tensors == {"w": 0, "n": 0}
+    assert {name: leaf.dtype.name for name, leaf in tensors.items()} == {"w": "float32", "n": "int32"}
+
+
+class Model:
+    def __call__(self, state, batch):
+        return state, batch
+
+    def step(self, state, batch):
+        return state, batch
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        (jax.jit(step), "step/train"),
+        (functools.partial(step), "step/train"),
+        (functools.partial(jax.jit(step)), "step/train"),
+        (Model().step, "step/train"),
+        (lambda state, batch: (state, batch), "<lambda>/train"),
+    ],
+)
+def test_what_is_a_function(job, name: str):
+    assert FUNCTION_MAKER.claims(job)
+    assert of(job, (STATE, BATCH)).name == name
+
+
+@pytest.mark.parametrize("job", [Model(), Model, "step.anytpu", 3, None])
+def test_what_is_none(job):
+    assert not FUNCTION_MAKER.claims(job)
+
+
+def test_no_specs():
+    assert error_of(step) == (
+        "The function of 'step/train' does not know the shapes that it will be given. Pass examples of them, arrays or "
+        "jax.ShapeDtypeStruct: anytpu.program.of(step, input_specs=(state, batch))."
+    )
+
+
+@pytest.mark.parametrize("specs", [(1,), 3, {"state": 1}])
+def test_specs_that_are_no_pair(specs):
+    assert error_of(step, specs) == (
+        f"input_specs of 'step/train' must be a pair, the tree of the state and the tree of the batch, not {specs!r}: "
+        "anytpu.program.of(step, input_specs=(state, batch))."
+    )
+
+
+def test_specs_that_are_no_arrays():
+    assert error_of(step, (STATE, {"x": [np.zeros(3), "images"]})) == (
+        "'x/1' in the batch of 'step/train' must be an array or a jax.ShapeDtypeStruct, not 'images'."
+    )
+    assert error_of(step, (np.array(["a"]), BATCH)) == (
+        "'state' in the state of 'step/train' must be an array or a jax.ShapeDtypeStruct, not "
+        "array(['a'], dtype='<U1')."
+    )
+
+
+def test_a_function_of_something_else():
+    def predict(x):
+        return x
+
+    assert error_of(predict, (STATE, BATCH)) == (
+        "The step of 'predict/train' must take two arguments, step(state, batch), and it takes (x). Fix the others "
+        "with functools.partial."
+    )
+
+
+def test_not_a_pair():
+    assert error_of(lambda state, batch: state, (STATE, BATCH)) == (
+        "The step of '<lambda>/train' must return a pair (state, outputs), not a dict. "
+        "Where there is nothing to report, return (state, {})."
+    )
+
+
+def test_another_state():
+    assert error_of(lambda state, batch: (state | {"w": state["w"].astype("bfloat16")}, {}), (STATE, BATCH)) == (
+        "The step of '<lambda>/train' must return each state as it was given: 'w' was given as float32[] and returned "
+        "as bfloat16[]. Cast it back with .astype, or start with a state of the type that comes back."
+    )
+
+
+def test_tensors_of_shapes_only():
+    given = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, (STATE, BATCH)))
+    assert error_of(step, given, tensors=True) == (
+        "The values of the state of 'step/train' were asked for (tensors=True), and input_specs gives only their "
+        "shapes. Pass the arrays themselves."
+    )
+
+
+def test_an_error_of_the_function_is_its_own():
+    with pytest.raises(KeyError, match="missing"):
+        of(lambda state, batch: state["missing"], (STATE, BATCH))
