@@ -21,7 +21,7 @@ from jax.extend.core import jaxpr_as_fun
 from anytpu import _keras
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.replicas import ReplicaScope, current_replica
+from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped
 
 
 @jax.tree_util.register_dataclass
@@ -137,7 +137,14 @@ def _of_summed_loss(loss: Callable) -> Callable:
     @differentiate.def_vmap
     def over_replicas(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
-        lanes = jax.vmap(loss, in_axes=tuple(axes), axis_name=REPLICA_AXIS, axis_size=axis_size)
+        mapped: list[bool] = []
+
+        def lane(values: list[Any], rest: list[Any]) -> Any:
+            out = loss(values, rest)
+            mapped[:] = [is_mapped(leaf) for leaf in jax.tree.leaves(out)]
+            return out
+
+        lanes = jax.vmap(lane, in_axes=tuple(axes), axis_name=REPLICA_AXIS, axis_size=axis_size)
 
         def total(values: list[Any]) -> Any:
             out = lanes(values, rest)
@@ -145,7 +152,10 @@ def _of_summed_loss(loss: Callable) -> Callable:
 
         gradients, out = jax.grad(total, has_aux=True)(values)
         gradients = [g.sum(0) if batched else g for g, batched in zip(gradients, in_batched[0], strict=True)]
-        return (out, gradients), (jax.tree.map(lambda _: True, out), [False] * len(gradients))
+        # What is the same in every lane (a counter, a seed) leaves as one value, so that it can be state.
+        leaves, tree = jax.tree.flatten(out)
+        leaves = [leaf if batched else leaf[0] for leaf, batched in zip(leaves, mapped, strict=True)]
+        return (tree.unflatten(leaves), gradients), (tree.unflatten(mapped), [False] * len(gradients))
 
     return differentiate
 

@@ -54,6 +54,14 @@ def inside_replica(replicas: int) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def is_mapped(value: Any) -> bool:
+    """Say whether a value that is being traced under `vmap` may differ between the replicas.
+
+    JAX has no public name for this (as of 0.10): a value that does not hang on the mapped axis is no batch tracer.
+    """
+    return type(value).__name__ == "BatchTracer" and getattr(value, "batch_dim", 0) is not None
+
+
 class ReplicaScope(keras.StatelessScope):
     """A Keras stateless scope that notes which variables are read, and falls back on the scope around it.
 
