@@ -21,7 +21,7 @@ from jax.extend.core import jaxpr_as_fun
 from anytpu import _keras
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped
+from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped, is_on_mesh
 
 
 @jax.tree_util.register_dataclass
@@ -81,6 +81,9 @@ def value_and_grad(
             (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
         elif local:
             (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
+        elif is_on_mesh():
+            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
+            gradients = [SummedGradient(jax.lax.psum(gradient, REPLICA_AXIS)) for gradient in gradients]
         else:
             (loss, (aux, updates)), gradients = _summed(loss_of, values, args)
             gradients = [SummedGradient(gradient) for gradient in gradients]
@@ -128,11 +131,14 @@ def _summed(loss_of: Callable, values: list[Any], args: tuple) -> tuple[Any, lis
 
 def _of_summed_loss(loss: Callable) -> Callable:
     """Return `(values, rest) -> ((loss, aux), gradients summed over the replicas)` with its own rule for `vmap`."""
+    replica = current_replica()
+    assert replica is not None
 
     @custom_vmap
     def differentiate(values: list[Any], rest: list[Any]) -> Any:
+        # Reached under vmap only when nothing differs between the replicas: the sum is so many times one of them.
         out, gradients = jax.value_and_grad(loss, has_aux=True)(values, rest)
-        return out, jax.lax.psum(gradients, REPLICA_AXIS)
+        return out, jax.tree.map(lambda gradient: gradient * replica.replicas, gradients)
 
     @differentiate.def_vmap
     def over_replicas(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:

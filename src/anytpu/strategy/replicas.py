@@ -62,6 +62,11 @@ def is_mapped(value: Any) -> bool:
     return type(value).__name__ == "BatchTracer" and getattr(value, "batch_dim", 0) is not None
 
 
+def is_on_mesh() -> bool:
+    """Say whether the replica that is being traced is one device of a mesh, not a lane of a `vmap`."""
+    return REPLICA_AXIS in jax.sharding.get_abstract_mesh().manual_axes
+
+
 class ReplicaScope(keras.StatelessScope):
     """A Keras stateless scope that notes which variables are read, and falls back on the scope around it.
 
