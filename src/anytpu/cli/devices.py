@@ -11,18 +11,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Find a system, start it, and print its cores."""
     import anytpu
     from anytpu.report.devices import device_lines, headline, reason_lines
-    from anytpu.report.terminal import open_console
+    from anytpu.report.terminal import open_console, say
 
     resolver = anytpu.TPUClusterResolver(arguments.tpu, cores=arguments.cores)
     topology = anytpu.initialize_tpu_system(resolver)
     devices = [one for one in anytpu.list_logical_devices() if one.device_type != "CPU"]
     console = open_console()
-    console.print(headline(topology), style="bold", soft_wrap=True)
-    console.print()
-    lines = device_lines(devices, topology.cores)
+    say(console, headline(topology), style="bold")
+    lines = ["", *device_lines(devices, topology.cores)]
     if resolver.reasons:
         lines += ["", "Looked for before, and not found:", *reason_lines(resolver.reasons, console.width)]
-    console.print("\n".join(lines), soft_wrap=True)
+    say(console, "\n".join(lines))
     return 0
 
 

@@ -35,7 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else list(words)
     try:
-        return _run(words)
+        status = _run(words)
+        sys.stdout.flush()  # here, where a closed pipe is still caught
+        return status
     except AnyTPUError as error:
         if "--traceback" in words:
             traceback.print_exception(error)
@@ -53,7 +55,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     check_command(words)
     parser = build_parser()
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.refuse(unknown, arguments.command)
     if arguments.version:
         print(f"anytpu {anytpu.__version__}")
     elif arguments.command is None:

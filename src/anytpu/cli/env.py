@@ -35,7 +35,7 @@ def environment() -> dict[str, dict[str, str]]:
 
 
 def devices() -> dict[str, str]:
-    """Return what was found and why each other place had nothing; or the error, which is then what the report is for."""
+    """Return what was found and why each other place had nothing; or the error, which the report is then about."""
     import anytpu
     from anytpu.report.devices import headline
 

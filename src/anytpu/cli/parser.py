@@ -36,6 +36,16 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of exiting."""
         raise SettingError(f"{message}; `{self.prog} --help` shows what it takes")
 
+    def refuse(self, unknown: Sequence[str], command: str | None) -> NoReturn:
+        """Raise because of words that no parser took.
+
+        Args:
+            unknown: the words.
+            command: the command that they were given to, or None.
+        """
+        taker = f"{self.prog} {command}" if command else self.prog
+        raise SettingError(f"{taker} does not take {' '.join(unknown)}; `{taker} --help` shows what it takes")
+
 
 def build_parser() -> Parser:
     """Return the parser of the command line."""

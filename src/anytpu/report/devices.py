@@ -67,5 +67,6 @@ def reason_lines(reasons: Sequence[Reason], width: int = 80) -> list[str]:
 
 def _row(device: LogicalDevice, core: Core) -> tuple[str, ...]:
     chip = ",".join(str(position) for position in core.chip_coordinates)
-    memory = "unknown" if core.memory_bytes is None else units.format_bytes(core.memory_bytes)
+    unknown = "the CPU's" if core.virtual else "unknown"
+    memory = unknown if core.memory_bytes is None else units.format_bytes(core.memory_bytes)
     return device.name, "virtual" if core.virtual else "real", chip, str(core.core_on_chip), memory

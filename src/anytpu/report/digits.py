@@ -56,7 +56,7 @@ def gallery(images: np.ndarray, predicted: Sequence[int], truth: Sequence[int], 
 
 
 def _caption(predicted: int, truth: int) -> str:
-    return f"{predicted}, right" if predicted == truth else f"{predicted}, but is {truth}"
+    return f"read as {predicted}, right" if predicted == truth else f"read as {predicted}, is {truth}"
 
 
 def _enlarged(image: np.ndarray) -> np.ndarray:

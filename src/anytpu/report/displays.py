@@ -20,6 +20,7 @@ from anytpu.report.moment import Moment
 
 REDRAW_S = 0.1
 """The live bar is drawn at most this often; a run of short steps would else spend its time on drawing."""
+BAR_COLUMNS = 24
 LINE_S = 10.0
 """A log gets a line at least this often, however long an epoch is."""
 
@@ -69,7 +70,7 @@ class LiveDisplay(Display):
     def end_epoch(self, moment: Moment) -> None:
         """Draw now."""
         self._drawn_s = self._clock()
-        self._live.update(draw(moment), refresh=True)
+        self._live.update(draw(moment, self._live.console.width), refresh=True)
 
     def close(self, moment: Moment) -> None:
         """Draw once more and stop."""
@@ -89,7 +90,8 @@ class LineDisplay(Display):
 
     def show(self, moment: Moment) -> None:
         """Print a line when the last one is `LINE_S` seconds old."""
-        if self._clock() - self._printed_s >= LINE_S:
+        is_last = moment.step == moment.steps  # the line of the whole epoch is about to come
+        if self._clock() - self._printed_s >= LINE_S and not is_last:
             self._print(words.title(moment), words.steps_text(moment), moment)
 
     def end_epoch(self, moment: Moment) -> None:
@@ -105,13 +107,20 @@ class LineDisplay(Display):
         self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
 
 
-def draw(moment: Moment) -> RenderableType:
-    """Return a moment as two lines for a terminal: the bar with its speed, and the metrics under it."""
-    percent = "" if moment.fraction is None else f"{moment.fraction:4.0%}"
-    line = Table.grid(padding=(0, 1), expand=False)
-    for ratio in (None, 1, None, None, None):
-        line.add_column(no_wrap=True, ratio=ratio)
-    bar = Bar(total=1.0, completed=moment.fraction or 0.0, width=24, pulse=False)
-    line.add_row(words.title(moment), bar, percent, words.speed_text(moment), words.time_text(moment))
+def draw(moment: Moment, width: int = 80) -> RenderableType:
+    """Return a moment as two lines for a terminal: the bar with its speed, and the metrics under it.
+
+    Args:
+        moment: what to draw.
+        width: columns of the terminal; a narrow one gets a shorter bar, or none.
+    """
+    title, percent = words.title(moment), "" if moment.fraction is None else f"{moment.fraction:4.0%}"
+    texts = [text for text in (percent, words.speed_text(moment), words.time_text(moment)) if text]
+    room = min(BAR_COLUMNS, width - len(" ".join([title, "", *texts])) - 1)
+    bars = [Bar(total=1.0, completed=moment.fraction or 0.0, width=room)] if room > 0 else []
+    line = Table.grid(padding=(0, 1, 0, 0))
+    for _ in (title, *bars, *texts):
+        line.add_column(no_wrap=True)
+    line.add_row(title, *bars, *texts)
     metrics = Text(words.metrics_text(moment), no_wrap=True, overflow="ellipsis")
-    return Group(line, Padding(metrics, (0, 0, 0, len(words.title(moment)) + 1)))
+    return Group(line, Padding(metrics, (0, 0, 0, len(title) + 1)))

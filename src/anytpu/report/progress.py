@@ -192,5 +192,10 @@ class ProgressBar(keras.callbacks.Callback):
 
 
 def _scalars(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the logs that are one number each; lists of a number a step are not shown."""
-    return {name: float(value) for name, value in (logs or {}).items() if isinstance(value, numbers.Real)}
+    """Return the logs that are one number each, the loss first and the validation's last."""
+    numbers_only = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, numbers.Real)}
+    return dict(sorted(numbers_only.items(), key=lambda item: (item[0].startswith("val_"), not _is_loss(item[0]))))
+
+
+def _is_loss(name: str) -> bool:
+    return name.removeprefix("val_") == "loss"

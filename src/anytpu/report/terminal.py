@@ -21,7 +21,20 @@ def open_console(file: IO[str] | None = None) -> Console:
         >>> open_console().print("loss [0]")
         loss [0]
     """
-    return Console(file=file, markup=False, highlight=False, emoji=False)
+    return _Console(file=file, markup=False, highlight=False, emoji=False)
+
+
+class _Console(Console):
+    """A console that leaves a reader who went away to whoever prints; rich would end the process, with status 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the `BrokenPipeError` that rich has caught."""
+        raise
+
+
+def say(console: Console, text: str = "", style: str | None = None) -> None:
+    """Print text: on a terminal wrapped between words, elsewhere as it is, so that a log stays searchable."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
 def hang(start: str, text: str, width: int) -> list[str]:

@@ -1,0 +1,148 @@
+"""What `anytpu demo` shows: a network that learns to read digits on all cores, saved, loaded, and at work.
+
+Idea: it is a plain client of the public names, as a program of yours would be, and prints what happens on the way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+from rich.console import Console
+
+import anytpu
+from anytpu import units
+from anytpu.errors import SettingError
+from anytpu.report.devices import headline, names_line, reason_lines
+from anytpu.report.digits import gallery
+from anytpu.report.progress import ProgressBar
+from anytpu.report.terminal import is_ascii_only, open_console, say
+
+# With these, and 20 epochs, each of five seeds reads 98.6 % or more of the test digits.
+BATCH = 64
+LEARNING_RATE = 0.005
+SEED = 7
+PICTURES = 4
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def demonstrate(resolver: anytpu.TPUClusterResolver, epochs: int, folder: Path) -> None:
+    """Show the cores, train, save, load, and show what the network reads.
+
+    Args:
+        resolver: the cores to train on.
+        epochs: how long to train.
+        folder: where to save the weights.
+
+    Raises:
+        SettingError: the folder cannot be made.
+    """
+    console = open_console()
+    path = weights_path(folder)
+    show_cores(console, resolver)
+    strategy = anytpu.TPUStrategy(resolver)
+    train, test = anytpu.pipeline.digits()
+    model = trained(console, strategy, train, epochs)
+    accuracy = accuracy_on(model, test)
+    say(console, f"Test accuracy {accuracy:.1%}, on {len(test[0])} digits that it has not seen.\n")
+    model.save_weights(path)
+    say(console, f"Saved the weights to {path} ({units.format_bytes(path.stat().st_size)}).")
+    fresh = loaded(strategy, path)
+    again = accuracy_on(fresh, test)
+    verdict = "the same" if again == accuracy else f"not the {accuracy:.1%} that it was"
+    say(console, f"Loaded them into a fresh network: test accuracy {again:.1%}, {verdict}.\n")
+    show_digits(console, fresh, *test)
+
+
+def weights_path(folder: Path) -> Path:
+    """Make the folder and return the path of the weights in it.
+
+    Raises:
+        SettingError: the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            f"cannot make the folder {str(folder)!r}: {error.strerror}; name another, --output"
+        ) from error
+    return folder / "digits.weights.h5"
+
+
+def show_cores(console: Console, resolver: anytpu.TPUClusterResolver) -> None:
+    """Start the system, and print its cores and why there are no others."""
+    topology = anytpu.initialize_tpu_system(resolver)
+    say(console, headline(topology), style="bold")
+    devices = [one for one in anytpu.list_logical_devices() if one.device_type != "CPU"]
+    lines = [f"  {names_line(devices)}"]
+    if resolver.reasons:
+        lines += ["Looked for before, and not found:", *reason_lines(resolver.reasons, console.width)]
+    say(console, "\n".join([*lines, ""]))
+
+
+def compiled(epochs: int = 1, steps: int = 1) -> keras.Model:
+    """Return a compiled network of two convolutions; call it in a strategy's scope.
+
+    Args:
+        epochs: epochs that it will be trained, over which the learning rate falls to 0.
+        steps: steps of an epoch.
+    """
+    model = keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.4),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    rate: Any = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, epochs * steps)
+    model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def trained(console: Console, strategy: anytpu.TPUStrategy, train: Rows, epochs: int) -> keras.Model:
+    """Return a network trained on all cores, with a progress bar."""
+    x, y = train
+    keras.utils.set_random_seed(SEED)
+    with strategy.scope():
+        model: Any = compiled(epochs, steps=-(-len(x) // BATCH))
+    cores, virtual = strategy.num_replicas_in_sync, "virtual " * strategy.cluster_resolver.is_virtual
+    size = f"{model.count_params():,} weights on {len(x):,} digits"
+    say(console, f"Training {size}, {BATCH} a step over {cores} {virtual}{'core' if cores == 1 else 'cores'}")
+    bar = ProgressBar(examples=len(x), console=console)
+    try:
+        model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[bar])
+    finally:
+        bar.close()
+    return model
+
+
+def loaded(strategy: anytpu.TPUStrategy, path: Path) -> keras.Model:
+    """Return a fresh network with the weights of a file."""
+    with strategy.scope():
+        fresh = compiled()
+        fresh.optimizer.build(fresh.trainable_variables)  # the file has the optimizer's state too
+    fresh.load_weights(path)
+    return fresh
+
+
+def accuracy_on(model: Any, rows: Rows) -> float:
+    """Return the share of images that a network reads right."""
+    return model.evaluate(*rows, verbose=0, return_dict=True)["accuracy"]
+
+
+def show_digits(console: Console, model: Any, x: np.ndarray, y: np.ndarray) -> None:
+    """Print a few digits of different kinds, those that the network gets wrong first, with what it reads."""
+    read = model.predict(x, verbose=0).argmax(axis=-1)
+    order = np.argsort(read == y, kind="stable")
+    _, firsts = np.unique(y[order], return_index=True)
+    chosen = order[np.sort(firsts)[:PICTURES]]
+    for line in gallery(x[chosen], read[chosen].tolist(), y[chosen].tolist(), is_ascii_only(console)):
+        console.print(line, no_wrap=True, overflow="crop", crop=True)

@@ -1,0 +1,73 @@
+"""What `anytpu doctor` does: it looks at the machine, looks for the cores, and tries them.
+
+Rule: whatever raises is a check that failed, so that one trouble never hides the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+import anytpu
+from anytpu import units
+from anytpu.cli import judgement
+from anytpu.cli.machine import Machine, look_at_machine
+from anytpu.program.program import REPLICA_AXIS
+from anytpu.report.checks import Check
+from anytpu.report.devices import headline
+
+SIDE = 128
+"""Rows and columns of the matrix that the small step multiplies."""
+
+
+def examine(tpu: str, cores: int | None) -> Iterator[Check]:
+    """Yield every check, each as soon as it is done.
+
+    Args:
+        tpu: the system to look for, as `TPUClusterResolver` takes it.
+        cores: how many cores of it; None is all.
+    """
+    machine = look_at_machine()
+    yield from judgement.judge_machine(machine)
+    yield from system_checks(tpu, cores, machine)
+    yield from judgement.extras()
+
+
+def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[Check]:
+    """Look for the cores, and run a small step and a collective on them."""
+    try:
+        resolver = anytpu.TPUClusterResolver(tpu, cores=cores)
+        yield from judgement.reasons(resolver.reasons, machine)
+        yield Check("ok", "found", headline(anytpu.initialize_tpu_system(resolver)))
+    except Exception as error:
+        yield Check("failed", "found", _in_one_line(error), "anytpu devices")
+        return
+    try:
+        yield try_cores(anytpu.TPUStrategy(resolver))
+    except Exception as error:
+        yield Check("failed", "small step", _in_one_line(error), "anytpu env")
+
+
+def try_cores(strategy: anytpu.TPUStrategy) -> Check:
+    """Multiply matrices on each core, all-reduce the products over the cores, and compare with NumPy."""
+    import jax
+
+    def step(matrix):
+        number = jax.lax.axis_index(REPLICA_AXIS) + 1
+        return jax.lax.psum(number * jax.numpy.matmul(matrix, matrix, precision="highest"), REPLICA_AXIS)
+
+    matrix, count = np.arange(SIDE * SIDE, dtype=np.float32).reshape(SIDE, SIDE) % 7, strategy.num_replicas_in_sync
+    start_s = time.perf_counter()
+    sums = strategy.experimental_local_results(strategy.run(step, args=(matrix,)))
+    took = units.format_seconds(time.perf_counter() - start_s)
+    right = count * (count + 1) / 2 * (matrix @ matrix)
+    cores = "1 core" if count == 1 else f"{count} cores"
+    if not all(np.allclose(one, right, rtol=1e-4) for one in sums):
+        return Check("failed", "small step", f"the all-reduce over {cores} gave a wrong sum", "anytpu env")
+    return Check("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {took}")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

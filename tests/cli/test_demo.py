@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.commands import anytpu
+
+
+def test_a_short_demo(tmp_path: Path):
+    run = anytpu("demo", "--tpu", "virtual", "--cores", "2", "--epochs", "2", folder=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == "anytpu: the 2 cores are virtual: simulated on this machine's CPU (2 virtual cores).\n"
+    lines = run.stdout.splitlines()
+    assert lines[:4] == [
+        "2 virtual cores: 2 virtual cores, simulated on this machine's CPU",
+        "  /job:worker/replica:0/task:0/device:TPU:0 to TPU:1",
+        "",
+        "Training 14,698 weights on 1,438 digits, 64 a step over 2 virtual cores",
+    ]
+    assert [line for line in lines if line.startswith("epoch ")][-1].startswith("epoch 2/2  loss 0.")
+    assert "Saved the weights to anytpu-demo/digits.weights.h5 (200 KiB)." in lines
+    assert [line for line in lines if line.endswith("%, the same.")] != []
+    assert lines[-1].count("read as ") == 4
+    assert (tmp_path / "anytpu-demo" / "digits.weights.h5").is_file()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    run = anytpu("demo", "--tpu", "virtual", "--output", "file", folder=tmp_path)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr == "anytpu: cannot make the folder 'file': File exists; name another, --output\n"
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_reads_98_percent(tmp_path: Path):
+    run = anytpu("demo", "--tpu", "v2-8", "--output", str(tmp_path / "weights"))
+    assert run.returncode == 0, run.stderr
+    (accuracy,) = [line for line in run.stdout.splitlines() if line.startswith("Test accuracy ")]
+    assert float(accuracy.split()[2].rstrip("%,")) >= 98.0

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from anytpu import units
+from anytpu.cli import judgement
+from anytpu.cli.machine import Machine
+from anytpu.report.checks import Check
+from anytpu.system.probes import Reason
+
+MACHINE = Machine(
+    system="Made Up Linux",
+    cpu="a CPU, 2 cores usable",
+    memory_bytes=8 * units.GIB,
+    disk_bytes=20 * units.GIB,
+    folder=Path("/made/up"),
+    ports_taken=(),
+    versions={"python": "3.11.7", "anytpu": "0.1.0", "jax": "0.10.2", "keras": "3.15.1", "numpy": "2.4.6"},
+    settings={},
+    tpu_chips=0,
+    has_nvidia=False,
+)
+XLA = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+
+
+def machine(**changes) -> Machine:
+    return dataclasses.replace(MACHINE, **changes)
+
+
+def test_a_good_machine_has_nothing_to_type():
+    checks = list(judgement.judge_machine(MACHINE, Path("/no/keras.json")))
+    assert [check for check in checks if check.status != "ok" or check.command] == []
+    assert [check.name for check in checks] == [
+        "system",
+        "versions",
+        "memory",
+        "disk",
+        "ports",
+        "Keras backend",
+        "libtpu",
+        "PJRT_NPROC",
+    ]
+
+
+def test_a_version_that_does_not_fit():
+    required = ["jax<0.12,>=0.10", "keras<3.16,>=3.15", "libtpu>=9; extra == 'plan'"]
+    assert judgement.versions({"jax": "0.12.1", "keras": "3.15.1", "libtpu": "0.1"}, required) == Check(
+        "failed", "versions", "jax 0.12.1 is installed, <0.12,>=0.10 is needed", "pip install 'jax<0.12,>=0.10'"
+    )
+
+
+def test_little_memory_and_disk():
+    little = machine(memory_bytes=units.GIB // 2, disk_bytes=units.GIB // 4)
+    assert judgement.memory(little) == Check("warning", "memory", "512 MiB free; training may need more", "free -h")
+    assert judgement.disk(little) == Check(
+        "warning", "disk", "256 MiB free in /made/up; weights and checkpoints may not fit", "df -h '/made/up'"
+    )
+    assert judgement.memory(machine(memory_bytes=None)).status == "ok"
+
+
+def test_ports_that_are_taken():
+    assert judgement.ports([8470, 8472]) == Check(
+        "warning",
+        "ports",
+        "8470, 8472: something else listens there, so no TPU worker can; training here needs none",
+        "ss -ltnp 'sport >= 8470 and sport <= 8476'",
+    )
+
+
+def test_keras_on_another_backend(tmp_path: Path):
+    saved = tmp_path / "keras.json"
+    assert judgement.keras_backend({"KERAS_BACKEND": "torch"}, saved) == Check(
+        "failed",
+        "Keras backend",
+        "KERAS_BACKEND=torch makes Keras use torch; anytpu needs jax",
+        "export KERAS_BACKEND=jax",
+    )
+    saved.write_text('{"backend": "tensorflow"}')
+    assert judgement.keras_backend({"KERAS_BACKEND": "jax"}, saved) == Check(
+        "ok",
+        "Keras backend",
+        f"jax, if anytpu is imported before keras; keras alone takes 'tensorflow' from {saved}",
+    )
+    for text in ('{"backend": "jax"}', "[]", "not JSON"):
+        saved.write_text(text)
+        assert judgement.keras_backend({}, saved) == Check("ok", "Keras backend", "jax")
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        (
+            {"tpu_chips": 4},
+            Check(
+                "failed",
+                "libtpu",
+                "4 TPU chips are here, and libtpu, which drives them, is not installed",
+                "pip install 'anytpu[tpu]'",
+            ),
+        ),
+        (
+            {"settings": {"JAX_PLATFORMS": "tpu,cpu"}},
+            Check(
+                "failed",
+                "libtpu",
+                "JAX_PLATFORMS=tpu,cpu makes JAX look for a TPU, and there is no TPU chip here",
+                "unset JAX_PLATFORMS",
+            ),
+        ),
+        ({}, Check("ok", "libtpu", "not installed, and there is no TPU chip that needs it")),
+        (
+            {"versions": {"libtpu": "0.0.51"}},
+            Check("ok", "libtpu", "0.0.51, for planning only: no TPU chip is here"),
+        ),
+        (
+            {"versions": {"libtpu": "0.0.51"}, "tpu_chips": 1},
+            Check("ok", "libtpu", "0.0.51, drives the TPU chips of this machine"),
+        ),
+    ],
+)
+def test_libtpu(changes: dict, check: Check):
+    assert judgement.libtpu(machine(**changes)) == check
+
+
+def test_threads_for_host_devices():
+    assert judgement.threads(XLA) == Check(
+        "warning",
+        "PJRT_NPROC",
+        "not set, and XLA_FLAGS asks for 8 host devices: all-reduces over them can hang",
+        "export PJRT_NPROC=16",
+    )
+    assert judgement.threads({**XLA, "PJRT_NPROC": "15"}).status == "warning"
+    assert judgement.threads({**XLA, "PJRT_NPROC": "16"}) == Check(
+        "ok", "PJRT_NPROC", "16, enough for the 8 host devices that XLA_FLAGS asks for"
+    )
+
+
+def test_a_place_that_had_none_is_a_warning_where_there_is_something_unused():
+    lost = [Reason("TPU_NAME", "'x' is no slice"), Reason("TPU", "no chip"), Reason("GPU", "no plugin")]
+    assert list(judgement.reasons(lost, machine(has_nvidia=True))) == [
+        Check("warning", "looked for", "TPU_NAME: 'x' is no slice", "unset TPU_NAME"),
+        Check("ok", "looked for", "TPU: no chip"),
+        Check("warning", "looked for", "GPU: no plugin"),
+    ]
+
+
+def test_an_extra_is_never_more_than_a_hint():
+    checks = {check.name: check for check in judgement.extras()}
+    assert list(checks) == ["extra gpu", "extra tpu", "extra plan", "extra tf", "extra dev"]
+    assert {check.status for check in checks.values()} == {"ok"}
+    assert checks["extra dev"].found == "installed, for working on anytpu itself"

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "name", ["moment", "pace", "terminal", "devices", "digits", "checks", "environment", "progress"]
+)
+def test_examples_in_the_docstrings(name: str):
+    outcome = doctest.testmod(importlib.import_module(f"anytpu.report.{name}"))
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
