@@ -1,11 +1,11 @@
 """`Backend`: what the engine asks of a machine. Five methods, and handles that only `get` opens.
 
-Idea: the same front doors run on virtual cores, on a TPU or GPU mesh, and on a worker in another process. What they share is
-small: name your cores, put arrays there, get them back, compile a Program, close.
+Idea: the same front doors run on virtual cores, on a TPU or GPU mesh, and on a worker in another process. What they
+share is small: name your cores, put arrays there, get them back, compile a Program, close.
 
-Rule: what `put` and a call of an `Executable` return are handles. A front door passes them on and opens them with `get`,
-nothing else; the in-memory twin (`engine/twin.py`) raises on any other use, and every front door is tested on it. Backends
-of this process hand out `jax.Array`s as handles, so that `get` costs nothing there.
+Rule: what `put` and a call of an `Executable` return are handles. A front door passes them on and opens them with
+`get`, nothing else; the in-memory twin (`engine/twin.py`) raises on any other use, and every front door is tested on
+it. Backends of this process hand out `jax.Array`s as handles, so that `get` costs nothing there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ class Loop:
     """How many steps one call runs, and where the batches of those steps come from.
 
     Attributes:
-        capacity: the steps that one feed holds, and so the most that one call runs; how many it does run is given at the call.
+        capacity: the steps that one feed holds, and so the most that one call runs; how many it does run is given at
+            the call.
         feed: "rows": the whole data set lies on the device, a feed brings row numbers `(capacity, rows)`;
             "batches": a feed brings the batches stacked, `(capacity, rows, ...)`.
-        guard: the name of the output to watch. Once it is not finite the state is frozen, and the call reports the first
-            such step. None watches nothing and costs nothing.
+        guard: the name of the output to watch. Once it is not finite the state is frozen, and the call reports the
+            first such step. None watches nothing and costs nothing.
         examples: the number of rows of the data set on the device, for feed "rows".
     """
 
@@ -67,9 +68,10 @@ class Executable(abc.ABC):
 
     @abc.abstractmethod
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        """Run one step: handles of state and batch in, handles of state and outputs out. The state handed in is consumed.
+        """Run one step: handles of state and batch in, handles of state and outputs out.
 
-        Outputs of per-replica code come stacked, `(replicas, ...)`.
+        The state handed in is consumed: its handles must not be used again. Outputs of per-replica code come stacked,
+        `(replicas, ...)`.
         """
 
     @abc.abstractmethod
@@ -78,8 +80,9 @@ class Executable(abc.ABC):
 
         Args:
             state: handles of the state.
-            feed: for feed "rows" the pair (handles of the whole data set, handle of the row numbers); for feed "batches"
-                handles of the stacked batches. A feed may serve several calls.
+            feed: for feed "rows" the pair (handles of the whole data set, handle of the row numbers, put with
+                `Layout(1)`); for feed "batches" handles of the stacked batches, put with an axis in front of that of
+                the batch. A feed may serve several calls.
             start: the first step of the feed to run, from 0.
             count: steps to run; `start + count` is at most the loop's capacity.
         """
@@ -97,7 +100,8 @@ class Backend(abc.ABC):
     def put(self, tree: Tree, layout: Layout) -> Tree:
         """Bring arrays to the cores and return their handles. A handle in the tree passes through.
 
-        A split axis whose size the cores do not divide is padded for the transport; no program ever sees the padding.
+        A split axis whose size the cores do not divide is padded for the transport; no program ever sees the padding,
+        but `get` of such a handle may.
         """
 
     @abc.abstractmethod
@@ -112,6 +116,9 @@ class Backend(abc.ABC):
         """Compile a Program: as a loop of many steps when `loop` is given, else one step a call.
 
         Raises:
+            ProgramError: the step does not return (state, outputs) with a state of the form that it was given. A state
+                of another dtype is cast back.
+            ReplicaError: a new state of per-replica code differs between the replicas.
             BackendError: the compiler refused; the cause is chained.
         """
 

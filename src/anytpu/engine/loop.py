@@ -1,10 +1,11 @@
 """The one compiled loop: many steps of a Program in one call, on the device.
 
-Idea: a `fori_loop` whose step count is an argument of the call, over a buffer whose capacity is fixed when it is compiled.
-So a remainder of 11 steps runs in the executable that ran the 24 before it, and 13 + 24 + 13 steps equal 50 bit for bit.
+Idea: a `fori_loop` whose step count is an argument of the call, over a buffer whose capacity is fixed when it is
+compiled. So a remainder of 11 steps runs in the executable that ran the 24 before it, and 13 + 24 + 13 steps equal 50
+bit for bit.
 
-Rule: the step is traced once, to a jaxpr, and replayed inside the loop; nothing here knows what a step does. A carried value
-keeps the dtype it came in with.
+Rule: the step is traced once, to a jaxpr, and replayed inside the loop; nothing here knows what a step does. A carried
+value keeps the dtype it came in with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from anytpu.engine.backend import Loop
-from anytpu.program.program import Tree
+from anytpu.program.contract import check_pair, check_result
+from anytpu.program.program import Program, Tree
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 
@@ -33,7 +35,8 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
         loop: capacity, feed and guard.
 
     Returns:
-        `run(state, feed, start, count) -> (state, last, every, bad_step)`, to be compiled; `bad_step` is None without a guard.
+        `run(state, feed, start, count) -> (state, last, every, bad_step)`, to be compiled; `bad_step` is None without a
+        guard.
     """
     replay, outputs = traced(step, state, batch)
     pick = _rows if loop.feed == "rows" else _batch
@@ -56,7 +59,7 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
 
 
 def traced(step: Step, state: Tree, batch: Tree) -> tuple[Step, Tree]:
-    """Trace a step once. Return a function that replays it without running its Python again, and the specs of its outputs."""
+    """Trace a step once. Return a function that replays it without running its Python, and the specs of its outputs."""
     closed, (new_state, outputs) = jax.make_jaxpr(step, return_shape=True)(state, batch)
     into = jax.tree.structure((new_state, outputs))
     flat = jaxpr_as_fun(closed)
@@ -65,6 +68,23 @@ def traced(step: Step, state: Tree, batch: Tree) -> tuple[Step, Tree]:
         return jax.tree.unflatten(into, flat(*jax.tree.leaves((state, batch))))
 
     return replay, outputs
+
+
+def carried(program: Program, step: Step) -> Step:
+    """Return the step of a program with each new state in the dtype it came in with, checked to be of the same form.
+
+    Raises:
+        ProgramError: (when the step is traced) it does not return a pair, or the state has another structure or shape.
+    """
+
+    def carrying(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        new_state, outputs = check_pair(program.name, step(state, batch))
+        if jax.tree.structure(new_state) == jax.tree.structure(state):
+            new_state = jax.tree.map(lambda old, new: lax.convert_element_type(new, old.dtype), state, new_state)
+        check_result(program.name, state, (new_state, outputs), program.state_names)
+        return new_state, outputs
+
+    return carrying
 
 
 def feed_specs(batch: Tree, layout: Tree, loop: Loop) -> Tree:
@@ -91,11 +111,12 @@ def _rows(feed: Tree, i: Any, batch: Tree) -> Tree:
 
 def _batch(feed: Tree, i: Any, batch: Tree) -> Tree:
     """Take batch `i` out of the stack, without the rows that were added for the transport."""
-    return jax.tree.map(
-        lambda stack, s: lax.dynamic_index_in_dim(stack, i, 0, keepdims=False)[: s.shape[0]] if s.shape else stack[i],
-        feed,
-        batch,
-    )
+    return jax.tree.map(lambda stack, s: cut(lax.dynamic_index_in_dim(stack, i, 0, keepdims=False), s), feed, batch)
+
+
+def cut(leaf: Any, spec: jax.ShapeDtypeStruct) -> Any:
+    """Return a leaf of a batch without what was added for the transport."""
+    return leaf if leaf.shape == spec.shape else leaf[tuple(slice(size) for size in spec.shape)]
 
 
 def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:
@@ -106,6 +127,5 @@ def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:
 
 
 def _kept(old: Any, new: Any, bad: Any) -> Any:
-    """Return the new value in the carried dtype, or the old one once a bad step was seen."""
-    new = lax.convert_element_type(new, old.dtype)
+    """Return the new value, or the old one once a bad step was seen."""
     return new if bad is None else jnp.where(bad >= 0, old, new)

@@ -22,7 +22,7 @@ def backend_of(system: System) -> Backend:
     return _OPEN[system]
 
 
-def open(address: Address, cores: tuple[Core, ...]) -> Backend:  # noqa: A001
+def open(address: Address, cores: tuple[Core, ...]) -> Backend:
     """Return the backend of the system at an address.
 
     The entry points of the group "anytpu.backends" say which class opens which kind of address; so another package can

@@ -1,7 +1,7 @@
 """The in-memory twin: a backend whose handles raise on any use but `get`.
 
-Idea: a front door that peeks into a handle works on backends of this process and breaks on a worker. On the twin it breaks
-at once, in a test.
+Idea: a front door that peeks into a handle works on backends of this process and breaks on a worker. On the twin it
+breaks at once, in a test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The virtual backend: N logical TPU cores on one CPU device of this machine.
 
-Idea: a core need not be a device. Per-replica code runs under `vmap`, one lane a core; whole-batch code computes the same
-numbers on one device as on eight, so it runs as it is. There is no other way to have eight fast cores on a laptop: eight
-devices forced out of one CPU are five times slower than one, and their all-reduce can deadlock.
+Idea: a core need not be a device. Per-replica code runs under `vmap`, one lane a core; whole-batch code computes the
+same numbers on one device as on eight, so it runs as it is. There is no other way to have eight fast cores on a laptop:
+eight devices forced out of one CPU are five times slower than one, and their all-reduce can deadlock.
 
 Rule: while a Program is traced here, and only then, Keras's convolution and LSTM are lowered the way XLA's CPU compiler
 runs them fast (`engine/kernels.py`). Nothing is ever padded: one device divides every batch.
@@ -17,7 +17,7 @@ import jax
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
 from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.loop import feed_specs, looped
+from anytpu.engine.loop import carried, feed_specs, looped
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
@@ -52,7 +52,7 @@ class VirtualBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the CPU."""
-        step = one_device_step(program)
+        step = carried(program, one_device_step(program))
         state, batch = self._here(program.state), self._here(program.batch)
         try:
             with fast_kernels(), jax.default_device(self._device):
