@@ -1,9 +1,11 @@
 """Ctrl-C and SIGTERM during training: read between calls, never in the middle of one.
 
-Idea: a signal that lands while arrays are handed over would leave a model without its weights. So while training runs the
-handlers only set a flag, and the loop looks at it between two calls, when the model is whole.
+Idea: a signal that lands while arrays are handed over would leave a model without its weights. So while training runs
+the handlers only set a flag, and the loop looks at it between two calls, when the model is whole. Then what was there
+before gets the signal: Python's own handlers (KeyboardInterrupt; the end of the process), or the program's.
 
-Rule: signals belong to the main thread; elsewhere nothing is installed. A second Ctrl-C does not wait.
+Rule: signals belong to the main thread; elsewhere nothing is installed. A signal that was ignored stays ignored. A
+second one does not wait.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = "\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once"
 
 
 class _Pending:
@@ -38,7 +41,7 @@ def deferred_interrupts() -> Iterator[None]:
         yield
         return
     if _pending.depth == 0:
-        _pending.previous = {number: signal.signal(number, _note) for number in _SIGNALS}
+        _install()
     _pending.depth += 1
     try:
         yield
@@ -46,8 +49,7 @@ def deferred_interrupts() -> Iterator[None]:
         _pending.depth -= 1
         if _pending.depth == 0:
             _restore()
-    if _pending.depth == 0:
-        raise_if_interrupted()
+            raise_if_interrupted()
 
 
 def raise_if_interrupted() -> None:
@@ -58,21 +60,33 @@ def raise_if_interrupted() -> None:
     if _pending.number is None or threading.current_thread() is not threading.main_thread():
         return
     number, _pending.number = _pending.number, None
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
+    previous = _pending.previous.get(number, signal.getsignal(number))
+    if callable(previous):
+        previous(number, None)
+        return
     _restore()
     os.kill(os.getpid(), number)
 
 
 def _note(number: int, frame: Any) -> None:
-    if _pending.number is not None:
+    is_second, _pending.number = _pending.number is not None, number
+    if is_second:
         _restore()
-        raise KeyboardInterrupt
-    _pending.number = number
-    print("\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once", file=sys.stderr)
+        raise_if_interrupted()
+    elif number == signal.SIGINT:
+        # The signal may have come in the middle of a line that is being printed.
+        with contextlib.suppress(RuntimeError, ValueError, OSError):
+            print(_STOPPING, file=sys.stderr)
+
+
+def _install() -> None:
+    _pending.number = None
+    for number in _SIGNALS:
+        # None: a handler that is not Python's, and that Python could not put back.
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            _pending.previous[number] = signal.signal(number, _note)
 
 
 def _restore() -> None:
-    for number, handler in _pending.previous.items():
-        signal.signal(number, handler)
-    _pending.previous = {}
+    while _pending.previous:
+        signal.signal(*_pending.previous.popitem())

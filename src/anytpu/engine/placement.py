@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -13,7 +14,11 @@ from anytpu.system.cores import Core
 from anytpu.system.lifecycle import current_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 
-_NAME = re.compile(r"(?:/job:\w+/replica:\d+/task:\d+)?/?(?:device:)?(TPU|GPU|CPU)(?::(\d+))?", re.IGNORECASE)
+_NAME = re.compile(
+    r"(?:/job:\w+/replica:\d+/task:(?P<host>\d+))?/?(?:device:)?(?P<kind>TPU|GPU|CPU)(?::(?P<number>\d+))?",
+    re.IGNORECASE | re.ASCII,
+)
+_CPU = Core(0, "cpu", virtual=False, device_id=0)
 
 
 @contextlib.contextmanager
@@ -23,7 +28,8 @@ def device(name: str) -> Iterator[Core]:
     New arrays are made on the device of that core; a virtual core's device is this machine's CPU.
 
     Args:
-        name: "/TPU:3", "TPU:3", "/CPU:0", or the full name that `list_logical_devices` shows. Without a number, the first.
+        name: "/TPU:3", "TPU:3", "/CPU:0", or the full name that `list_logical_devices` shows, whose number counts on
+            its host. Without a number, the first.
 
     Yields:
         The core.
@@ -46,18 +52,26 @@ def _core(name: str) -> Core:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise SettingError(f'a device is named like "/TPU:0", "/GPU:0" or "/CPU:0", not {name!r}')
-    kind, index = match[1].upper(), int(match[2] or 0)
-    if kind == "CPU":
-        cores: tuple[Core, ...] = (Core(0, "cpu", virtual=False, device_id=0),)
-    else:
-        system = current_system() or running_system(TPUClusterResolver("").address)
-        cores = tuple(core for core in system.topology.cores if kind == ("TPU" if core.virtual else core.platform.upper()))
-    if index >= len(cores):
+    kind, number = match["kind"].upper(), int(match["number"] or 0)
+    cores = _cores(kind, match["host"])
+    if number >= len(cores):
         there = f"/{kind}:0 to /{kind}:{len(cores) - 1}" if cores else f"no {kind}"
-        raise SettingError(f"there is no device {name!r}: this system has {there}. tpu.list_logical_devices() lists them all")
-    return cores[index]
+        where = "this system" if match["host"] is None else f"its host {match['host']}"
+        raise SettingError(
+            f"there is no device {name!r}: {where} has {there}. tpu.list_logical_devices() lists them all"
+        )
+    return cores[number]
 
 
-def _jax_device(core: Core) -> jax.Device:
+def _cores(kind: str, host: str | None) -> list[Core]:
+    """Return the cores of a kind, of one host or of all."""
+    if kind == "CPU":
+        return [_CPU] if int(host or 0) == 0 else []
+    system = current_system() or running_system(TPUClusterResolver("").address)
+    of_kind = [core for core in system.topology.cores if (core.platform == "gpu") == (kind == "GPU")]
+    return [core for core in of_kind if host is None or core.host == int(host)]
+
+
+def _jax_device(core: Core) -> Any:
     devices = jax.local_devices(backend="cpu" if core.virtual else core.platform)
     return devices[0] if core.virtual else next(one for one in devices if one.id == core.device_id)

@@ -2,6 +2,9 @@
 
 Idea: a front door that peeks into a handle works on backends of this process and breaks on a worker. On the twin it
 breaks at once, in a test.
+
+Rule: what another backend may let pass is an error here. A state that was handed to a call is gone, even where XLA had
+no use for it.
 """
 
 from __future__ import annotations
@@ -30,11 +33,14 @@ class Handle:
     def __getattr__(self, name: str) -> NoReturn:
         raise HandleError(f"a handle has no {name!r}: pass it on as it is, or open it with backend.get(handle)")
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise HandleError("a handle is not an array: pass it on as it is, or open it with backend.get(handle)")
 
-    __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    __array__ = __jax_array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __format__ = _refuse
+    __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __neg__ = __pos__ = __abs__ = __round__ = _refuse
     __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __setattr__ = _refuse  # type: ignore[assignment]
     __hash__ = object.__hash__
 
@@ -88,17 +94,30 @@ class _TwinExecutable(Executable):
         return self._inner.outputs
 
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        return _closed(self._inner.step(_opened(state), _opened(batch)))
+        result = self._inner.step(_opened(state), _opened(batch))
+        _consume(state)
+        return _closed(result)
 
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
         done = self._inner.steps(_opened(state), _opened(feed), start, count)
+        _consume(state)
         return Steps(_closed(done.state), _closed(done.last), _closed(done.every), count, _closed(done.bad_step))
 
 
 def _array(handle: Any) -> jax.Array:
     if not isinstance(handle, Handle):
         raise HandleError(f"expected a handle that this backend gave out, not {type(handle).__name__}: use backend.put")
-    return object.__getattribute__(handle, "_array")
+    array = object.__getattribute__(handle, "_array")
+    if array is None:
+        raise HandleError(
+            "this handle was handed to a call as its state, which consumed it: use what the call returned"
+        )
+    return array
+
+
+def _consume(state: Tree) -> None:
+    for handle in jax.tree.leaves(state):
+        object.__setattr__(handle, "_array", None)
 
 
 def _opened(tree: Tree) -> Tree:
