@@ -36,14 +36,15 @@ class Epochs(_KerasEpochIterator):
         checks.check_batch_size(arguments.get("batch_size"))
         checks.check_columns(arguments["x"], arguments.get("y"), arguments.get("sample_weight"))
         super().__init__(**{**arguments, "steps_per_execution": 1})
-        checks.check_strict(trainer.strategy, self.data_adapter.batch_size)
-        checks.check_strict(trainer.strategy, self.data_adapter.partial_batch_size)
         self._trainer = trainer
         self._mode = mode
         self._source: Source | None = None
         self._seen = 0
         self._epoch = 0
         arrays = _keras.row_arrays(self.data_adapter)
+        if arrays is not None:
+            checks.check_strict(trainer.strategy, self.data_adapter.batch_size)
+            checks.check_strict(trainer.strategy, self.data_adapter.partial_batch_size)
         resident = arrays is not None and trainer.fits(arrays)
         self._resident = ResidentArrays(trainer.backend, arrays) if resident else None
 
