@@ -1,11 +1,13 @@
 """Replicas: a strategy, what runs on each replica, and how their values become one."""
 
+from anytpu.strategy.base import Strategy
 from anytpu.strategy.connection import connect, get_strategy
+from anytpu.strategy.default import DefaultStrategy
 from anytpu.strategy.gradients import SummedGradient, value_and_grad
 from anytpu.strategy.losses import compute_average_loss
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.reduction import ReduceOp
-from anytpu.strategy.strategy import DefaultStrategy, Strategy, TPUStrategy
+from anytpu.strategy.strategy import TPUStrategy
 
 __all__ = [
     "DefaultStrategy",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from anytpu.strategy.base import Strategy
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.strategy import DefaultStrategy, Strategy, TPUStrategy
+from anytpu.strategy.default import DefaultStrategy
+from anytpu.strategy.scopes import check_keras
+from anytpu.strategy.strategy import TPUStrategy
 from anytpu.system.lifecycle import initialize_tpu_system
 from anytpu.system.resolver import TPUClusterResolver
 
@@ -11,20 +14,24 @@ from anytpu.system.resolver import TPUClusterResolver
 def connect(tpu: str = "", cores: int | None = None, *, strict: bool = False) -> TPUStrategy:
     """Find a TPU system, start it, and return the strategy that spreads programs over all its cores.
 
+    It may be called again at any time: strategies on the same system are interchangeable.
+
     Args:
-        tpu: "" looks in the environment, then for this machine's TPU, then for its GPU, and makes a virtual TPU of the CPU
-            otherwise. "local" wants a real accelerator; "virtual" or a slice ("v2-8", "v5e-16") a virtual TPU.
+        tpu: "" looks in the environment, then for this machine's TPU, then for its GPU, and makes a virtual TPU of the
+            CPU otherwise. "local" wants a real accelerator; "virtual" or a slice ("v2-8", "v5e-16") a virtual TPU.
         cores: how many cores; None takes all there are, 8 of a virtual TPU.
         strict: refuse batches that the cores do not divide.
 
     Raises:
         UnknownTPUError: there is no TPU of that name.
         TPUNotFoundError: "local", and this machine has no accelerator.
+        StrategyError: Keras was imported on another backend than JAX.
 
     Example:
         >>> connect("virtual", cores=3).num_replicas_in_sync
         3
     """
+    check_keras()
     resolver = TPUClusterResolver(tpu, cores=cores)
     initialize_tpu_system(resolver)
     return TPUStrategy(resolver, strict=strict)
@@ -34,5 +41,11 @@ _DEFAULT = DefaultStrategy()
 
 
 def get_strategy() -> Strategy:
-    """Return the strategy whose scope the caller is in, or the default one: one replica, where the process stands."""
+    """Return the strategy whose scope or step the caller is in, or the default one: one replica, where the process
+    stands.
+
+    Example:
+        >>> get_strategy().num_replicas_in_sync
+        1
+    """
     return CURRENT.get() or _DEFAULT

@@ -1,8 +1,8 @@
 """Gradients inside a replica, already summed over all replicas.
 
-Idea: `vmap(grad)` makes one weight gradient for each replica and adds them up afterwards: eight times the memory, and 22 times
-the time for a large Dense layer. The sum of the losses has the same gradient, and differentiating that makes one. So
-`value_and_grad` carries its own rule for `vmap`; on a mesh it differentiates the local loss and all-reduces.
+Idea: `vmap(grad)` makes one weight gradient for each replica and adds them up afterwards: eight times the memory, and
+22 times the time for a large Dense layer. The sum of the losses has the same gradient, and differentiating that makes
+one. So `value_and_grad` carries its own rule for `vmap`; on a mesh it differentiates the local loss and all-reduces.
 
 Rule: what it returns is marked as summed. The mark is a pytree node around each gradient: `jax.tree.map` keeps it,
 `optimizer.apply_gradients` takes it off and does not sum again, arithmetic on it raises and names the way out.
@@ -11,15 +11,18 @@ Rule: what it returns is marked as summed. The mark is a pytree node around each
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
+import keras
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
 from anytpu import _keras
-from anytpu.errors import ReplicaError
+from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped, is_on_mesh
 
@@ -37,14 +40,17 @@ class SummedGradient:
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise ReplicaError(
-            "this gradient is already summed over the replicas, so arithmetic on it would be ambiguous: change all of them "
-            "with jax.tree.map(fn, gradients), or ask for this replica's own gradients with "
+            "this gradient is already summed over the replicas, so arithmetic on it would be ambiguous: change all of "
+            "them with jax.tree.map(fn, gradients), or ask for this replica's own gradients with "
             "tpu.value_and_grad(loss_fn, variables, local=True)"
         )
 
-    __array__ = __jax_array__ = __float__ = __len__ = __iter__ = __getitem__ = _refuse
+    # A property: JAX looks whether it is there before it looks at anything else, and so meets this error and not its
+    # own.
+    __jax_array__ = property(_refuse)
+    __array__ = __float__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __neg__ = __abs__ = __matmul__ = __pow__ = _refuse
+    __neg__ = __abs__ = __matmul__ = __rmatmul__ = __pow__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
 
 
 def value_and_grad(
@@ -52,8 +58,8 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Return a function that computes a loss and its gradients with respect to Keras variables.
 
-    Inside `strategy.run` the gradients are summed over all replicas (see the module's idea) unless `local` is set; outside
-    they are plain arrays.
+    Inside `strategy.run` the gradients are summed over all replicas (see the module's idea) unless `local` is set;
+    outside they are plain arrays.
 
     Args:
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
@@ -64,7 +70,12 @@ def value_and_grad(
             `optimizer.apply_gradients` sums those.
 
     Returns:
-        `fn(*args) -> (loss, gradients)` or `((loss, aux), gradients)`; one gradient for each variable, in order.
+        `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`; one gradient for each variable, in
+        order.
+
+    Raises:
+        SettingError: `variables` is not a list of Keras variables.
+        ReplicaError: (when it is called) the loss is not a scalar.
 
     Example:
         >>> weight = keras.Variable(3.0)
@@ -72,20 +83,17 @@ def value_and_grad(
         >>> float(loss), float(gradient)
         (18.0, 12.0)
     """
-    variables = list(variables)
+    variables = _checked(variables)
 
-    def call(*args: Any) -> tuple[Any, list[Any]]:
-        loss_of, written = _pure(loss_fn, variables, has_aux)
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+        loss_of, written = _pure(functools.partial(loss_fn, *args, **kwargs), variables, has_aux)
         values = [variable.value for variable in variables]
-        if current_replica() is None:
-            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
-        elif local:
-            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
-        elif is_on_mesh():
-            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values, args)
-            gradients = [SummedGradient(jax.lax.psum(gradient, REPLICA_AXIS)) for gradient in gradients]
+        replica = current_replica()
+        if local or replica is None or replica.axis is None:
+            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
         else:
-            (loss, (aux, updates)), gradients = _summed(loss_of, values, args)
+            differentiate = _on_mesh if is_on_mesh() else _over_lanes
+            (loss, (aux, updates)), gradients = differentiate(loss_of, values)
             gradients = [SummedGradient(gradient) for gradient in gradients]
         for variable, update in zip(written, updates, strict=True):
             variable.assign(update)
@@ -94,16 +102,29 @@ def value_and_grad(
     return call
 
 
-def _pure(loss_fn: Callable, variables: list[Any], has_aux: bool) -> tuple[Callable, list[Any]]:
+def _checked(variables: Any) -> list[Any]:
+    listed = list(variables) if isinstance(variables, Iterable) else []
+    if not listed or not all(isinstance(one, keras.Variable) for one in listed):
+        raise SettingError(
+            f"variables must be a list of Keras variables, such as model.trainable_variables, not {variables!r}"
+        )
+    return listed
+
+
+def _pure(loss_fn: Callable[[], Any], variables: list[Any], has_aux: bool) -> tuple[Callable, list[Any]]:
     """Return the loss as a function of arrays, and the list that its trace fills with the variables it wrote."""
     written: list[Any] = []
 
-    def loss_of(values: list[Any], args: tuple) -> tuple[Any, tuple[Any, list[Any]]]:
-        outer = _keras.stateless_scope()
-        scope = ReplicaScope(list(zip(variables, values, strict=True)), outer)
+    def loss_of(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
+        scope = ReplicaScope(list(zip(variables, values, strict=True)), _keras.stateless_scope())
         with scope:
-            out = loss_fn(*args)
+            out = loss_fn()
         loss, aux = out if has_aux else (out, None)
+        if jnp.shape(loss) != ():
+            raise ReplicaError(
+                f"loss_fn must return one number, and it returned an array of shape {jnp.shape(loss)}: take "
+                "tpu.compute_average_loss(losses, global_batch_size=...) or keras.ops.mean(losses)"
+            )
         updates = scope.written()
         written[:] = [variable for variable, _ in updates]
         return loss, (aux, [value for _, value in updates])
@@ -111,37 +132,38 @@ def _pure(loss_fn: Callable, variables: list[Any], has_aux: bool) -> tuple[Calla
     return loss_of, written
 
 
-def _summed(loss_of: Callable, values: list[Any], args: tuple) -> tuple[Any, list[Any]]:
-    """Differentiate the sum of all replicas' losses.
+def _on_mesh(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
+    """Differentiate this device's loss, and sum the gradients over the devices."""
+    out, gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
+    return out, jax.lax.psum(gradients, REPLICA_AXIS)
 
-    The loss is traced to a jaxpr first and everything that it captured is passed in: a `custom_vmap` function may not close
-    over the tracers of the `vmap` around it.
+
+def _over_lanes(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
+    """Differentiate the sum of the losses of all lanes of a `vmap`.
+
+    The loss is traced to a jaxpr first and everything that it captured is passed in: a `custom_vmap` function may not
+    close over the tracers of the `vmap` around it.
     """
-    closed, shape = jax.make_jaxpr(loss_of, return_shape=True)(values, args)
+    closed, shape = jax.make_jaxpr(loss_of, return_shape=True)(values)
     into = jax.tree.structure(shape)
-    flat_args = jax.tree.leaves(args)
 
-    def loss(values: list[Any], rest: list[Any]) -> Any:
-        consts, args = rest[: len(closed.consts)], rest[len(closed.consts) :]
-        out = jaxpr_as_fun(closed.replace(consts=consts))(*values, *args)
-        return jax.tree.unflatten(into, out)
+    def loss(values: list[Any], captured: list[Any]) -> Any:
+        return into.unflatten(jaxpr_as_fun(closed.replace(consts=captured[1:]))(*values))
 
-    return _of_summed_loss(loss)(values, [*closed.consts, *flat_args])
+    # The index goes in with the rest: `vmap` asks the rule below only when something differs between the replicas, and
+    # what it does not ask it for may still speak of the axis.
+    return _of_summed_losses(loss)(values, [jax.lax.axis_index(REPLICA_AXIS), *closed.consts])
 
 
-def _of_summed_loss(loss: Callable) -> Callable:
-    """Return `(values, rest) -> ((loss, aux), gradients summed over the replicas)` with its own rule for `vmap`."""
-    replica = current_replica()
-    assert replica is not None
+def _of_summed_losses(loss: Callable) -> Callable:
+    """Return `(values, rest) -> ((loss, aux), gradients summed over the lanes)`; its rule for `vmap` does the work."""
 
     @custom_vmap
     def differentiate(values: list[Any], rest: list[Any]) -> Any:
-        # Reached under vmap only when nothing differs between the replicas: the sum is so many times one of them.
-        out, gradients = jax.value_and_grad(loss, has_aux=True)(values, rest)
-        return out, jax.tree.map(lambda gradient: gradient * replica.replicas, gradients)
+        return jax.value_and_grad(loss, has_aux=True)(values, rest)
 
     @differentiate.def_vmap
-    def over_replicas(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
+    def over_lanes(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
         mapped: list[bool] = []
 
@@ -164,4 +186,3 @@ def _of_summed_loss(loss: Callable) -> Callable:
         return (tree.unflatten(leaves), gradients), (tree.unflatten(mapped), [False] * len(gradients))
 
     return differentiate
-

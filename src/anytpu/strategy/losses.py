@@ -15,18 +15,25 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
 
     Args:
         per_example_loss: losses of this replica's rows, `(rows, ...)`.
-        sample_weight: weights that broadcast against the losses, or None.
+        sample_weight: a weight for each row, `(rows,)`, or for each loss, or None.
         global_batch_size: the rows of the global batch; None takes this replica's rows times the replicas.
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
         ReplicaError: the loss is a scalar: it was averaged already.
+
+    Example:
+        >>> def step(losses):
+        ...     return compute_average_loss(losses, global_batch_size=16)
+        >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=8))
+        >>> float(strategy.reduce("SUM", strategy.run(step, args=(np.ones(2, "float32"),))))
+        1.0
     """
     replica = current_replica()
     if replica is None:
         raise StrategyError(
-            "compute_average_loss is for one replica's losses: call it inside a function that you pass to strategy.run. "
-            "Outside, take the mean of the losses"
+            "compute_average_loss is for one replica's losses: call it inside a function that you pass to "
+            "strategy.run. Outside, take the mean of the losses"
         )
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
@@ -35,6 +42,8 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
             'for example from a Keras loss made with reduction="none"'
         )
     if sample_weight is not None:
-        losses = losses * jnp.asarray(sample_weight, losses.dtype)
-    rows = global_batch_size or losses.shape[0] * replica.replicas
-    return jnp.sum(losses) / rows
+        weights = jnp.asarray(sample_weight, losses.dtype)
+        losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
+    rows = losses.shape[0] * replica.replicas if global_batch_size is None else global_batch_size
+    # An empty batch has a loss of zero, not of 0 / 0.
+    return jnp.sum(losses) / jnp.maximum(rows, 1)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend
-from anytpu.errors import ReplicaError
+from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import spec_of
 
 
@@ -20,7 +20,10 @@ class PerReplica:
     `.values` is the tuple of its parts. It is not an array: arithmetic on it raises.
 
     Args:
-        values: one value a replica, all of one shape and dtype.
+        values: a list or tuple with one array or number a replica.
+
+    Raises:
+        SettingError: `values` is neither, or empty.
 
     Example:
         >>> PerReplica([np.float32(1), np.float32(2)])
@@ -31,6 +34,11 @@ class PerReplica:
     """
 
     def __init__(self, values: Any) -> None:
+        if not isinstance(values, list | tuple) or not values:
+            raise SettingError(
+                f"a PerReplica is made of a list with one value for each replica, not of {values!r}: "
+                "for example PerReplica(np.split(x, strategy.num_replicas_in_sync))"
+            )
         self._values: tuple[Any, ...] | None = tuple(values)
         self._replicas = len(self._values)
         self._backend: Backend | None = None
@@ -39,9 +47,9 @@ class PerReplica:
 
     @classmethod
     def of_handle(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
-        """Return the `PerReplica` of a handle of a stacked array, `(replicas, ...)`; it is fetched when it is looked at."""
-        made = cls(())
-        made._values, made._replicas = None, len(backend.cores)
+        """Return the `PerReplica` of a stacked array, `(replicas, ...)`; it is fetched when it is looked at."""
+        made = cls.__new__(cls)
+        made._values, made._replicas = None, spec.shape[0]
         made._backend, made._handle, made._spec = backend, handle, spec
         return made
 
@@ -53,16 +61,26 @@ class PerReplica:
         return self._values
 
     def stacked(self) -> Any:
-        """Return the values as one NumPy array, `(replicas, ...)`."""
+        """Return the values as one NumPy array, `(replicas, ...)`.
+
+        Raises:
+            ReplicaError: they are of different shapes.
+        """
         if self._backend is not None:
             return np.asarray(self._backend.get(self._handle))
-        return np.stack([np.asarray(value) for value in self.values])
+        parts = [np.asarray(value) for value in self.values]
+        if len({part.shape for part in parts}) > 1:
+            raise ReplicaError(
+                f"the values of this PerReplica have different shapes, {', '.join(str(part.shape) for part in parts)}: "
+                "every replica runs the same compiled step, so give each a value of the same shape"
+            )
+        return np.stack(parts)
 
     def spec(self) -> jax.ShapeDtypeStruct:
         """Return the spec of the stacked array."""
-        if self._spec is None:
-            self._spec = spec_of(self.stacked())
-        return self._spec
+        spec = self._spec or spec_of(self.stacked())
+        self._spec = spec
+        return spec
 
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked array if it lies on this backend, else None."""
@@ -83,9 +101,13 @@ class PerReplica:
             "look at the parts with value.values, or compute inside a function that you pass to strategy.run"
         )
 
-    __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    # A property: JAX looks whether it is there before it looks at anything else, and so meets this error and not its
+    # own.
+    __jax_array__ = property(_refuse)
+    __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __pow__ = _refuse
+    __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __invert__ = __round__ = _refuse
 
 
 def is_per_replica(leaf: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.errors import SettingError
+from anytpu.errors import ReplicaError, SettingError
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 
 
@@ -20,7 +20,11 @@ class ReduceOp(enum.Enum):
 
     @classmethod
     def of(cls, name: Any) -> ReduceOp:
-        """Return the operation of a name in any case; an operation is returned as it is."""
+        """Return the operation of a name in any case; an operation is returned as it is.
+
+        Raises:
+            SettingError: there is no such operation.
+        """
         if isinstance(name, cls):
             return name
         if isinstance(name, str) and name.upper() in cls.__members__:
@@ -35,12 +39,48 @@ def reduce(op: ReduceOp, value: Any, axis: int | None) -> Any:
 
 def gather(value: Any, axis: int) -> Any:
     """Concatenate each leaf's values along an axis."""
-    return jax.tree.map(
-        lambda leaf: np.concatenate(leaf.values, axis=axis) if is_per_replica(leaf) else leaf, value, is_leaf=is_per_replica
-    )
+    return jax.tree.map(lambda leaf: _gather_one(leaf, axis), value, is_leaf=is_per_replica)
 
 
 def _reduce_one(op: ReduceOp, leaf: Any, axis: int | None) -> Any:
-    stacked = leaf.stacked() if isinstance(leaf, PerReplica) else np.asarray(leaf)[None]
-    axes = (0,) if axis is None else (0, axis + 1 if axis >= 0 else axis)
-    return stacked.sum(axes, dtype=stacked.dtype) if op is ReduceOp.SUM else stacked.mean(axes)
+    if axis is None:
+        stacked = leaf.stacked() if isinstance(leaf, PerReplica) else np.asarray(leaf)[None]
+        return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
+    parts = _parts(leaf, axis, "reduce")
+    # Replicas may have different numbers of rows: the mean is over all of them.
+    total = np.stack([part.sum(axis, dtype=_sum_dtype(part)) for part in parts]).sum(0, dtype=_sum_dtype(parts[0]))
+    return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
+
+
+def _gather_one(leaf: Any, axis: int) -> Any:
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    parts = _parts(leaf, axis, "gather")
+    if len({_without(part.shape, axis) for part in parts}) > 1:
+        raise ReplicaError(
+            f"the values of this PerReplica have shapes {', '.join(str(part.shape) for part in parts)}, and "
+            f"gather(axis={axis}) needs them to be equal in every axis but {axis}: look at the parts with value.values"
+        )
+    return np.concatenate(parts, axis)
+
+
+def _parts(leaf: Any, axis: int, name: str) -> list[np.ndarray]:
+    parts = [np.asarray(part) for part in (leaf.values if isinstance(leaf, PerReplica) else (leaf,))]
+    for part in parts:
+        if not -part.ndim <= axis < part.ndim:
+            raise SettingError(
+                f"{name} was given axis={axis}, and a replica's value has the shape {part.shape}: "
+                'the axis counts the axes of one value, from 0; strategy.reduce("SUM", value, axis=None) takes values '
+                "of any shape"
+            )
+    return parts
+
+
+def _sum_dtype(array: np.ndarray) -> Any:
+    """Return the dtype of a sum: that of the values, and int32 for a count of True."""
+    return np.int32 if array.dtype == bool else array.dtype
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    position = axis % len(shape)
+    return shape[:position] + shape[position + 1 :]

@@ -1,7 +1,7 @@
 """Where a step is being traced: inside one replica, and which variables it reads and writes there.
 
-Idea: a step function written for one core mutates Keras models, optimizers and metrics. While it is traced, `ReplicaScope`
-stands between it and the variables: reads come from the state of the Program, writes go into it.
+Idea: a step function written for one core mutates Keras models, optimizers and metrics. While it is traced,
+`ReplicaScope` stands between it and the variables: reads come from the state of the Program, writes go into it.
 
 Rule: a scope opened inside another (to differentiate a loss) falls back on the outer one for what it does not hold.
 """
@@ -17,41 +17,66 @@ from typing import Any
 import jax
 import keras
 
+from anytpu.errors import StrategyError
 from anytpu.program.program import REPLICA_AXIS
 
 
 @dataclasses.dataclass(frozen=True)
 class Replica:
-    """The replica that is being traced.
+    """The replica that a step function runs as.
 
     Attributes:
         replicas: how many replicas run the step together.
+        axis: the name of the axis that joins them; None for the one replica of the default strategy, where nothing is
+            traced and no collective exists.
     """
 
     replicas: int
+    axis: str | None = REPLICA_AXIS
 
     @property
     def index(self) -> Any:
-        """This replica's number, as a traced int32 scalar."""
-        return jax.lax.axis_index(REPLICA_AXIS)
+        """This replica's number, as an int32 scalar."""
+        return 0 if self.axis is None else jax.lax.axis_index(self.axis)
+
+    def sum(self, value: Any) -> Any:
+        """Return the sum of the replicas' values."""
+        return value if self.axis is None else jax.lax.psum(value, self.axis)
 
 
 _CURRENT: contextvars.ContextVar[Replica | None] = contextvars.ContextVar("replica", default=None)
 
 
 def current_replica() -> Replica | None:
-    """Return the replica that is being traced, or None outside `strategy.run`."""
+    """Return the replica that runs now, or None outside `strategy.run`."""
     return _CURRENT.get()
 
 
 @contextlib.contextmanager
-def inside_replica(replicas: int) -> Iterator[None]:
-    """Trace as one of `replicas` replicas."""
-    token = _CURRENT.set(Replica(replicas))
+def inside(replica: Replica) -> Iterator[None]:
+    """Run a step function as this replica."""
+    token = _CURRENT.set(replica)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+def refuse_inside(name: str, instead: str) -> None:
+    """Raise unless the caller is outside every replica.
+
+    Args:
+        name: what is called, for the error.
+        instead: what to type inside a replica.
+
+    Raises:
+        StrategyError: inside a function that `strategy.run` runs.
+    """
+    if _CURRENT.get() is not None:
+        raise StrategyError(
+            f"strategy.{name} joins the values of all replicas, and this is inside one of them, in a function that "
+            f"strategy.run runs. Call it outside, on what run returns; inside, {instead}"
+        )
 
 
 def is_mapped(value: Any) -> bool:
@@ -68,22 +93,34 @@ def is_on_mesh() -> bool:
 
 
 class ReplicaScope(keras.StatelessScope):
-    """A Keras stateless scope that notes which variables are read, and falls back on the scope around it.
+    """A Keras stateless scope that notes which variables take part, and falls back on the scope around it.
+
+    Losses that layers add in it (activity regularizers) are collected, so that `model.losses` has them.
 
     Attributes:
         seen: the variables that were read or written, in that order.
+        overwritten: ids of the variables that were written before anybody had read them, so that their new value does
+            not hang on the old one.
     """
 
-    def __init__(self, values: list[tuple[Any, Any]], outer: ReplicaScope | None = None) -> None:
-        super().__init__(state_mapping=values)
+    def __init__(self, values: list[tuple[Any, Any]], outer: Any = None, *, makes_variables: bool = False) -> None:
+        """Open with values for some variables.
+
+        Args:
+            values: pairs of a variable and its value.
+            outer: the stateless scope to fall back on, or None.
+            makes_variables: initialise the variables that layers and optimizers make inside when the scope is left.
+        """
+        super().__init__(state_mapping=values, collect_losses=True, initialize_variables=makes_variables)
         self.outer = outer
         self.seen: list[Any] = []
+        self.overwritten: set[int] = set()
         self._known: set[int] = set()
         self._given = {id(variable) for variable, _ in values}
 
     def get_current_value(self, variable: Any) -> Any:
         """Return the value of a variable here, or in the scope around this one; None when neither holds it."""
-        self.note(variable)
+        self._note(variable)
         value = super().get_current_value(variable)
         if value is None and self.outer is not None:
             return self.outer.get_current_value(variable)
@@ -91,14 +128,10 @@ class ReplicaScope(keras.StatelessScope):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take a write."""
-        self.note(update[0])
+        if id(update[0]) not in self._known:
+            self.overwritten.add(id(update[0]))
+        self._note(update[0])
         super().add_update(update)
-
-    def note(self, variable: Any) -> None:
-        """Remember that a variable takes part."""
-        if id(variable) not in self._known:
-            self._known.add(id(variable))
-            self.seen.append(variable)
 
     def held(self, variable: Any) -> Any:
         """Return the value that this scope itself holds for a variable, or None."""
@@ -108,3 +141,8 @@ class ReplicaScope(keras.StatelessScope):
         """Return (variable, value) for each variable written in this scope that was not given to it."""
         pairs = [(variable, self.held(variable)) for variable in self.seen if id(variable) not in self._given]
         return [(variable, value) for variable, value in pairs if value is not None]
+
+    def _note(self, variable: Any) -> None:
+        if id(variable) not in self._known:
+            self._known.add(id(variable))
+            self.seen.append(variable)

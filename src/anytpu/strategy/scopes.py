@@ -1,24 +1,25 @@
 """What the scope of a strategy does to Keras.
 
-Idea: inside a scope, each new variable remembers the system it was made for; inside a replica, `apply_gradients` sums over
-the replicas and random seeds differ between them. Front doors on higher floors (the one that adopts `model.compile`) are
-found by name and installed with it.
+Idea: inside a scope, each new variable remembers the system it was made for; inside a replica, `apply_gradients` sums
+over the replicas and random seeds differ between them. Front doors on higher floors (the one that adopts
+`model.compile`) are found by name and installed with it.
 
 Rule: the wrappers are put on once and stay; outside a scope and outside a replica they do nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
 import jax
 import keras
 
-from anytpu import _keras
-from anytpu.program.program import REPLICA_AXIS
+from anytpu import _env, _keras
+from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import current_replica
@@ -26,14 +27,57 @@ from anytpu.strategy.replicas import current_replica
 _SYSTEM = "_anytpu_system"
 
 
+@contextlib.contextmanager
+def entered(strategy: Any) -> Iterator[Any]:
+    """Enter the scope of a strategy.
+
+    Raises:
+        StrategyError: inside the scope of a strategy on another system, after the system was shut down, or when Keras
+            runs on another backend than JAX.
+    """
+    outer = CURRENT.get()
+    if outer is not None and outer.system is not strategy.system:
+        raise StrategyError(
+            f"mixing different strategies: the scope of {strategy!r} was opened inside the scope of {outer!r}. "
+            "Close the outer scope first; a model belongs to one strategy"
+        )
+    _ = strategy.backend
+    install()
+    token = CURRENT.set(strategy)
+    try:
+        yield strategy
+    finally:
+        CURRENT.reset(token)
+
+
 @functools.cache
 def install() -> None:
-    """Put the wrappers on Keras, once."""
+    """Put the wrappers on Keras, once.
+
+    Raises:
+        StrategyError: Keras runs on another backend than JAX.
+    """
+    check_keras()
     _keras.wrap(_keras.variable_class(), "__init__", _remembering)
     _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
+    _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
     _keras.wrap(keras.random.SeedGenerator, "next", _folding)
     for entry in entry_points(group="anytpu.scopes"):
         entry.load()()
+
+
+def check_keras() -> None:
+    """Raise unless Keras runs on JAX, or does not run yet.
+
+    Raises:
+        StrategyError: Keras was imported on another backend.
+    """
+    backend = _env.keras_backend_in_use()
+    if backend not in (None, "jax"):
+        raise StrategyError(
+            f"Keras runs on {backend!r} in this process, and anytpu needs it on JAX. Restart the process, and import "
+            "anytpu before keras with the environment variable KERAS_BACKEND unset, or set to jax"
+        )
 
 
 def system_of(variable: Any) -> Any | None:
@@ -55,10 +99,26 @@ def _summing(apply: Callable) -> Callable:
     def summed(gradient: Any) -> Any:
         if isinstance(gradient, SummedGradient):
             return gradient.array
-        return gradient if gradient is None or current_replica() is None else jax.lax.psum(gradient, REPLICA_AXIS)
+        replica = current_replica()
+        return gradient if gradient is None or replica is None else replica.sum(gradient)
 
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         return apply(self, [summed(gradient) for gradient in grads], trainable_variables)
+
+    return wrapper
+
+
+def _refusing(apply: Callable) -> Callable:
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        replica = current_replica()
+        if replica is None or replica.axis is None:
+            return apply(self, *args, **kwargs)
+        raise ReplicaError(
+            "a LossScaleOptimizer cannot apply gradients inside strategy.run: it scales the loss for float16, which no "
+            "TPU computes with. Use bfloat16, which needs no scaling: "
+            'keras.mixed_precision.set_dtype_policy("mixed_bfloat16"), and the inner optimizer by itself, '
+            f"keras.optimizers.{type(self.inner_optimizer).__name__}"
+        )
 
     return wrapper
 

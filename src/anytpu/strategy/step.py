@@ -1,155 +1,139 @@
 """A step function of one replica, as a `Program`.
 
-Idea: the function is run once abstractly, to see which Keras variables it reads and writes and which of its writes differ
-between the replicas; then it is a pure function of those variables and its arguments.
+Idea: the function is run once abstractly, to see which Keras variables it reads and writes and which of its writes
+differ between the replicas; then it is a pure function of those variables and its arguments.
 
-Rule: after a step every replica must hold the same state. Metrics add up what the replicas counted, BatchNorm statistics
-take the mean, a variable keeps the aggregation it was made with; any other variable that would differ is an error, where
-TensorFlow silently showed replica 0's.
+Rule: after a step every replica must hold the same state (`aggregation.py`). Layers and optimizers that are not built
+yet make their variables in that first, abstract run; later runs may make none.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import keras
+import numpy as np
 
-from anytpu.errors import ReplicaError
-from anytpu.program.program import REPLICA_AXIS, REPLICATED, ROWS, Program, Tree, spec_of
-from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.replicas import ReplicaScope, inside_replica, is_mapped
-
-_MEAN_NAMES = ("moving_mean", "moving_variance")
-_ARRAYS = (int, float, complex)
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """The arguments of one call, parted into what travels and what is part of the code.
-
-    Attributes:
-        tree: the structure of `(args, kwargs)`, a `PerReplica` being a leaf.
-        fixed: per leaf, the value itself when it is not an array (a bool, a string, a model), else None.
-        arrays: the leaves that travel: arrays, Python numbers and `PerReplica`.
-    """
-
-    tree: Any
-    fixed: tuple[Any, ...]
-    arrays: tuple[Any, ...]
-
-    def rebuilt(self, arrays: list[Any]) -> tuple[tuple, dict]:
-        """Return `(args, kwargs)` with the arrays put back."""
-        rest = iter(arrays)
-        leaves = [next(rest) if one is _TRAVELS else one for one in self.fixed]
-        return jax.tree.unflatten(self.tree, leaves)
-
-    def key(self) -> tuple:
-        """Return what a compiled step depends on: structure, fixed values, shapes and dtypes of the arrays."""
-        specs = jax.tree.leaves(self.specs())
-        shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
-        return self.tree, tuple(_key(one) for one in self.fixed), shapes, self.layouts()
-
-    def layouts(self) -> tuple:
-        """Return the layout of each array that travels."""
-        return tuple(ROWS if is_per_replica(one) else REPLICATED for one in self.arrays)
-
-    def specs(self) -> list[Any]:
-        """Return the spec of each array that travels; a `PerReplica` has the replicas in front."""
-        return [one.spec() if isinstance(one, PerReplica) else spec_of(one) for one in self.arrays]
+from anytpu.errors import ReplicaError, StrategyError
+from anytpu.program.program import REPLICA_AXIS, Program, Tree
+from anytpu.strategy.aggregation import Merge, merge_of
+from anytpu.strategy.arguments import Form
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.replicas import Replica, ReplicaScope, inside, is_mapped
+from anytpu.strategy.scopes import system_of
 
 
-class _Travels:
-    """Marks a leaf that travels."""
-
-
-_TRAVELS = _Travels()
-
-
-def call_of(args: tuple, kwargs: dict) -> Call:
-    """Part the arguments of a call."""
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)), is_leaf=is_per_replica)
-    fixed = tuple(_TRAVELS if _travels(leaf) else leaf for leaf in leaves)
-    return Call(tree, fixed, tuple(leaf for leaf in leaves if _travels(leaf)))
-
-
-def step_program(fn: Callable, call: Call, replicas: int) -> tuple[Program, list[Any]]:
+def step_program(fn: Callable, form: Form, strategy: Any) -> tuple[Program, list[Any]]:
     """Return the Program of a step function and the Keras variables that are its state, in order.
 
+    Args:
+        fn: what one replica does.
+        form: the form of its arguments.
+        strategy: the `TPUStrategy` that runs it; the function finds it with `get_strategy`.
+
     Raises:
-        ReplicaError: a variable that has no aggregation would differ between the replicas.
+        ReplicaError: a variable that has no aggregation would differ between the replicas, or the function returns what
+            is not an array.
+        StrategyError: a variable was made in the scope of a strategy on another system that runs.
     """
-    variables, merging = _discover(fn, call, replicas)
-    merges = [_merge_of(variable) if id(variable) in merging else None for variable in variables]
+    name = getattr(fn, "__name__", type(fn).__name__)
+
+    def call(arrays: list[Any]) -> Any:
+        args, kwargs = form.rebuilt(arrays)
+        with _as_replica_of(strategy):
+            return _outputs(name, fn(*args, **kwargs))
+
+    variables, merges = _discover(call, form, strategy.num_replicas_in_sync)
+    _check_system(variables, strategy)
 
     def step(state: list[Any], arrays: list[Any]) -> tuple[list[Any], Tree]:
         scope = ReplicaScope(list(zip(variables, state, strict=True)))
-        args, kwargs = call.rebuilt(arrays)
-        with scope, inside_replica(replicas):
-            outputs = fn(*args, **kwargs)
+        with scope:
+            outputs = call(arrays)
+        _check_made_none(name, scope, variables)
         written = [scope.held(variable) for variable in variables]
         return [new if m is None else m(old, new) for m, old, new in zip(merges, state, written, strict=True)], outputs
 
     program = Program(
-        name=getattr(fn, "__name__", type(fn).__name__),
+        name=name,
         step=step,
         state=[jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables],
-        batch=call.specs(),
-        layout=list(call.layouts()),
-        replicas=replicas,
+        batch=form.specs(),
+        layout=form.layouts(),
+        replicas=strategy.num_replicas_in_sync,
         state_names=tuple(v.path for v in variables),
     )
     return program, variables
 
 
-def _discover(fn: Callable, call: Call, replicas: int) -> tuple[list[Any], set[int]]:
-    """Run the step abstractly. Return the variables it touches, and the ids of those whose new values must be merged.
-
-    Those are the ones that may differ between the replicas, and the ones that sum: eight replicas that count 4 rows each
-    write the same number, and it is 32 rows all the same.
-    """
-    scope = ReplicaScope([])
-    merging: set[int] = set()
+def _discover(call: Callable, form: Form, replicas: int) -> tuple[list[Any], list[Merge | None]]:
+    """Run the step abstractly. Return the variables that it touches, and how the new values of each become one."""
+    scope = ReplicaScope([], makes_variables=True)
+    differs: set[int] = set()
+    written: set[int] = set()
 
     def one(arrays: list[Any]) -> Any:
-        args, kwargs = call.rebuilt(arrays)
-        with inside_replica(replicas):
-            outputs = fn(*args, **kwargs)
-        merging.update(id(v) for v, value in scope.written() if is_mapped(value) or v.aggregation == "sum")
+        outputs = call(arrays)
+        written.update(id(variable) for variable, _ in scope.written())
+        differs.update(id(variable) for variable, value in scope.written() if is_mapped(value))
         return outputs
 
-    axes = [layout.axis for layout in call.layouts()]
+    axes = [layout.axis for layout in form.layouts()]
     over = jax.vmap(one, in_axes=(axes,), axis_name=REPLICA_AXIS, axis_size=replicas)
     with scope:
-        jax.eval_shape(over, call.specs())
-    return scope.seen, merging
+        jax.eval_shape(over, form.specs())
+    merges = [
+        merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
+    ]
+    return scope.seen, merges
 
 
-def _merge_of(variable: Any) -> Callable[[Any, Any], Any]:
-    """Return how the replicas' values of one variable become one."""
-    if variable.aggregation == "sum":
-        return lambda old, new: old + jax.lax.psum(new - old, REPLICA_AXIS)
-    if variable.aggregation == "mean" or variable.name in _MEAN_NAMES:
-        return lambda old, new: jax.lax.pmean(new, REPLICA_AXIS)
-    if variable.aggregation == "only_first_replica":
-        return lambda old, new: jax.lax.psum(
-            jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, new, jnp.zeros_like(new)), REPLICA_AXIS
+@contextlib.contextmanager
+def _as_replica_of(strategy: Any) -> Iterator[None]:
+    """Run as one replica of a strategy, in its scope."""
+    token = CURRENT.set(strategy)
+    try:
+        with inside(Replica(strategy.num_replicas_in_sync)):
+            yield
+    finally:
+        CURRENT.reset(token)
+
+
+def _outputs(name: str, outputs: Any) -> Any:
+    """Return what a step function returned, Keras variables replaced by their values."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, keras.Variable):
+            return leaf.value
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
+            return leaf
+        raise ReplicaError(
+            f"{name} returns {leaf!r}, and what a function that strategy.run runs returns must be arrays, numbers or "
+            "None, or lists, tuples and dictionaries of them. Return anything else from outside of it"
         )
-    raise ReplicaError(
-        f"you must specify an aggregation method to update the variable {variable.path!r} in a replica: its new value "
-        "differs between the replicas, and after a step every replica must hold the same. Make it with "
-        'aggregation="sum", "mean" or "only_first_replica", for example '
-        'keras.Variable(0.0, aggregation="sum"), or write a value that is the same on all of them'
-    )
+
+    return jax.tree.map(one, outputs)
 
 
-def _travels(leaf: Any) -> bool:
-    if isinstance(leaf, bool):
-        return False
-    return is_per_replica(leaf) or isinstance(leaf, _ARRAYS) or hasattr(leaf, "__array__") or hasattr(leaf, "aval")
+def _check_system(variables: list[Any], strategy: Any) -> None:
+    for variable in variables:
+        home = system_of(variable)
+        if home is not None and home is not strategy.system and home.is_running:
+            raise StrategyError(
+                f"mixing different strategies: the variable {variable.path!r} was made in the scope of a strategy on "
+                f"another system than {strategy!r}. Run the function with the strategy that the variable was made with, "
+                "or make the model again in this one's scope"
+            )
 
 
-def _key(one: Any) -> Any:
-    return one if isinstance(one, bool | str | bytes | type(None)) else id(one)
+def _check_made_none(name: str, scope: ReplicaScope, variables: list[Any]) -> None:
+    known = {id(variable) for variable in variables}
+    made = [variable.path for variable in scope.seen if id(variable) not in known]
+    if made:
+        raise ReplicaError(
+            f"{name} makes the variable {made[0]!r} anew each time it runs. Make layers, optimizers and metrics once, "
+            "outside the function, and use them in it"
+        )

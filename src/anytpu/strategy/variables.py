@@ -1,10 +1,11 @@
 """Keras variables whose values lie on a backend.
 
-Idea: a variable's value lives on the cores as a handle; the variable itself holds an array only when somebody may look. Each
-variable remembers the handle and the array that it was last given, so "has the user assigned to it since?" is one identity
-test, and nothing that is already on the cores travels again.
+Idea: a variable's value lives on the cores as a handle; the variable itself holds an array only when somebody may look.
+Each variable remembers the handle and the array that it was last given, so "has the user assigned to it since?" is one
+identity test, and nothing that is already on the cores travels again.
 
-Rule: `take` before a call, `give` after it, `attach` when somebody may look. A handle that was handed to a call is consumed.
+Rule: `take` before a call, `give` after it, `attach` when somebody may look. A handle that was handed to a call is
+consumed.
 """
 
 from __future__ import annotations
