@@ -25,14 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-
-import anytpu as tpu  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-from keras import layers  # noqa: E402
+import anytpu as tpu
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from keras import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +44,12 @@ class Job:
 
 def mlp() -> keras.Model:
     return keras.Sequential(
-        [layers.Input((64,)), layers.Dense(256, activation="relu"), layers.Dense(128, activation="relu"), layers.Dense(10)]
+        [
+            layers.Input((64,)),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
     )
 
 
@@ -65,7 +68,9 @@ def cnn() -> keras.Model:
 
 
 def lstm() -> keras.Model:
-    return keras.Sequential([layers.Input((250,), dtype="int32"), layers.Embedding(15000, 32), layers.LSTM(100), layers.Dense(1)])
+    return keras.Sequential(
+        [layers.Input((250,), dtype="int32"), layers.Embedding(15000, 32), layers.LSTM(100), layers.Dense(1)]
+    )
 
 
 def digits(times: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +126,7 @@ def keras_variant(job: Job, strategy: Any) -> Callable[[int], None]:
 
 
 def scan_variant(job: Job, strategy: Any) -> Callable[[int], None]:
-    """Scan over the full batches of an epoch on the device; the rows of a last partial batch are run as one more step."""
+    """Scan over the full batches of an epoch on the device; a last partial batch is one more step."""
     x, y = (jnp.asarray(part) for part in job.data())
     model, optimizer = job.make(), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -145,9 +150,8 @@ def scan_variant(job: Job, strategy: Any) -> Callable[[int], None]:
 
     full = jax.jit(lambda state, rows: jax.lax.scan(step, state, rows)[0], donate_argnums=0)
     last = jax.jit(lambda state, rows: step(state, rows)[0], donate_argnums=0)
-    held = [
-        [[jnp.array(v.value) for v in part] for part in (model.trainable_variables, model.non_trainable_variables, optimizer.variables)]
-    ]
+    parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
+    held = [[[jnp.array(variable.value) for variable in part] for part in parts]]
 
     def run(epochs: int) -> None:
         for _ in range(epochs):
@@ -203,7 +207,12 @@ def variants(gpu: bool) -> dict[str, tuple[Callable, Any]]:
     plain = tpu.get_strategy()
     one = tpu.connect("local") if gpu else tpu.connect("virtual", cores=1)
     eight = tpu.connect("v2-8")
-    made = {"keras": (keras_variant, plain), "scan": (scan_variant, plain), "fit 1": (keras_variant, one), "run 1": (run_variant, one)}
+    made = {
+        "keras": (keras_variant, plain),
+        "scan": (scan_variant, plain),
+        "fit 1": (keras_variant, one),
+        "run 1": (run_variant, one),
+    }
     return made if gpu else {**made, "fit 8": (keras_variant, eight), "run 8": (run_variant, eight)}
 
 
@@ -246,7 +255,7 @@ print(time.perf_counter() - began)
 
 
 def first_step(job: str, rounds: int) -> dict[str, float]:
-    """Return the median seconds from before the model is built to after its first step, ours and Keras's, alternated."""
+    """Return the median seconds from before the model is built to after its first step, alternated."""
     times: dict[str, list[float]] = {"keras": [], "ours": []}
     for _ in range(rounds):
         for name in times:
@@ -257,7 +266,10 @@ def first_step(job: str, rounds: int) -> dict[str, float]:
 
 
 def machine() -> str:
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "",
+    )
     return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, jax {jax.__version__}, keras {keras.__version__}"
 
 
@@ -266,9 +278,8 @@ def table(job: str, result: dict[str, dict[str, float]]) -> str:
     rows = [f"{job:8} {'variant':7} {'us/step':>10} {'min':>10} {'max':>10} {'x keras':>8} {'x scan':>8}"]
     for name, one in result.items():
         us = one["median_us"]
-        rows.append(
-            f"{'':8} {name:7} {us:10.0f} {one['min_us']:10.0f} {one['max_us']:10.0f} {keras_us / us:8.2f} {scan_us / us:8.2f}"
-        )
+        spread = f"{one['min_us']:10.0f} {one['max_us']:10.0f}"
+        rows.append(f"{'':8} {name:7} {us:10.0f} {spread} {keras_us / us:8.2f} {scan_us / us:8.2f}")
     return "\n".join(rows)
 
 
@@ -289,7 +300,9 @@ def main() -> None:
         if options.first:
             result["first step"] = first_step(name, options.first)
             first = result["first step"]
-            print(f"{'':8} first step: ours {first['ours_s']:.2f} s, keras {first['keras_s']:.2f} s, ratio {first['ours_s'] / first['keras_s']:.2f}")
+            print(
+                f"{'':8} first step: ours {first['ours_s']:.2f} s, keras {first['keras_s']:.2f} s, ratio {first['ours_s'] / first['keras_s']:.2f}"
+            )
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
 
