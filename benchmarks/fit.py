@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anytpu as tpu
+import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
 import keras
@@ -266,11 +266,10 @@ def first_step(job: str, rounds: int) -> dict[str, float]:
 
 
 def machine() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "",
-    )
-    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, jax {jax.__version__}, keras {keras.__version__}"
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+    versions = f"Python {platform.python_version()}, jax {jax.__version__}, keras {keras.__version__}"
+    return f"{model}, {os.cpu_count()} cores, {platform.system()}, {versions}"
 
 
 def table(job: str, result: dict[str, dict[str, float]]) -> str:
@@ -299,10 +298,8 @@ def main() -> None:
         record["jobs"][name] = result
         if options.first:
             result["first step"] = first_step(name, options.first)
-            first = result["first step"]
-            print(
-                f"{'':8} first step: ours {first['ours_s']:.2f} s, keras {first['keras_s']:.2f} s, ratio {first['ours_s'] / first['keras_s']:.2f}"
-            )
+            ours_s, keras_s = (result["first step"][f"{one}_s"] for one in ("ours", "keras"))
+            print(f"{'':8} first step: ours {ours_s:.2f} s, keras {keras_s:.2f} s, ratio {ours_s / keras_s:.2f}")
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
 
