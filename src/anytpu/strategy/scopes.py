@@ -85,6 +85,12 @@ def system_of(variable: Any) -> Any | None:
     return vars(variable).get(_SYSTEM)
 
 
+def claim(variables: Iterable[Any], system: Any) -> None:
+    """Let variables that were made in no scope belong to a system: those of a model that its first batch built."""
+    for variable in variables:
+        vars(variable).setdefault(_SYSTEM, system)
+
+
 def _remembering(init: Callable) -> Callable:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = CURRENT.get()

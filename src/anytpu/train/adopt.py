@@ -19,13 +19,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-
 from anytpu import _keras
 from anytpu.engine.interrupts import deferred_interrupts
-from anytpu.errors import StrategyError
+from anytpu.errors import SettingError, StrategyError
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.scopes import system_of
+from anytpu.strategy.scopes import claim, system_of
 from anytpu.train import checks, functions
 from anytpu.train.epochs import Epochs
 from anytpu.train.trainer import Trainer
@@ -49,6 +47,7 @@ def install() -> None:
     module = _keras.jax_trainer_module()
     trainer = module.JAXTrainer
     _keras.wrap(_keras.trainer_class(), "compile", _compile)
+    _keras.wrap(_keras.trainer_class(), "compile_from_config", _compile_from_config)
     for name in _MODES:
         _keras.wrap(trainer, name, functools.partial(_loop, name))
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
@@ -84,6 +83,15 @@ def _compile(compile_: Callable) -> Callable:
     return wrapper
 
 
+def _compile_from_config(original: Callable) -> Callable:
+    def wrapper(self: Any, config: dict[str, Any]) -> None:
+        # What was compiled without steps_per_execution is saved as 1, Keras's default; ours is "auto".
+        ours = CURRENT.get() is not None and config.get("steps_per_execution") == 1
+        original(self, {**config, "steps_per_execution": "auto"} if ours else config)
+
+    return wrapper
+
+
 def _check_home(model: Any, strategy: Any) -> None:
     """Refuse a model whose variables were made outside the scope, or for a strategy on another system."""
     for variable in model.variables:
@@ -104,14 +112,18 @@ def _loop(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        on_nan = kwargs.pop("on_nan", None) if name == "fit" and _TRAINER in vars(self) else None
+        checks.check_on_nan(on_nan)
         trainer = trainer_of(self)
         if trainer is None:
+            if on_nan is not None:
+                raise SettingError(_no_guard(self, on_nan))
             with _active(None):
                 return original(self, *args, **kwargs)
-        on_nan = kwargs.pop("on_nan", None) if name == "fit" else None
         given = signature.bind(self, *args, **kwargs).arguments
+        if "_use_cached_eval_dataset" not in kwargs:
+            checks.check_call(given)
         if name == "fit":
-            checks.check_on_nan(on_nan)
             trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None)
         with _running(trainer, _MODES[name], given.get("callbacks")):
             return original(self, *args, **kwargs)
@@ -120,32 +132,47 @@ def _loop(name: str, original: Callable) -> Callable:
 
 
 def _on_batch(original: Callable) -> Callable:
+    signature = inspect.signature(original)
+
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = trainer_of(self)
         if trainer is None:
             return original(self, *args, **kwargs)
-        _ = trainer.backend
-        with deferred_interrupts():
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                trainer.attach()
+        checks.check_call(signature.bind(self, *args, **kwargs).arguments)
+        with deferred_interrupts(), _adopting(trainer):
+            return original(self, *args, **kwargs)
 
     return wrapper
 
 
+def _no_guard(model: Any, on_nan: Any) -> str:
+    return (
+        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. Take "
+        "that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
+
+
+@contextlib.contextmanager
+def _adopting(trainer: Trainer) -> Iterator[None]:
+    """Leave the model whole however a call of Keras's ends, and at home here when that call built it."""
+    _ = trainer.backend
+    model, was_built = trainer.model, _keras.is_built(trainer.model)
+    try:
+        yield
+    finally:
+        trainer.attach()
+        if not was_built:
+            claim(model.variables, trainer.strategy.system)
+
+
 @contextlib.contextmanager
 def _running(trainer: Trainer, mode: str, callbacks: Any) -> Iterator[None]:
-    """Run one of Keras's loops on a trainer, and leave the model whole however it ends."""
-    _ = trainer.backend
-    before = trainer.one_step_calls
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        trainer.one_step_calls = checks.wants_every_step(callbacks, mode)
-    with _active(_Running(trainer, mode)), deferred_interrupts():
+    """Run one of Keras's loops on a trainer."""
+    before, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
+    with _active(_Running(trainer, mode)), deferred_interrupts(), _adopting(trainer):
         try:
             yield
         finally:
-            trainer.attach()
             trainer.one_step_calls = before
 
 
@@ -175,20 +202,22 @@ def _epochs(original: Any) -> Callable:
 
 def _can_loop(model: Any) -> bool:
     """Say whether a model's steps can be compiled in a loop; if not, say so once."""
-    cls = type(model)
-    own = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
-    if model.run_eagerly:
-        reason = "run_eagerly=True"
-    elif not model.jit_compile:
-        reason = "jit_compile=False"
-    elif own:
-        reason = f"{cls.__name__} overrides {own[0]}"
-    else:
-        return True
-    if not vars(model).get(_TRAINER + "_told"):
+    reason = _why_not(model)
+    if reason is not None and not vars(model).get(_TRAINER + "_told"):
         vars(model)[_TRAINER + "_told"] = True
         warnings.warn(
             f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: {reason}",
             stacklevel=4,
         )
-    return False
+    return reason is None
+
+
+def _why_not(model: Any) -> str | None:
+    """Return why a model's steps cannot be compiled in a loop, or None."""
+    cls = type(model)
+    if model.run_eagerly:
+        return "run_eagerly=True"
+    if not model.jit_compile:
+        return "jit_compile=False"
+    own = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
+    return f"{cls.__name__} overrides {own[0]}" if own else None

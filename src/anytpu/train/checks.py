@@ -21,13 +21,33 @@ _BATCH_METHODS = {
     "test": ("on_test_batch_begin", "on_test_batch_end"),
     "predict": ("on_predict_batch_begin", "on_predict_batch_end"),
 }
+_BATCH = ("x", "y", "sample_weight")
 
 
-def check_batch_size(batch_size: Any) -> None:
-    """Refuse a batch size that is not a positive integer; None is Keras's default of 32."""
-    if batch_size is None or (_is_integer(batch_size) and batch_size > 0):
-        return
-    raise SettingError(f"batch_size must be a positive integer, or None for 32, not {batch_size!r}")
+def check_call(given: dict[str, Any]) -> None:
+    """Refuse arguments of fit, evaluate, predict or of a method for one batch that cannot be computed with.
+
+    float64 arrays where Keras computes in less are cast on the host; one warning names them.
+
+    Args:
+        given: the arguments by name, as the user passed them.
+
+    Raises:
+        SettingError: a number of steps or a batch size is not a positive integer.
+        DataError: arrays hold strings or objects, nothing at all, or are of different lengths.
+    """
+    for name in ("batch_size", "validation_batch_size"):
+        _check_count(name, given.get(name), "32" if name == "batch_size" else "the batch_size")
+    for name in ("steps_per_epoch", "validation_steps", "steps"):
+        _check_count(name, given.get(name), "all of the data")
+    validation = {"validation_data": given.get("validation_data")}
+    columns = [*check_columns({name: given.get(name) for name in _BATCH}), *check_columns(validation)]
+    warn_of_wide([name for name, array in columns if array.dtype == np.float64])
+
+
+def _check_count(name: str, count: Any, none: str) -> None:
+    if count is not None and not (_is_integer(count) and count > 0):
+        raise SettingError(f"{name} must be a positive integer, or None for {none}, not {count!r}")
 
 
 def check_steps_per_execution(steps: Any) -> None:
@@ -45,21 +65,32 @@ def check_on_nan(on_nan: Any) -> None:
         raise SettingError(f'on_nan must be "raise", or None to train on as Keras does, not {on_nan!r}')
 
 
-def check_columns(x: Any, y: Any, sample_weight: Any) -> None:
-    """Refuse arrays that cannot be trained on: strings, objects, none at all, or of different lengths.
+def check_columns(given: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Refuse arrays that cannot be computed with, and return the others as (name, array).
 
-    float64 arrays where Keras computes in less are cast on the host; one warning names them.
+    Args:
+        given: x, y and sample_weight, or validation_data, by name.
     """
-    columns = [pair for name, tree in (("x", x), ("y", y), ("sample_weight", sample_weight)) for pair in _columns(name, tree)]
+    columns = [column for name, tree in given.items() for column in _columns(name, tree)]
     for name, array in columns:
-        _check_dtype(name, array)
-    _check_lengths([(name, len(array)) for name, array in columns if array.ndim])
-    wide = [name for name, array in columns if array.dtype == np.float64]
-    if wide and keras.config.floatx() != "float64":
+        _check_array(name, array)
+    _check_lengths([(name, len(array)) for name, array in columns])
+    return columns
+
+
+def warn_of_wide(names: list[str], stacklevel: int = 4) -> None:
+    """Say that these columns are float64 and are cast, where Keras computes in less.
+
+    Args:
+        names: the columns.
+        stacklevel: of the caller's caller, as `warnings.warn` counts.
+    """
+    floatx = keras.config.floatx()
+    if names and floatx != "float64":
         warnings.warn(
-            f"{', '.join(wide)}: float64 is cast to {keras.config.floatx()} on the host. To save that, pass "
-            f'{wide[0]}.astype("{keras.config.floatx()}")',
-            stacklevel=6,
+            f"{', '.join(names)}: float64 is cast to {floatx} on the host. To save that, pass {floatx} arrays: "
+            f'{names[0]}.astype("{floatx}")',
+            stacklevel=stacklevel,
         )
 
 
@@ -78,12 +109,19 @@ def check_strict(strategy: Any, rows: int | None) -> None:
 
 
 def wants_every_step(callbacks: Any, mode: str) -> bool:
-    """Say whether a callback has to be called after each step: it overrides a batch method and is not known harmless."""
-    return any(_wants_every_step(one, mode) for one in keras.tree.flatten(callbacks) if callbacks is not None)
+    """Say whether a callback has to be called after each step: it overrides a batch method and is not known harmless.
+
+    A callback says itself that it is harmless: with `async_safe = True`, as Keras asks of those that it may call from
+    other threads, or with `takes_many_steps = True`, which makes no such claim.
+    """
+    listed = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks or ()
+    return any(_wants_every_step(one, mode) for one in keras.tree.flatten(listed))
 
 
 def _wants_every_step(callback: Any, mode: str) -> bool:
-    if getattr(callback, "async_safe", False) or isinstance(callback, keras.callbacks.ProgbarLogger):
+    if getattr(callback, "async_safe", False) or getattr(callback, "takes_many_steps", False):
+        return False
+    if isinstance(callback, keras.callbacks.ProgbarLogger):
         return False
     saves = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
     if type(callback) in saves and callback.save_freq == "epoch":
@@ -92,24 +130,28 @@ def _wants_every_step(callback: Any, mode: str) -> bool:
 
 
 def _columns(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, array) for each array in x, y or sample_weight; data sets and generators have none."""
+    """Yield (name, array) for each array of an argument; data sets and generators have none."""
     if isinstance(tree, dict):
         for key, part in tree.items():
             yield from _columns(f"{name}[{key!r}]", part)
     elif isinstance(tree, list | tuple):
         for index, part in enumerate(tree):
             yield from _columns(f"{name}[{index}]", part)
-    elif isinstance(tree, np.ndarray | jax.Array):
+    elif type(tree).__module__.startswith("pandas.") and tree.ndim == 2:
+        for key in tree.columns:
+            yield f"{name}[{key!r}]", tree[key]
+    elif isinstance(tree, np.ndarray | jax.Array) or type(tree).__module__.startswith("pandas."):
         yield name, tree
 
 
-def _check_dtype(name: str, array: Any) -> None:
-    if array.dtype.kind not in "USOMm":
-        return
-    raise DataError(
-        f"{name} holds {array.dtype}, which no TPU computes with. Turn its values into numbers first, for example strings with "
-        "keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
-    )
+def _check_array(name: str, array: Any) -> None:
+    if array.ndim == 0:
+        raise DataError(f"{name} is a single number, {array!r}: pass an array whose first axis counts the examples")
+    if array.dtype.kind in "USOMm":
+        raise DataError(
+            f"{name} holds {array.dtype}, which no TPU computes with. Turn its values into numbers first: strings, for "
+            "example, with keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
+        )
 
 
 def _check_lengths(lengths: list[tuple[str, int]]) -> None:
@@ -117,7 +159,9 @@ def _check_lengths(lengths: list[tuple[str, int]]) -> None:
         return
     listed = ", ".join(f"{name} has {length}" for name, length in lengths)
     if len({length for _, length in lengths}) > 1:
-        raise DataError(f"all arrays must have the same number of examples, but {listed}. Cut or fill them to one length")
+        raise DataError(
+            f"all arrays must have the same number of examples, but {listed}. Cut or fill them to one length"
+        )
     if lengths[0][1] == 0:
         raise DataError(f"there is nothing to compute on: {listed} examples. Pass at least one")
 

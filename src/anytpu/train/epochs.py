@@ -12,8 +12,13 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import jax
+import keras
+import numpy as np
+
 from anytpu import _keras
 from anytpu.errors import DataExhaustedError
+from anytpu.program.program import Tree
 from anytpu.train import checks
 from anytpu.train.feeds import BatchSource, Group, ResidentArrays, RowSource, Source
 
@@ -33,12 +38,13 @@ class Epochs(_KerasEpochIterator):
     """
 
     def __init__(self, trainer: Trainer, mode: str, arguments: dict[str, Any]) -> None:
-        checks.check_batch_size(arguments.get("batch_size"))
-        checks.check_columns(arguments["x"], arguments.get("y"), arguments.get("sample_weight"))
         super().__init__(**{**arguments, "steps_per_execution": 1})
         self._trainer = trainer
         self._mode = mode
         self._source: Source | None = None
+        # Until Keras has built the model it asks for one batch and starts again.
+        self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
+        self._is_checked = False
         self._seen = 0
         self._epoch = 0
         arrays = _keras.row_arrays(self.data_adapter)
@@ -52,11 +58,19 @@ class Epochs(_KerasEpochIterator):
         """Start again at the first epoch."""
         super().reset()
         self._source = None
+        self._is_building = False
         self._epoch = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, Group]]:
         """Yield `(first step, last step, group)` for one epoch."""
         self.data_adapter.on_epoch_begin()
+        try:
+            yield from self._groups()
+        finally:
+            # Also when a callback raises: a data set that loads in threads ends them here.
+            self.data_adapter.on_epoch_end()
+
+    def _groups(self) -> Iterator[tuple[int, int, Group]]:
         self._epoch += 1
         if self._mode == "train":
             self._trainer.begin_epoch(self._epoch)
@@ -72,7 +86,6 @@ class Epochs(_KerasEpochIterator):
             self._source = None
         if wanted is None:
             self._num_batches = step
-        self.data_adapter.on_epoch_end()
 
     def __next__(self) -> Any:
         """Refuse: an epoch is walked over with `for`."""
@@ -83,7 +96,7 @@ class Epochs(_KerasEpochIterator):
         if self._source is None:
             self._source = self._new_source()
         most = wanted - step if wanted is not None else 2**31
-        group = self._source.take(self._trainer.next_steps(self._mode, most))
+        group = self._source.take(1 if self._is_building else self._trainer.next_steps(self._mode, most))
         if group is not None:
             self._seen += group.steps
             return group
@@ -97,8 +110,20 @@ class Epochs(_KerasEpochIterator):
         self._seen = 0
         if self._resident is not None:
             return RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
-        batches = iter(self.data_adapter.get_jax_iterator())
+        batches = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
         return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
+
+    def _narrowed(self, batch: Tree) -> Tree:
+        """Cast what JAX would cast on the device (float64, int64) on the host, and check the columns of a first batch."""
+        if not self._is_checked:
+            self._is_checked = True
+            self._check_first(batch)
+        return jax.tree.map(_narrow, batch)
+
+    def _check_first(self, batch: Tree) -> None:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
+        checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
 
     def _can_restart(self) -> bool:
         return not _keras.is_one_shot(self.data_adapter)
@@ -114,6 +139,11 @@ class Epochs(_KerasEpochIterator):
             "which steps_per_epoch does not divide. The next epoch starts a new pass",
             stacklevel=2,
         )
+
+
+def _narrow(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _exhausted(step: int, wanted: int | None, epoch: int) -> str:

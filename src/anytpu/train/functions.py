@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from anytpu.train.trainer import Trainer
 
 MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 """The public methods with which a Keras model makes the functions that its loops call."""
+
+_MADE: weakref.WeakSet[Callable] = weakref.WeakSet()
 
 TrainerOf = Callable[[Any], Trainer | None]
 
@@ -30,8 +33,11 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
         def wrapper(self: Any, force: bool = False) -> Any:
             trainer = trainer_of(self)
             if trainer is None:
-                return original(self, force)
-            setattr(self, attribute, make(trainer))
+                # One that a trainer made is of no use to Keras's own path, on which the model may be since.
+                return original(self, force or getattr(self, attribute) in _MADE)
+            function = make(trainer)
+            _MADE.add(function)
+            setattr(self, attribute, function)
             return None
 
         return wrapper

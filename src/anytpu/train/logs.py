@@ -14,7 +14,8 @@ def step_logs(model: Any) -> dict[str, np.ndarray]:
     """Return the logs of each step of the last call, as Keras would have logged them one step at a time.
 
     A call runs many steps; Keras's callbacks get the logs of the last. Ask for the others in `on_train_batch_end`, in a
-    callback with `async_safe = True` so that it does not force one step a call.
+    callback that says `takes_many_steps = True`, so that it does not force one step a call. (One that says
+    `async_safe = True` is called from another thread, perhaps when the next call has run.)
 
     Args:
         model: a model that trains on a strategy.

@@ -61,8 +61,8 @@ class Trainer:
         """True while a callback wants to be called after every step."""
         self.guard: str | None = None
         """The log that must stay finite, or None."""
-        self.every: tuple[Tree, int] = ({}, 0)
-        """Handles of the logs of the steps of the last call, and how many."""
+        self.every: list[tuple[Tree, int]] = []
+        """Handles of the logs of the steps of each segment of the last call, and how many."""
         self._live: _Live | None = None
         self._paces: dict[str, Pace] = {}
         self._executables: dict[tuple, Executable] = {}
@@ -114,7 +114,12 @@ class Trainer:
             if taken is None:
                 raise StopIteration
             group = taken
-        return [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
+        self.every = []
+        done = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
+        if self.one_step_calls:
+            # The callback that wants every step may look at the model, and write to it.
+            self.attach()
+        return done
 
     def attach(self) -> None:
         """Let the model's variables hold their newest values."""
@@ -126,8 +131,8 @@ class Trainer:
 
     def step_logs(self) -> dict[str, Any]:
         """Return the logs of each step of the last call, by name, `(steps,)` each."""
-        logs, count = self.every
-        return {name: np.asarray(value)[:count] for name, value in self.backend.get(logs).items()}
+        parts = [jax.tree.map(lambda one, n=n: np.asarray(one)[:n], self.backend.get(logs)) for logs, n in self.every]
+        return jax.tree.map(lambda *ones: np.concatenate(ones), *parts) if parts else {}
 
     def begin_fit(self, initial_epoch: int, guard: str | None) -> None:
         """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
@@ -156,7 +161,7 @@ class Trainer:
         began_s = time.perf_counter()
         done = executable.steps(self._live.handles, segment.feed, segment.start, segment.count)
         self._live.handles = done.state
-        self.every = (done.every, segment.count)
+        self.every.append((done.every, segment.count))
         self._check(mode, done, segment)
         self._measure(mode, done, segment, began_s)
         return done
