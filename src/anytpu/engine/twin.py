@@ -67,13 +67,13 @@ class TwinBackend(Backend):
         def one(leaf: Any) -> Handle:
             if isinstance(leaf, Handle):
                 return leaf
-            return Handle(self._inner.put(np.array(leaf), layout))
+            return Handle(self._inner.put(_copied(leaf), layout))
 
         return jax.tree.map(one, tree)
 
     def get(self, tree: Tree) -> Tree:
-        """Copy arrays out, as NumPy arrays."""
-        return jax.tree.map(lambda handle: np.array(_array(handle)), tree)
+        """Copy arrays out, as NumPy arrays; typed random keys as what they are."""
+        return jax.tree.map(lambda handle: _copied(_array(handle)), tree)
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile as the virtual backend does."""
@@ -102,6 +102,11 @@ class _TwinExecutable(Executable):
         done = self._inner.steps(_opened(state), _opened(feed), start, count)
         _consume(state)
         return Steps(_closed(done.state), _closed(done.last), _closed(done.every), count, _closed(done.bad_step))
+
+
+def _copied(leaf: Any) -> Any:
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf.copy() if is_key else np.array(leaf)
 
 
 def _array(handle: Any) -> jax.Array:
