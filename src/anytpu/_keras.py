@@ -9,6 +9,7 @@ inside the functions, so that importing anytpu stays light.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -108,6 +109,11 @@ def row_numbers(adapter: Any) -> Any:
         yield numbers
 
 
+def is_built(model: Any) -> bool:
+    """Say whether all layers of a model are built, so that Keras asks for no batch to build it."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
 def is_overridden(method: Any) -> bool:
     """Say whether a callback's method was overridden."""
     from keras.src import utils
@@ -115,9 +121,59 @@ def is_overridden(method: Any) -> bool:
     return not utils.is_default(method)
 
 
-
 def is_one_shot(adapter: Any) -> bool:
     """Say whether an adapter's data can be walked over only once: a Python generator."""
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
     return isinstance(adapter, GeneratorDataAdapter)
+
+
+# The LSTM of the CPU's own kernels.
+
+_ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
+
+
+def offer_lstm(lstm: Callable, is_wanted: Callable[[], bool]) -> None:
+    """Make Keras's LSTM layers use `lstm` whenever `is_wanted()`.
+
+    Args:
+        lstm: takes what Keras hands to `backend.lstm`, and `zero_output_for_mask`, which Keras does not; may raise
+            NotImplementedError, and Keras uses its own loop.
+        is_wanted: asked at each call.
+    """
+    wrap(lstm_layer(), "inner_loop", _telling_of_zeroes)
+    wrap(keras_backend(), "lstm", lambda original: _either(lstm, original, is_wanted))
+
+
+def lstm_layer() -> Any:
+    """Return the LSTM layer's class, whose `inner_loop` calls `backend.lstm`."""
+    from keras.src.layers.rnn.lstm import LSTM
+
+    return LSTM
+
+
+def keras_backend() -> Any:
+    """Return the module in which layers look up what a backend provides."""
+    from keras.src import backend
+
+    return backend
+
+
+def _telling_of_zeroes(original: Callable) -> Callable:
+    def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
+        try:
+            return original(layer, *args, **kwargs)
+        finally:
+            _ZEROES_OUTPUT.reset(before)
+
+    return inner_loop
+
+
+def _either(lstm: Callable, original: Callable, is_wanted: Callable[[], bool]) -> Callable:
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        if is_wanted():
+            return lstm(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())
+        return original(*args, **kwargs)
+
+    return choose
