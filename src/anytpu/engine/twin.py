@@ -36,7 +36,7 @@ class Handle:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise HandleError("a handle is not an array: pass it on as it is, or open it with backend.get(handle)")
 
-    __array__ = __jax_array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __format__ = _refuse
+    __array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __format__ = _refuse
     __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
