@@ -1,7 +1,8 @@
 """The epoch iterator that Keras's fit, evaluate and predict walk over, when their model runs on a strategy.
 
-Idea: Keras keeps its loops, its data adapters and their shuffling. This stands where Keras's own epoch iterator stands and
-yields the same steps, but in groups whose size is chosen one by one, and as row numbers where the arrays lie on the device.
+Idea: Keras keeps its loops, its data adapters and their shuffling. This stands where Keras's own epoch iterator stands
+and yields the same steps, but in groups whose size is chosen one by one, and as row numbers where the arrays lie on the
+device.
 
 Rule: the order of the rows, and the random numbers drawn for it, are those of Keras. A group never crosses an epoch.
 """
@@ -45,6 +46,7 @@ class Epochs(_KerasEpochIterator):
         # Until Keras has built the model it asks for one batch and starts again.
         self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
         self._is_checked = False
+        self._is_used_up = False
         self._seen = 0
         self._epoch = 0
         arrays = _keras.row_arrays(self.data_adapter)
@@ -74,7 +76,8 @@ class Epochs(_KerasEpochIterator):
         self._epoch += 1
         if self._mode == "train":
             self._trainer.begin_epoch(self._epoch)
-        wanted = self.steps_per_epoch or self._num_batches
+        # A length that Keras learned from an earlier pass need not be that of the next.
+        wanted = self.steps_per_epoch or self.data_adapter.num_batches
         step = 0
         while wanted is None or step < wanted:
             group = self._next_group(step, wanted)
@@ -92,7 +95,7 @@ class Epochs(_KerasEpochIterator):
         raise TypeError("walk over an epoch with for")
 
     def _next_group(self, step: int, wanted: int | None) -> Group | None:
-        """Return the next group, starting a new pass at the begin of an epoch; None when a pass ends inside an epoch."""
+        """Return the next group, from a new pass at the begin of an epoch; None when a pass ends inside an epoch."""
         if self._source is None:
             self._source = self._new_source()
         most = wanted - step if wanted is not None else 2**31
@@ -101,12 +104,15 @@ class Epochs(_KerasEpochIterator):
             self._seen += group.steps
             return group
         self._source = None
-        if step == 0 and self._seen and self._can_restart():
+        self._is_used_up = _keras.is_one_shot(self.data_adapter)
+        if step == 0 and self._seen and not self._is_used_up:
             return self._next_group(step, wanted)
         self._explain_end(step, wanted)
         return None
 
     def _new_source(self) -> Source:
+        if self._is_used_up:
+            raise DataExhaustedError(_USED_UP)
         self._seen = 0
         if self._resident is not None:
             return RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
@@ -114,7 +120,7 @@ class Epochs(_KerasEpochIterator):
         return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
 
     def _narrowed(self, batch: Tree) -> Tree:
-        """Cast what JAX would cast on the device (float64, int64) on the host, and check the columns of a first batch."""
+        """Cast on the host what JAX would cast on the device (float64, int64), and check the columns of a first batch."""
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
@@ -125,18 +131,15 @@ class Epochs(_KerasEpochIterator):
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
 
-    def _can_restart(self) -> bool:
-        return not _keras.is_one_shot(self.data_adapter)
-
     def _explain_end(self, step: int, wanted: int | None) -> None:
         """Say why an epoch ended early: nothing for a first pass of unknown length."""
         if wanted is None and step:
             return
-        if wanted is None or not self._can_restart() or self._seen < wanted:
+        if wanted is None or self._is_used_up or self._seen < wanted:
             raise DataExhaustedError(_exhausted(step, wanted, self._epoch))
         warnings.warn(
-            f"the data ended after {step} of the {wanted} steps of epoch {self._epoch}: a pass has {self._seen} batches, "
-            "which steps_per_epoch does not divide. The next epoch starts a new pass",
+            f"the data ended after {step} of the {wanted} steps of epoch {self._epoch}: a pass has {self._seen} "
+            "batches, which steps_per_epoch does not divide. The next epoch starts a new pass",
             stacklevel=2,
         )
 
@@ -148,11 +151,15 @@ def _narrow(leaf: Any) -> np.ndarray:
 
 def _exhausted(step: int, wanted: int | None, epoch: int) -> str:
     if wanted is None:
-        return (
-            f"the data gave no batch in epoch {epoch}. If it is a generator it can be walked over once only: pass epochs=1, "
-            "or steps_per_epoch with a generator that goes on, or a data set that starts again"
-        )
+        return f"the data gave no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
     return (
-        f"the data ended after {step} of the {wanted} steps of epoch {epoch}. The model stands at the last finished step. "
-        f"Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an endless loop"
+        f"the data ended after {step} of the {wanted} steps of epoch {epoch}. The model stands at the last finished "
+        f"step. Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an endless "
+        "loop"
     )
+
+
+_USED_UP = (
+    "the data is used up: a generator can be walked over once only. Pass epochs=1, or steps_per_epoch (for validation, "
+    "validation_steps) with a generator that goes on, or a data set that starts again, such as a keras.utils.PyDataset"
+)
