@@ -4,8 +4,8 @@ Idea: a variable's value lives on the cores as a handle; the variable itself hol
 Each variable remembers the handle and the array that it was last given, so "has the user assigned to it since?" is one
 identity test, and nothing that is already on the cores travels again.
 
-Rule: `take` before a call, `give` after it, `attach` when somebody may look. A handle that was handed to a call is
-consumed.
+Rule: `take` before a call, `give` after it, `attach` when somebody may look; `settle` does both. A handle that was
+handed to a call is consumed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from anytpu import _keras
@@ -39,6 +40,10 @@ class _Home:
     attached: Any
     is_stale: bool = False
 
+    def __deepcopy__(self, memo: Any) -> None:
+        # A copy of a variable has a value of its own, which lies nowhere yet.
+        return None
+
 
 def take(backend: Backend, variables: Iterable[Any]) -> list[Any]:
     """Return the handles of the variables' values, bringing those to the backend that are not there."""
@@ -59,9 +64,19 @@ def attach(variables: Iterable[Any]) -> None:
         if home is None or not home.is_stale:
             continue
         if _keras.value_of(variable) is home.attached:
-            home.attached = jnp.asarray(home.backend.get(home.handle))
+            array = home.backend.get(home.handle)
+            home.attached = array if isinstance(array, jax.Array) else jnp.asarray(array)
             _keras.attach(variable, home.attached)
         home.is_stale = False
+
+
+def settle(backend: Backend, variables: Iterable[Any], handles: Any) -> None:
+    """Give and attach at once, right after a call, when nobody can have assigned since the variables were taken."""
+    for variable, handle, array in zip(variables, handles, backend.get(handles), strict=True):
+        home = vars(variable)[_HOME]
+        home.attached = array if isinstance(array, jax.Array) else jnp.asarray(array)
+        home.handle, home.is_stale = handle, False
+        _keras.attach(variable, home.attached)
 
 
 def _take_one(backend: Backend, variable: Any) -> Any:

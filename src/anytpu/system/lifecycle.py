@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from anytpu.errors import BackendError, SettingError
 from anytpu.system.cores import Address, Core, LogicalDevice
@@ -59,6 +60,10 @@ class System:
         """Mark it as stopped and return what is to be called, in order. The caller holds the lock."""
         callbacks, self._callbacks = self._callbacks or [], None
         return callbacks[::-1]
+
+    def __deepcopy__(self, memo: Any) -> System:
+        # A copy of a Keras variable or layer stays on the system of the one that it was copied from.
+        return self
 
     def __repr__(self) -> str:
         return f"System({self.topology!r}, {'running' if self.is_running else 'stopped'})"
