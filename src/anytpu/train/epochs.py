@@ -9,6 +9,7 @@ Rule: the order of the rows, and the random numbers drawn for it, are those of K
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -68,9 +69,12 @@ class Epochs(_KerasEpochIterator):
         self.data_adapter.on_epoch_begin()
         try:
             yield from self._groups()
-        finally:
-            # Also when a callback raises: a data set that loads in threads ends them here.
-            self.data_adapter.on_epoch_end()
+        except BaseException:
+            # A data set that loads in threads ends them here; what it says then would hide what went wrong.
+            with contextlib.suppress(Exception):
+                self.data_adapter.on_epoch_end()
+            raise
+        self.data_adapter.on_epoch_end()
 
     def _groups(self) -> Iterator[tuple[int, int, Group]]:
         self._epoch += 1

@@ -1,0 +1,221 @@
+"""What goes wrong during training leaves the model whole, and the next fit works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import NaNLossError, SettingError
+from keras_oracle import PLACES, classifier, close, compiled, rows, run, values
+
+X, Y = rows()
+FIT = {"batch_size": 8, "epochs": 2, "verbose": 0, "shuffle": False}
+
+
+def raiser(method: str, at: int) -> keras.callbacks.Callback:
+    """Return a callback that raises in a method."""
+
+    def call(self, number=None, logs=None):
+        if at == (number if isinstance(number, int) else 0):
+            raise RuntimeError("broken callback")
+
+    return type("Raises", (keras.callbacks.Callback,), {method: call})()
+
+
+FIT_METHODS = ["on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
+TEST_METHODS = ["on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end"]
+
+
+def still_works(model: Any) -> None:
+    """Assert that a model trains on from where its variables say it stands, as plain Keras does."""
+    keras.utils.set_random_seed(4)
+    plain = classifier()
+    for one in (plain, model):
+        one.optimizer.build(one.trainable_variables)
+    plain.set_weights(model.get_weights())
+    for mine, others in zip(plain.optimizer.variables, model.optimizer.variables, strict=True):
+        mine.assign(np.array(others.value))
+    close(model.fit(X, Y, **FIT), plain.fit(X, Y, **FIT))
+    close(model.evaluate(X, Y, verbose=0), plain.evaluate(X, Y, verbose=0))
+    close(model.predict(X, verbose=0), plain.predict(X, verbose=0))
+    close(values(model), values(plain))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("method", FIT_METHODS)
+def test_a_callback_that_raises_in_fit(method: str, place: str):
+    model, _ = run(classifier, lambda model: None, place)
+    at = {"on_train_batch_begin": 3, "on_train_batch_end": 3}.get(method, 0)
+    with pytest.raises(RuntimeError, match="broken callback"):
+        model.fit(X, Y, callbacks=[raiser(method, at)], **FIT)
+    done = {"on_train_batch_begin": 3, "on_train_batch_end": 4, "on_epoch_end": 6}.get(method, 0)
+    assert int(model.optimizer.iterations.numpy()) == done
+    still_works(model)
+
+
+@pytest.mark.parametrize("method", TEST_METHODS)
+def test_a_callback_that_raises_in_an_evaluation_or_a_validation(method: str):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(RuntimeError, match="broken callback"):
+        model.evaluate(X, Y, batch_size=8, callbacks=[raiser(method, 0)], verbose=0)
+    with pytest.raises(RuntimeError, match="broken callback"):
+        model.fit(X, Y, validation_data=(X, Y), callbacks=[raiser(method, 0)], **FIT)
+    assert int(model.optimizer.iterations.numpy()) == 6
+    still_works(model)
+
+
+def test_a_callback_that_raises_in_a_prediction():
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(RuntimeError, match="broken callback"):
+        model.predict(X, batch_size=8, callbacks=[raiser("on_predict_batch_end", 1)], verbose=0)
+    still_works(model)
+
+
+def broken():
+    for start in range(0, 32, 8):
+        yield X[start : start + 8], Y[start : start + 8]
+    raise OSError("disk gone")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_generator_that_raises(place: str):
+    model, _ = run(classifier, lambda model: None, place)
+    with pytest.raises(OSError, match="disk gone"):
+        model.fit(broken(), shuffle=False, verbose=0)
+    with pytest.raises(OSError, match="disk gone"):
+        model.evaluate(broken(), verbose=0)
+    with pytest.raises(OSError, match="disk gone"):
+        model.predict(broken(), verbose=0)
+    assert int(model.optimizer.iterations.numpy()) <= 4
+    still_works(model)
+
+
+class Broken(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        if index == 4:
+            raise OSError("disk gone")
+        return X[:8], Y[:8]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_data_set_that_raises(workers: int):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(OSError, match="disk gone"):
+        model.fit(Broken(workers=workers), shuffle=False, verbose=0)
+    still_works(model)
+
+
+def test_a_step_that_raises_while_it_is_traced():
+    class Picky(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training and x.shape[0] == 3:
+                raise ZeroDivisionError("three rows")
+            return x
+
+    def make():
+        parts = [keras.Input((6,)), keras.layers.Dense(8, activation="tanh"), Picky(), keras.layers.Dense(3)]
+        return compiled(keras.Sequential(parts))
+
+    model, _ = run(make, lambda model: None, "twin")
+    with pytest.raises(ZeroDivisionError, match="three rows"):
+        model.fit(X[:43], Y[:43], **FIT)
+    assert int(model.optimizer.iterations.numpy()) == 5
+    still_works(model)
+
+
+def test_wrong_shapes_then_right_ones():
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(ValueError, match="incompatible"):
+        model.fit(X[:, :4], Y, **FIT)
+    still_works(model)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("steps", [1, 4, "auto"])
+def test_nan_raises_and_names_step_and_epoch(place: str, steps: Any):
+    spoiled = X.copy()
+    spoiled[19] = np.nan
+
+    def make():
+        return compiled(classifier(), steps_per_execution=steps)
+
+    model, _ = run(make, lambda model: model.fit(X, Y, **FIT), place)
+    with pytest.raises(NaNLossError) as raised:
+        model.fit(spoiled, Y, initial_epoch=3, **{**FIT, "epochs": 5}, on_nan="raise")
+    assert str(raised.value) == (
+        "the loss is not finite at step 3 of epoch 4. The model stands as it was before that step. Lower the learning rate, "
+        "clip the gradients (clipnorm=1.0), or look for NaN in the data"
+    )
+    assert int(model.optimizer.iterations.numpy()) == 14
+    assert all(np.isfinite(value).all() for value in values(model))
+    still_works(model)
+
+
+def test_nan_in_a_later_epoch():
+    def make():
+        return compiled(classifier(), optimizer=keras.optimizers.SGD(0.1))
+
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[0].bias.assign(np.full(8, np.nan, "float32"))
+
+    model, _ = run(make, lambda model: None, "virtual")
+    with pytest.raises(NaNLossError, match="at step 1 of epoch 2"):
+        model.fit(X, Y, callbacks=[Spoil()], **FIT, on_nan="raise")
+
+
+def test_without_on_nan_it_trains_on_as_keras_does():
+    spoiled = X.copy()
+    spoiled[19] = np.nan
+    _, ours = run(classifier, lambda model: model.fit(spoiled, Y, **FIT), "virtual")
+    assert np.isnan(ours.history["loss"]).all()
+
+
+def test_on_nan_forgets_itself():
+    spoiled = X.copy()
+    spoiled[19] = np.nan
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(NaNLossError):
+        model.fit(spoiled, Y, **FIT, on_nan="raise")
+    assert np.isnan(model.fit(spoiled, Y, **FIT).history["loss"]).all()
+
+
+@pytest.mark.parametrize("value", ["stop", True, 0])
+def test_on_nan_that_is_not_known(value: Any):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(SettingError) as raised:
+        model.fit(X, Y, on_nan=value)
+    assert str(raised.value) == f'on_nan must be "raise", or None to train on as Keras does, not {value!r}'
+
+
+def test_a_fit_inside_a_callback_of_another():
+    inner, _ = run(classifier, lambda model: None, "twin")
+
+    class Nested(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            inner.fit(X, Y, **FIT)
+
+    model, _ = run(classifier, lambda model: model.fit(X, Y, callbacks=[Nested()], **FIT), "twin")
+    assert int(inner.optimizer.iterations.numpy()) == 24
+    assert int(model.optimizer.iterations.numpy()) == 12
+    plain, _ = run(classifier, lambda model: model.fit(X, Y, **FIT), None)
+    close(values(model)[:4], values(plain)[:4])
+
+
+def test_data_larger_than_memory_travels_in_batches(monkeypatch: pytest.MonkeyPatch):
+    def train(model):
+        return model.fit(X[:43], Y[:43], batch_size=8, epochs=3, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, verbose=0)
+
+    _, theirs = run(classifier, train, None)
+    monkeypatch.setattr("anytpu.train.trainer.Trainer.fits", lambda self, arrays: False)
+    for place in PLACES:
+        close(run(classifier, train, place)[1], theirs)
+    assert tpu.get_strategy().num_replicas_in_sync == 1
