@@ -52,7 +52,7 @@ assert "engine" not in sys.modules
 """
 
 
-@pytest.fixture(scope="module", params=[("virtual", 8), ("virtual", 1), ("virtual", 3), ("twin", 8)], ids=str)
+@pytest.fixture(scope="module", params=[("virtual", 8), ("virtual", 1), ("twin", 3)], ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
     kind, cores = request.param
     return IN_PROCESS[kind](row_of_cores(cores, kind=kind).cores)

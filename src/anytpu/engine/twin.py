@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
@@ -105,7 +106,7 @@ class _TwinExecutable(Executable):
 
 
 def _copied(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf.copy() if is_key else np.array(leaf)
 
 
