@@ -83,6 +83,26 @@ def keras_backend_in_use() -> str | None:
     return "tensorflow" if "keras" in sys.modules and "tensorflow" in sys.modules else None  # Keras 2
 
 
+def require_keras_on_jax() -> None:
+    """Refuse a Keras that runs, or will run, on another backend than JAX.
+
+    Raises:
+        SettingError: it does; the message says how to start again.
+    """
+    again = "Start Python again (in a notebook: restart the kernel)"
+    used = keras_backend_in_use()
+    if used not in (None, "jax"):
+        raise SettingError(
+            f"Keras runs on {used!r} in this process, and anytpu needs it on JAX. {again} and import anytpu before keras, "
+            "with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+        )
+    if used is None and (name := set_keras_backend()) != "jax":
+        raise SettingError(
+            f"KERAS_BACKEND is {name!r}, and anytpu needs Keras on JAX. {again} with KERAS_BACKEND unset or "
+            "KERAS_BACKEND=jax"
+        )
+
+
 def jax_platforms() -> tuple[str, ...]:
     """Return the platforms that JAX was told to use, in order, or () when it is free to choose."""
     jax = sys.modules.get("jax")

@@ -1,5 +1,10 @@
 """Replicas: a strategy, what runs on each replica, and how their values become one."""
 
+# ruff: noqa: E402 - what comes after the check imports Keras, whose backend cannot be changed afterwards.
+from anytpu import _env
+
+_env.require_keras_on_jax()
+
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.connection import connect, get_strategy
 from anytpu.strategy.default import DefaultStrategy

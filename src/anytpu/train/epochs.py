@@ -83,6 +83,8 @@ class Epochs(_KerasEpochIterator):
         # A length that Keras learned from an earlier pass need not be that of the next.
         wanted = self.steps_per_epoch or self.data_adapter.num_batches
         step = 0
+        if wanted == 0:
+            raise DataExhaustedError(_exhausted(0, None, self._epoch))
         while wanted is None or step < wanted:
             group = self._next_group(step, wanted)
             if group is None:

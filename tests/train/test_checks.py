@@ -1,0 +1,277 @@
+"""What cannot be trained on is refused in one paragraph; what must be cast is cast on the host, and said once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import AnyTPUError, DataError, SettingError
+from anytpu.train import checks
+from keras_oracle import CLASSES, FEATURES, PLACES, classifier, close, compiled, rows, run
+
+X, Y = rows()
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return run(classifier, lambda model: None, "virtual")[0]
+
+
+def text_of(kind: type[AnyTPUError], call: Any) -> str:
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("value", [0, -8, 2.5, True, "32", np.float32(8)])
+def test_batch_sizes_that_cannot_be(model: Any, value: Any):
+    expected = f"batch_size must be a positive integer, or None for 32, not {value!r}"
+    assert text_of(SettingError, lambda: model.fit(X, Y, batch_size=value)) == expected
+    assert text_of(SettingError, lambda: model.evaluate(X, Y, value)) == expected
+    assert text_of(SettingError, lambda: model.predict(X, batch_size=value)) == expected
+    assert text_of(SettingError, lambda: model.fit(X, Y, validation_data=(X, Y), validation_batch_size=value)) == (
+        f"validation_batch_size must be a positive integer, or None for the batch_size, not {value!r}"
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "all"])
+def test_numbers_of_steps_that_cannot_be(model: Any, value: Any):
+    text = "{} must be a positive integer, or None for all of the data, not {!r}"
+    calls = {
+        "steps_per_epoch": lambda: model.fit(X, Y, steps_per_epoch=value),
+        "validation_steps": lambda: model.fit(X, Y, validation_data=(X, Y), validation_steps=value),
+        "steps": lambda: model.predict(X, steps=value),
+    }
+    for name, call in calls.items():
+        assert text_of(SettingError, call) == text.format(name, value)
+
+
+def test_numpy_integers_are_integers(model: Any):
+    model.fit(X, Y, batch_size=np.int64(8), steps_per_epoch=np.int32(6), verbose=0)
+
+
+LENGTHS = {
+    "x has 48, y has 47": {"x": X, "y": Y[:47]},
+    "x has 48, y has 48, sample_weight has 3": {"x": X, "y": Y, "sample_weight": np.ones(3, "float32")},
+    "x['left'] has 48, x['right'] has 40, y has 48": {"x": {"left": X, "right": X[:40]}, "y": Y},
+    "x[0] has 48, x[1] has 40, y has 48": {"x": [X, X[:40]], "y": Y},
+    "validation_data[0] has 9, validation_data[1] has 8": {"x": X, "y": Y, "validation_data": (X[:9], Y[:8])},
+}
+
+
+@pytest.mark.parametrize("listed", LENGTHS)
+def test_arrays_of_different_lengths(model: Any, listed: str):
+    expected = f"all arrays must have the same number of examples, but {listed}. Cut or fill them to one length"
+    assert text_of(DataError, lambda: model.fit(**LENGTHS[listed])) == expected
+
+
+def test_lengths_for_each_method(model: Any):
+    expected = "all arrays must have the same number of examples, but x has 48, y has 7. Cut or fill them to one length"
+    for method in (model.fit, model.evaluate, model.train_on_batch, model.test_on_batch):
+        assert text_of(DataError, lambda m=method: m(X, Y[:7])) == expected
+
+
+def test_nothing_at_all(model: Any):
+    nothing = "there is nothing to compute on: {} examples. Pass at least one"
+    assert text_of(DataError, lambda: model.fit(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
+    assert text_of(DataError, lambda: model.evaluate(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
+    assert text_of(DataError, lambda: model.predict(X[:0])) == nothing.format("x has 0")
+    assert text_of(DataError, lambda: model.train_on_batch(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
+    assert text_of(DataError, lambda: model.fit(X, Y, validation_data=(X[:0], Y[:0]))) == nothing.format(
+        "validation_data[0] has 0, validation_data[1] has 0"
+    )
+
+
+def test_a_data_set_without_a_batch(model: Any):
+    class Empty(keras.utils.PyDataset):
+        def __len__(self):
+            return 0
+
+        def __getitem__(self, index):
+            raise IndexError
+
+    text = text_of(DataError, lambda: model.fit(Empty(), verbose=0))
+    assert text == "the data gave no batch in epoch 1: pass a data set or a generator that yields at least one"
+
+
+STRINGS = np.array(["a", "b"] * 24)
+OBJECTS = np.array([[1], [2, 3]] * 24, dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("x holds <U1", {"x": STRINGS}),
+        ("x['age'] holds object", {"x": {"size": X, "age": OBJECTS}}),
+        ("x[1] holds <U1", {"x": [X, STRINGS]}),
+        ("x[0]['deep'] holds |S1", {"x": [{"deep": STRINGS.astype("S1")}, X]}),
+        ("x holds datetime64[D]", {"x": np.full(48, np.datetime64("2020-01-01"))}),
+    ],
+)
+def test_strings_and_objects(model: Any, name: str, given: Any):
+    expected = (
+        f"{name}, which no TPU computes with. Turn its values into numbers first: strings, for example, with "
+        "keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
+    )
+    for method in (model.fit, model.evaluate, model.train_on_batch):
+        assert text_of(DataError, lambda m=method: m(y=Y, **given)) == expected
+    assert text_of(DataError, lambda: model.predict(**given)) == expected
+
+
+def test_strings_from_a_generator(model: Any):
+    def words():
+        yield {"text": STRINGS}, Y
+        yield {"text": STRINGS}, Y
+
+    expected = "x['text'] holds <U1, which no TPU computes with. Turn its values into numbers first: "
+    assert text_of(DataError, lambda: model.fit(words(), shuffle=False)).startswith(expected)
+
+
+def test_strings_in_y(model: Any):
+    assert text_of(DataError, lambda: model.fit(X, STRINGS)).startswith("y holds <U1, which no TPU computes with.")
+
+
+def test_a_single_number(model: Any):
+    text = "y is a single number, array(3): pass an array whose first axis counts the examples"
+    assert text_of(DataError, lambda: model.fit(X, np.array(3))) == text
+
+
+WIDE = X.astype("float64")
+
+
+def told_by(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        call()
+    assert all(one.filename == __file__ for one in told)
+    return [str(one.message) for one in told]
+
+
+CAST = ": float64 is cast to float32 on the host. To save that, pass float32 arrays: "
+
+
+def test_float64_is_cast_and_said_once(model: Any):
+    assert told_by(lambda: model.fit(WIDE, Y, validation_data=(WIDE, Y), epochs=2, verbose=0)) == [
+        f'x, validation_data[0]{CAST}x.astype("float32")'
+    ]
+    assert told_by(lambda: model.fit(WIDE, Y, validation_split=0.5, verbose=0)) == [f'x{CAST}x.astype("float32")']
+    assert told_by(lambda: model.predict(WIDE, verbose=0)) == [f'x{CAST}x.astype("float32")']
+    assert told_by(lambda: model.evaluate(X, Y.astype("float64"), verbose=0)) == [f'y{CAST}y.astype("float32")']
+    assert told_by(lambda: model.train_on_batch(WIDE, Y)) == [f'x{CAST}x.astype("float32")']
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_float64_in_nested_inputs(place: str):
+    def make():
+        left, right = keras.Input((FEATURES,), name="left"), keras.Input((2,), name="right")
+        outputs = keras.layers.Dense(CLASSES)(keras.layers.concatenate([left, right]))
+        return compiled(keras.Model({"left": left, "right": right}, outputs))
+
+    def fit(model, dtype):
+        x = {"left": X, "right": X[:, :2].astype(dtype)}
+        return model.fit(x, Y.astype("int64"), batch_size=8, verbose=0)
+
+    results = []
+    assert told_by(lambda: results.append(run(make, lambda m: fit(m, "float64"), place)[1])) == [
+        f"x['right']{CAST}x['right'].astype(\"float32\")"
+    ]
+    close(results[0], run(make, lambda model: fit(model, "float32"), None)[1])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_float64_and_int64_from_a_generator(place: str):
+    def batches(dtype):
+        for _ in range(2):
+            for start in range(0, 43, 8):
+                yield X[start : start + 8].astype(dtype), Y[start : start + 8].astype("int64")
+
+    def fit(model, dtype):
+        return model.fit(batches(dtype), steps_per_epoch=6, epochs=2, shuffle=False, verbose=0)
+
+    with pytest.warns(UserWarning) as told:
+        _, ours = run(classifier, lambda model: fit(model, "float64"), place)
+    assert [str(one.message) for one in told] == [f'x{CAST}x.astype("float32")']
+    close(ours, run(classifier, lambda model: fit(model, "float32"), None)[1])
+
+
+def test_bytes_travel_as_bytes():
+    strategy = tpu.connect("virtual")
+    with strategy.scope():
+        layers = [keras.Input((4,), dtype="uint8"), keras.layers.Rescaling(1 / 255), keras.layers.Dense(CLASSES)]
+        model = compiled(keras.Sequential(layers))
+    seen = []
+    put = type(strategy.backend).put
+
+    def watching(self, tree, layout):
+        seen.extend(str(leaf.dtype) for leaf in keras.tree.flatten(tree))
+        return put(self, tree, layout)
+
+    pixels = np.arange(160, dtype="uint8").reshape(40, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(strategy.backend), "put", watching)
+        model.fit(pixels, Y[:40], batch_size=8, verbose=0)
+        model.fit(((pixels[:8], Y[:8]) for _ in range(3)), shuffle=False, verbose=0)
+    assert seen.count("uint8") == 2
+
+
+CHILD = """
+import sys, warnings
+{first}
+import anytpu as tpu
+try:
+    {use}
+except tpu.errors.AnyTPUError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def child(first: str, use: str, **environment: str) -> str:
+    import os
+
+    kept = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD.format(first=first, use=use)],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("use", ["tpu.connect()", "tpu.TPUStrategy()", "tpu.get_strategy()"])
+def test_keras_runs_on_another_backend(use: str):
+    assert child("import keras", use, KERAS_BACKEND="numpy") == (
+        "SettingError Keras runs on 'numpy' in this process, and anytpu needs it on JAX. Start Python again (in a notebook: "
+        "restart the kernel) and import anytpu before keras, with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+    )
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "torch", "numpy"])
+def test_keras_is_set_to_another_backend(name: str):
+    assert child("", "tpu.connect()", KERAS_BACKEND=name) == (
+        f"SettingError KERAS_BACKEND is {name!r}, and anytpu needs Keras on JAX. Start Python again (in a notebook: restart "
+        "the kernel) with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+    )
+
+
+def test_keras_on_jax_imported_first_is_fine():
+    assert child("import keras", "print(tpu.connect('v2-8'))", KERAS_BACKEND="jax") == (
+        "<TPUStrategy: v2-8, 8 virtual cores>"
+    )
+
+
+def test_on_nan_and_steps_are_checked_alone():
+    checks.check_on_nan(None)
+    checks.check_on_nan("raise")
+    checks.check_steps_per_execution("auto")
+    checks.check_steps_per_execution(3)
