@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import OrderedDict
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from anytpu.train.pace import Pace
 
 _BUFFER_BYTES = 64 * 2**20
 _RESIDENT_SHARE = 4
+_MOST_EXECUTABLES = 16
 
 
 @dataclasses.dataclass
@@ -65,7 +67,8 @@ class Trainer:
         """Handles of the logs of the steps of each segment of the last call, and how many."""
         self._live: _Live | None = None
         self._paces: dict[str, Pace] = {}
-        self._executables: dict[tuple, Executable] = {}
+        self._executables: OrderedDict[tuple, Executable] = OrderedDict()
+        self._output_bytes: dict[tuple, int] = {}
         self._ran: tuple[Pace, int, float, Any] | None = None
         self._initial_epoch = 0
         self._epoch = 1
@@ -174,14 +177,21 @@ class Trainer:
         if key not in self._executables:
             program = keras_program(self.model, mode, segment.batch, parts)
             self._executables[key] = self.strategy.compile(program, segment.loop)
+            if len(self._executables) > _MOST_EXECUTABLES:
+                self._executables.popitem(last=False)
+        self._executables.move_to_end(key)
         return self._executables[key]
 
     def _output_capacity(self, parts: tuple[Part, ...], batch: Tree, capacity: int) -> int:
         """Return the capacity at which the predictions of a call still fit the buffer."""
-        program = keras_program(self.model, "predict", batch, parts)
-        _, outputs = jax.eval_shape(program.step, program.state, program.batch)
-        size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
-        return max(1, min(capacity, _BUFFER_BYTES // max(size, 1)))
+        specs, tree = jax.tree.flatten(batch)
+        key = (tree, tuple((spec.shape, str(spec.dtype)) for spec in specs))
+        if key not in self._output_bytes:
+            program = keras_program(self.model, "predict", batch, parts)
+            _, outputs = jax.eval_shape(program.step, program.state, program.batch)
+            size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
+            self._output_bytes[key] = size
+        return max(1, min(capacity, _BUFFER_BYTES // max(self._output_bytes[key], 1)))
 
     def _pace(self, mode: str) -> Pace:
         if mode not in self._paces:

@@ -1,0 +1,129 @@
+"""Each private name of Keras that anytpu touches: a Keras that moves one fails here, and the test says what broke."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from anytpu import _keras
+from source_tree import ROOT
+
+# (module, name in it, what anytpu does with it)
+NAMES = [
+    ("keras.src.backend.jax.trainer", "JAXTrainer.fit", "fit keeps its loop and is run on the strategy"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.evaluate", "evaluate keeps its loop and is run on the strategy"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.predict", "predict keeps its loop and is run on the strategy"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.train_on_batch", "one batch is run on the strategy"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.test_on_batch", "one batch is run on the strategy"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.predict_on_batch", "one batch is run on the strategy"),
+    (
+        "keras.src.backend.jax.trainer",
+        "JAXTrainer.make_train_function",
+        "the compiled loop takes the place of its step",
+    ),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.make_test_function", "the compiled loop takes the place of its step"),
+    (
+        "keras.src.backend.jax.trainer",
+        "JAXTrainer.make_predict_function",
+        "the compiled loop takes the place of its step",
+    ),
+    ("keras.src.backend.jax.trainer", "JAXTrainer._get_jax_state", "the state that fit carries is ours"),
+    ("keras.src.backend.jax.trainer", "JAXTrainer.jax_state_sync", "the variables get their newest values"),
+    ("keras.src.backend.jax.trainer", "JAXEpochIterator", "fit walks over our epochs in its place"),
+    ("keras.src.trainers.trainer", "Trainer.compile", "a model compiled in a scope gets its trainer"),
+    ("keras.src.trainers.trainer", "Trainer.compile_from_config", "a loaded model chooses its steps by the clock"),
+    ("keras.src.trainers.trainer", "Trainer._symbolic_build", "a Program of a model that is not built yet"),
+    ("keras.src.trainers.epoch_iterator", "EpochIterator", "our epochs are one"),
+    ("keras.src.trainers.epoch_iterator", "EpochIterator.reset", "our epochs start again where Keras's do"),
+    ("keras.src.trainers.epoch_iterator", "EpochIterator.catch_stop_iteration", "fit walks inside it"),
+    ("keras.src.backend.common.variables", "Variable", "variables remember the scope that they were made in"),
+    ("keras.src.backend.common.stateless_scope", "get_stateless_scope", "where a replica's variables are"),
+    ("keras.src.trainers.data_adapters.array_data_adapter", "ArrayDataAdapter", "its arrays lie on the device"),
+    ("keras.src.trainers.data_adapters.array_data_adapter", "ArrayDataAdapter._get_iterator", "the order of the rows"),
+    ("keras.src.trainers.data_adapters.array_slicing", "convert_to_sliceable", "arrays are cast as Keras casts them"),
+    ("keras.src.trainers.data_adapters.array_slicing", "NumpySliceable", "which arrays are rows"),
+    ("keras.src.trainers.data_adapters.array_slicing", "PandasSliceable", "which arrays are rows"),
+    ("keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter", "what is walked over once"),
+    ("keras.src.tree", "flatten", "trees as Keras sees them"),
+    ("keras.src.tree", "map_structure", "trees as Keras sees them"),
+    ("keras.src.utils", "is_default", "whether a callback wants every step"),
+    ("keras.src.layers.layer", "Layer._flatten_layers", "whether a model is built"),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "use"), NAMES)
+def test_the_name_is_there(module: str, name: str, use: str):
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+        assert found is not None, (
+            f"Keras {keras.__version__} has no {module}.{name}, with which anytpu does this: {use}"
+        )
+
+
+def test_every_module_that_is_imported_is_named():
+    tree = ast.parse((ROOT / "src/anytpu/_keras.py").read_text())
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    tested = {module for module, _, _ in NAMES} | {f"{module}.{name.split('.')[0]}" for module, name, _ in NAMES}
+    assert imported <= tested | OTHERS, f"name these in NAMES: {sorted(imported - tested - OTHERS)}"
+
+
+# Tested where they are used: the fast kernels of the virtual backend.
+OTHERS = {"keras.src.layers.rnn.lstm.LSTM", "keras.src.backend"}
+
+
+def test_fit_looks_its_epoch_iterator_up_in_the_module():
+    source = inspect.getsource(inspect.unwrap(_keras.jax_trainer_module().JAXTrainer.fit))
+    assert len(re.findall(r"(?<!\.)\bJAXEpochIterator\(", source)) == 2, (
+        "fit makes one for training and one for validation"
+    )
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+def test_the_loops_carry_the_state_from_call_to_call(name: str):
+    source = inspect.getsource(inspect.unwrap(getattr(_keras.jax_trainer_module().JAXTrainer, name)))
+    function = {"fit": "train", "evaluate": "test", "predict": "predict"}[name]
+    for text in ("self._get_jax_state(", f"self.{function}_function(state, iterator)", "self.jax_state_sync()"):
+        assert text in source, f"Keras's {name} has no {text} any more"
+
+
+def test_a_variable_holds_its_array_in_one_attribute():
+    variable = keras.Variable(np.zeros(2, "float32"))
+    array = keras.ops.ones(2)
+    _keras.attach(variable, array)
+    assert _keras.value_of(variable) is array
+    assert np.array(variable.value).tolist() == [1, 1]
+
+
+def test_rows_are_drawn_as_keras_draws_them():
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    drawn = []
+    for walk in (_keras.row_numbers, lambda adapter: adapter.get_numpy_iterator()):
+        keras.utils.set_random_seed(5)
+        adapter = ArrayDataAdapter(np.arange(23, dtype="float32"), shuffle=True, batch_size=4)
+        drawn.append([[int(row) for row in np.ravel(batch)] for _ in range(2) for batch in walk(adapter)])
+    assert drawn[0] == drawn[1]
+    assert [len(batch) for batch in drawn[0]] == 2 * [4, 4, 4, 4, 4, 3]
+
+
+def test_a_wrapper_is_put_on_once():
+    class Owner:
+        def method(self):
+            return 1
+
+    for _ in range(2):
+        _keras.wrap(Owner, "method", lambda original: lambda self: original(self) + 1)
+    assert Owner().method() == 2
+    assert _keras.is_wrapped(Owner.method)
+    assert Owner.method.__name__ == "method"
