@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from anytpu.engine.backend import Backend, Executable
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.errors import SettingError
@@ -51,8 +53,7 @@ class CompiledStep:
         # A call consumes the state: an interrupt between it and the new state would leave the variables without values.
         with deferred_interrupts():
             state, outputs = self.executable.step(homes.take(backend, self.variables), batch)
-            homes.give(self.variables, state)
-            homes.attach(self.variables)
+            homes.settle(backend, self.variables, state)
         return of_handles(backend, outputs, self.executable.outputs)
 
     def is_current(self) -> bool:
@@ -96,6 +97,10 @@ class CompiledSteps:
 
 
 def _put(backend: Backend, one: Any) -> Any:
+    if isinstance(one, np.ndarray):
+        # A copy: JAX may use the memory as it is, and the caller may write the next batch there before this one is
+        # done.
+        return backend.put(np.array(one), REPLICATED)
     if not isinstance(one, PerReplica):
         return backend.put(one, REPLICATED)
     handle = one.handle_on(backend)

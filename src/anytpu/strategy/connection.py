@@ -5,7 +5,6 @@ from __future__ import annotations
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.default import DefaultStrategy
-from anytpu.strategy.scopes import check_keras
 from anytpu.strategy.strategy import TPUStrategy
 from anytpu.system.lifecycle import initialize_tpu_system
 from anytpu.system.resolver import TPUClusterResolver
@@ -25,13 +24,11 @@ def connect(tpu: str = "", cores: int | None = None, *, strict: bool = False) ->
     Raises:
         UnknownTPUError: there is no TPU of that name.
         TPUNotFoundError: "local", and this machine has no accelerator.
-        StrategyError: Keras was imported on another backend than JAX.
 
     Example:
         >>> connect("virtual", cores=3).num_replicas_in_sync
         3
     """
-    check_keras()
     resolver = TPUClusterResolver(tpu, cores=cores)
     initialize_tpu_system(resolver)
     return TPUStrategy(resolver, strict=strict)

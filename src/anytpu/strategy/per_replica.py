@@ -9,7 +9,6 @@ import numpy as np
 
 from anytpu.engine.backend import Backend
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.program.program import spec_of
 
 
 @final
@@ -68,19 +67,22 @@ class PerReplica:
         """
         if self._backend is not None:
             return np.asarray(self._backend.get(self._handle))
-        parts = [np.asarray(value) for value in self.values]
-        if len({part.shape for part in parts}) > 1:
-            raise ReplicaError(
-                f"the values of this PerReplica have different shapes, {', '.join(str(part.shape) for part in parts)}: "
-                "every replica runs the same compiled step, so give each a value of the same shape"
-            )
-        return np.stack(parts)
+        _check_shapes(self.values)
+        return np.stack([np.asarray(value) for value in self.values])
 
     def spec(self) -> jax.ShapeDtypeStruct:
-        """Return the spec of the stacked array."""
-        spec = self._spec or spec_of(self.stacked())
-        self._spec = spec
-        return spec
+        """Return the spec of the stacked array.
+
+        Raises:
+            ReplicaError: the values are of different shapes.
+        """
+        if self._spec is not None:
+            return self._spec
+        _check_shapes(self.values)
+        types = {getattr(value, "dtype", None) or np.result_type(value) for value in self.values}
+        dtype = jax.dtypes.canonicalize_dtype(np.result_type(*types))
+        self._spec = jax.ShapeDtypeStruct((self._replicas, *np.shape(self.values[0])), dtype)
+        return self._spec
 
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked array if it lies on this backend, else None."""
@@ -108,6 +110,15 @@ class PerReplica:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __invert__ = __round__ = _refuse
+
+
+def _check_shapes(values: tuple[Any, ...]) -> None:
+    shapes = [np.shape(value) for value in values]
+    if len(set(shapes)) > 1:
+        raise ReplicaError(
+            f"the values of this PerReplica have different shapes, {', '.join(map(str, shapes))}: every replica runs "
+            "the same compiled step, so give each a value of the same shape"
+        )
 
 
 def is_per_replica(leaf: Any) -> bool:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
 import jax
 import keras
 
-from anytpu import _env, _keras
+from anytpu import _keras
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
@@ -32,8 +32,7 @@ def entered(strategy: Any) -> Iterator[Any]:
     """Enter the scope of a strategy.
 
     Raises:
-        StrategyError: inside the scope of a strategy on another system, after the system was shut down, or when Keras
-            runs on another backend than JAX.
+        StrategyError: inside the scope of a strategy on another system, or after the system was shut down.
     """
     outer = CURRENT.get()
     if outer is not None and outer.system is not strategy.system:
@@ -52,32 +51,13 @@ def entered(strategy: Any) -> Iterator[Any]:
 
 @functools.cache
 def install() -> None:
-    """Put the wrappers on Keras, once.
-
-    Raises:
-        StrategyError: Keras runs on another backend than JAX.
-    """
-    check_keras()
+    """Put the wrappers on Keras, once."""
     _keras.wrap(_keras.variable_class(), "__init__", _remembering)
     _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
     _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
     _keras.wrap(keras.random.SeedGenerator, "next", _folding)
     for entry in entry_points(group="anytpu.scopes"):
         entry.load()()
-
-
-def check_keras() -> None:
-    """Raise unless Keras runs on JAX, or does not run yet.
-
-    Raises:
-        StrategyError: Keras was imported on another backend.
-    """
-    backend = _env.keras_backend_in_use()
-    if backend not in (None, "jax"):
-        raise StrategyError(
-            f"Keras runs on {backend!r} in this process, and anytpu needs it on JAX. Restart the process, and import "
-            "anytpu before keras with the environment variable KERAS_BACKEND unset, or set to jax"
-        )
 
 
 def system_of(variable: Any) -> Any | None:

@@ -124,8 +124,8 @@ def _check_system(variables: list[Any], strategy: Any) -> None:
         if home is not None and home is not strategy.system and home.is_running:
             raise StrategyError(
                 f"mixing different strategies: the variable {variable.path!r} was made in the scope of a strategy on "
-                f"another system than {strategy!r}. Run the function with the strategy that the variable was made with, "
-                "or make the model again in this one's scope"
+                f"another system than {strategy!r}. Run the function with the strategy that the variable was made "
+                "with, or make the model again in this one's scope"
             )
 
 

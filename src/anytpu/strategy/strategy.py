@@ -84,8 +84,7 @@ class TPUStrategy(Strategy):
         """Return the context in which models, optimizers and metrics are made and compiled.
 
         Raises:
-            StrategyError: (on entering) inside the scope of another strategy, after the system was shut down, or when
-                Keras runs on another backend than JAX.
+            StrategyError: (on entering) inside the scope of another strategy, or after the system was shut down.
         """
         return scopes.entered(self)
 

@@ -1,0 +1,29 @@
+"""Runs the checks on a mesh of 8 host devices and on 3 virtual cores, in float64; prints a JSON of what failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import keras
+
+import anytpu as tpu
+from anytpu.system.cores import Address
+from strategy.replica_checks import CHECKS
+
+keras.config.set_floatx("float64")
+SYSTEMS = {"local": Address("local", 8), "virtual": Address("virtual", 3)}
+
+failures = {}
+for kind, address in SYSTEMS.items():
+    strategy = tpu.TPUStrategy(tpu.TPUClusterResolver.from_address(address))
+    for name, check in CHECKS.items():
+        try:
+            check(strategy)
+        except Exception:
+            failures[f"{kind}/{name}"] = traceback.format_exc()
+print(json.dumps(failures))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import ReplicaError, SettingError
+from anytpu.program.program import REPLICATED, ROWS
+from anytpu.strategy.arguments import parted
+
+
+def form_of(*args, **kwargs):
+    return parted(args, kwargs, replicas=2)[0]
+
+
+def test_arrays_numbers_and_per_replicas_travel_and_all_else_is_fixed():
+    model = object()
+    pair = tpu.PerReplica([np.zeros(3, "uint8")] * 2)
+    form, arrays = parted(({"x": pair, "y": np.float64(1)}, 2, True, "sum", model), {"scale": 0.5, "none": None}, 2)
+    assert [type(one) for one in arrays] == [tpu.PerReplica, np.float64, int, float]
+    assert [(spec.shape, str(spec.dtype)) for spec in form.specs()] == [
+        ((2, 3), "uint8"),
+        ((), "float32"),
+        ((), "int32"),
+        ((), "float32"),
+    ]
+    assert form.layouts() == [ROWS, REPLICATED, REPLICATED, REPLICATED]
+    args, kwargs = form.rebuilt(["a", "b", "c", "d"])
+    assert args == ({"x": "a", "y": "b"}, "c", True, "sum", model)
+    assert kwargs == {"scale": "d", "none": None}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, 2.0), (7, 3.0)),
+        ((np.zeros(3, "int64"),), (np.ones(3, "int32"),)),
+        ((np.zeros(3, "float32"),), (jnp.ones(3),)),
+        (("a", True, None), ("a", True, None)),
+    ],
+)
+def test_the_same_form(one, other):
+    assert form_of(*one) == form_of(*other)
+    assert hash(form_of(*one)) == hash(form_of(*other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1,), (1.0,)),
+        ((True,), (1,)),
+        ((True,), (False,)),
+        (("a",), (b"a",)),
+        ((object(),), (object(),)),
+        (([1, 2],), ((1, 2),)),
+        ((np.zeros(3),), (np.zeros(4),)),
+        ((np.zeros((2, 3)),), (tpu.PerReplica([np.zeros(3)] * 2),)),
+    ],
+)
+def test_another_form(one, other):
+    assert form_of(*one) != form_of(*other)
+
+
+def test_a_random_key_travels(strategy):
+    drawn = strategy.run(lambda key: jax.random.uniform(key), args=(jax.random.key(0),))
+    assert len(set(strategy.experimental_local_results(drawn))) == 1
+
+
+def test_args_are_a_tuple(strategy):
+    with pytest.raises(SettingError) as caught:
+        strategy.run(lambda x: x, args=np.ones(3))
+    assert str(caught.value) == (
+        "args must be a tuple with one value for each argument of the function, not an array of shape (3,): "
+        "for one argument x type strategy.run(fn, args=(x,))"
+    )
+    with pytest.raises(SettingError) as caught:
+        strategy.run(lambda x: x, args=3)
+    assert str(caught.value) == (
+        "args must be a tuple with one value for each argument of the function, not 3: "
+        "for one argument x type strategy.run(fn, args=(x,))"
+    )
+
+
+def test_kwargs_are_a_dictionary(strategy):
+    with pytest.raises(SettingError) as caught:
+        strategy.run(lambda x: x, kwargs=[1])
+    assert str(caught.value) == 'kwargs must be a dictionary such as {"training": True}, or None, not [1]'
+
+
+def test_one_value_for_each_replica(strategy):
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(lambda batch: batch, args=({"x": tpu.PerReplica([1, 2, 3])},))
+    assert str(caught.value) == (
+        "args[0]['x'] is a PerReplica of 3 values, and the strategy has 2 replicas: pass one value for each of them, "
+        "or a plain array, which goes to all"
+    )
+
+
+def test_parts_have_one_shape(strategy):
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(lambda x: x, args=(tpu.PerReplica([np.zeros(3), np.zeros((2, 3))]),))
+    assert str(caught.value) == (
+        "the values of this PerReplica have different shapes, (3,), (2, 3): every replica runs the same compiled step, "
+        "so give each a value of the same shape"
+    )
+
+
+def test_a_keras_variable_is_not_an_argument(strategy):
+    variable = keras.Variable(1.0, name="scale")
+    with pytest.raises(SettingError) as caught:
+        strategy.run(lambda x, scale: x, args=(1.0,), kwargs={"scale": variable})
+    assert str(caught.value) == (
+        "kwargs['scale'] is the Keras variable 'scale', and an argument is a value that a step cannot write back to. "
+        "Let the function use the variable by its own name, or pass the model, the optimizer or the metric that has it"
+    )
+
+
+def test_strings_in_an_array_are_refused(strategy):
+    with pytest.raises(SettingError) as caught:
+        strategy.run(lambda x: x, args=(np.array(["a", "b"]),))
+    assert str(caught.value) == (
+        "args[0] holds <U1, which no TPU computes with. Turn its values into numbers first, for example strings with "
+        "keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
+    )
+
+
+def test_an_array_that_is_changed_after_the_run_does_not_change_it(strategy):
+    x = np.zeros(1_000_000, "float32")
+    out = strategy.run(lambda x: x[:4], args=(x,))
+    x[:] = 1
+    assert strategy.reduce("SUM", out, axis=0) == 0

@@ -1,0 +1,112 @@
+"""`connect`, `get_strategy`, and the habits of notebooks: a cell is run again, a system is shut down."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import SettingError, StrategyError
+from anytpu.strategy import DefaultStrategy
+
+X, Y = np.ones((8, 2), "float32"), np.zeros((8, 1), "float32")
+
+
+def made_and_compiled(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    return model
+
+
+def test_connect():
+    strategy = tpu.connect("virtual", cores=3)
+    assert strategy.num_replicas_in_sync == 3
+    assert repr(strategy) == "<TPUStrategy: 3 virtual cores, 3 virtual cores>"
+    assert repr(tpu.connect("v2-8")) == "<TPUStrategy: v2-8, 8 virtual cores>"
+    assert tpu.connect("v2-8", strict=True).strict
+
+
+def test_the_seeds_three_lines():
+    resolver = tpu.TPUClusterResolver("v2-8")
+    tpu.initialize_tpu_system(resolver)
+    strategy = tpu.TPUStrategy(resolver)
+    assert strategy.cluster_resolver is resolver
+    assert strategy.num_replicas_in_sync == 8
+
+
+def test_a_strategy_is_made_of_a_resolver():
+    with pytest.raises(SettingError) as caught:
+        tpu.TPUStrategy("v2-8")
+    assert str(caught.value) == (
+        "tpu_cluster_resolver must be a TPUClusterResolver, not 'v2-8': type tpu.connect('v2-8')"
+    )
+    with pytest.raises(SettingError) as caught:
+        tpu.TPUStrategy(8)
+    assert str(caught.value) == (
+        'tpu_cluster_resolver must be a TPUClusterResolver, not 8: type TPUStrategy(tpu.TPUClusterResolver(""))'
+    )
+
+
+def test_get_strategy_is_the_one_in_scope():
+    strategy = tpu.connect("virtual", cores=3)
+    assert isinstance(tpu.get_strategy(), DefaultStrategy)
+    with strategy.scope() as entered:
+        assert entered is strategy
+        assert tpu.get_strategy() is strategy
+    assert tpu.get_strategy().num_replicas_in_sync == 1
+
+
+def test_strategies_on_one_system_are_interchangeable():
+    first, second = tpu.connect("virtual", cores=2), tpu.connect("virtual", cores=2)
+    assert first.system is second.system
+    model = made_and_compiled(first)
+    with second.scope(), first.scope():
+        model.fit(X, Y, verbose=0)
+    loss = second.run(lambda: model.trainable_variables[0].assign_add([[1.0], [1.0]]))
+    assert len(loss.values) == 2
+    with second.scope():
+        model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+
+
+def test_scopes_of_different_systems_do_not_mix():
+    outer, inner = tpu.connect("virtual", cores=2), tpu.connect("virtual", cores=3)
+    with outer.scope(), pytest.raises(StrategyError) as caught, inner.scope():
+        pass
+    assert str(caught.value) == (
+        "mixing different strategies: the scope of <TPUStrategy: 3 virtual cores, 3 virtual cores> was opened inside "
+        "the scope of <TPUStrategy: 2 virtual cores, 2 virtual cores>. Close the outer scope first; a model belongs to "
+        "one strategy"
+    )
+
+
+def test_after_shutdown():
+    strategy = tpu.connect("virtual", cores=5)
+    model = made_and_compiled(strategy)
+    model.fit(X, Y, verbose=0)
+    strategy.run(lambda: model.trainable_variables[1].assign([4.0]))
+    weights = [np.array(weight.value) for weight in model.weights]
+    tpu.shutdown_tpu_system(strategy.cluster_resolver)
+
+    def enter():
+        with strategy.scope():
+            pass
+
+    for use in (enter, lambda: strategy.run(lambda: None)):
+        with pytest.raises(StrategyError) as caught:
+            use()
+        assert str(caught.value) == (
+            "the TPU system of <TPUStrategy: 5 virtual cores, 5 virtual cores> was shut down. Make a new strategy with "
+            "tpu.connect() and compile the model again in its scope; the model keeps its weights"
+        )
+    again = tpu.connect("virtual", cores=5)
+    assert again.system is not strategy.system
+    with again.scope():
+        model.compile("sgd", "mse")
+    for weight, before in zip(model.weights, weights, strict=True):
+        assert np.array_equal(weight.value, before)
+    again.run(lambda: model.trainable_variables[1].assign_add([1.0]))
+    assert np.array(model.trainable_variables[1].value).tolist() == [5.0]
+    model.fit(X, Y, verbose=0)

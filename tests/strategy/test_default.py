@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+import anytpu as tpu
+
+
+def test_it_calls_the_function():
+    default = tpu.get_strategy()
+    assert repr(default) == "<DefaultStrategy: one replica, on the default device of JAX>"
+    calls = []
+    assert default.run(lambda *args, **kwargs: calls.append((args, kwargs)), (1,), {"two": 2}) is None
+    assert calls == [((1,), {"two": 2})]
+    with default.scope() as entered:
+        assert entered is default
+
+
+def test_a_step_written_for_replicas_runs():
+    default = tpu.get_strategy()
+    weight = keras.Variable(2.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=1.0)
+    dropout = keras.layers.Dropout(0.5, seed=1)
+
+    def step(x):
+        loss_fn = lambda: tpu.compute_average_loss(weight * x)  # noqa: E731
+        loss, gradients = tpu.value_and_grad(loss_fn, [weight], local=True)()
+        dropout(x, training=True)
+        return loss, gradients
+
+    loss, (gradient,) = default.run(step, (np.array([1.0, 3.0], "float32"),))
+    assert (float(loss), float(gradient)) == (4.0, 2.0)
+    assert default.reduce("SUM", loss, axis=None) == 4.0
+    assert default.experimental_local_results(loss) == (loss,)
+    assert not optimizer.built

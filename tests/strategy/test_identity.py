@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from anytpu.strategy.identity import Identity
+
+
+def same(one, other) -> bool:
+    equal = Identity(one) == Identity(other)
+    assert not equal or hash(Identity(one)) == hash(Identity(other))
+    return equal
+
+
+def cell(source: str, names: types.ModuleType | None = None) -> Any:
+    """Run a notebook cell, and return its globals."""
+    names = names or types.ModuleType("notebook")
+    exec(compile(source, "cell", "exec"), vars(names))
+    return names
+
+
+def test_a_function_made_anew_is_the_same():
+    def make(model):
+        def step(x):
+            return model, x
+
+        return step
+
+    model = object()
+    assert same(make(model), make(model))
+    assert not same(make(model), make(object()))
+
+
+def test_functions_made_beside_it_count_by_their_parts():
+    def make(model):
+        def loss(x):
+            return model, x
+
+        def step(x):
+            return loss(x)
+
+        return step
+
+    model = object()
+    assert same(make(model), make(model))
+    assert not same(make(model), make(object()))
+
+
+def test_functions_that_call_each_other():
+    def make():
+        def odd(n):
+            return n and even(n - 1)
+
+        def even(n):
+            return not n or odd(n - 1)
+
+        return even
+
+    assert same(make(), make())
+
+
+def test_globals_by_identity_and_scalars_by_value():
+    names = cell("model = object()\nrate = 0.5\ndef step(x): return model, rate, x")
+    before = Identity(names.step)
+    names.rate = float("0.5")
+    assert Identity(names.step) == before
+    names.rate = 0.25
+    assert Identity(names.step) != before
+    names.rate = 0.5
+    names.model = object()
+    assert Identity(names.step) != before
+
+
+def test_scalars_of_different_types_differ():
+    names = cell("flag = True\ndef step(): return flag")
+    identities = []
+    for flag in (True, 1, 1.0, "1", b"1", None, 0.0, -0.0, float("nan")):
+        names.flag = flag
+        identities.append(Identity(names.step))
+    assert len(set(identities)) == len(identities)
+    names.flag = float("nan")
+    assert Identity(names.step) == identities[-1]
+
+
+def test_globals_of_nested_and_of_called_functions_count():
+    source = """
+model, rate, unused = object(), 1, 1
+def loss(x): return rate
+def step(x):
+    def inner(): return [model for _ in x]
+    return loss(inner())
+"""
+    names = cell(source)
+    before = Identity(names.step)
+    names.unused = 2
+    assert Identity(names.step) == before
+    names.rate = 2
+    assert Identity(names.step) != before
+    names.rate = 1
+    names.model = object()
+    assert Identity(names.step) != before
+
+
+def test_a_global_that_is_only_an_attributes_name_does_not_count():
+    names = cell("loss = object()\ndef step(x): return x.loss, x.mean()")
+    before = Identity(names.step)
+    names.loss = object()
+    names.mean = object()
+    assert Identity(names.step) == before
+
+
+def test_a_global_that_hides_a_builtin_counts():
+    names = cell("def step(x): return sum(x)")
+    before = Identity(names.step)
+    names.sum = max
+    assert Identity(names.step) != before
+
+
+def test_a_cell_that_is_run_again_is_another_step():
+    source = "def step(x): return x"
+    names = cell(source)
+    before = Identity(names.step)
+    cell(source, names)
+    assert Identity(names.step) != before
+
+
+def test_lists_and_dictionaries_by_what_they_hold():
+    names = cell("settings = {'rate': 0.5, 'sizes': [1, 2]}\ndef step(): return settings")
+    before = Identity(names.step)
+    names.settings = {"rate": 0.5, "sizes": [1, 2]}
+    assert Identity(names.step) == before
+    names.settings["sizes"].append(3)
+    assert Identity(names.step) != before
+
+
+def test_long_and_circular_lists():
+    names = cell("items = [0] * 65\ndef step(): return items")
+    before = Identity(names.step)
+    names.items[0] = 1
+    assert Identity(names.step) == before
+    names.items = [1]
+    names.items.append(names.items)
+    assert Identity(names.step) == Identity(names.step)
+
+
+def test_defaults_count():
+    def make(rate, *, scale):
+        return lambda x, rate=rate, *, scale=scale: (x, rate, scale)
+
+    assert same(make(1, scale=2), make(1, scale=2))
+    assert not same(make(1, scale=2), make(2, scale=2))
+    assert not same(make(1, scale=2), make(1, scale=3))
+
+
+def test_partials_by_function_and_arguments():
+    def step(model, x, rate):
+        return model, x, rate
+
+    model = object()
+    assert same(functools.partial(step, model, rate=1), functools.partial(step, model, rate=1))
+    assert not same(functools.partial(step, model, rate=1), functools.partial(step, model, rate=2))
+    assert not same(functools.partial(step, model, rate=1), functools.partial(step, object(), rate=1))
+    assert not same(functools.partial(step, model), step)
+
+
+def test_methods_by_object_and_function():
+    class Trainer:
+        def step(self):
+            return self
+
+        def other(self):
+            return self
+
+        def __call__(self):
+            return self
+
+    trainer = Trainer()
+    assert same(trainer.step, trainer.step)
+    assert not same(trainer.step, trainer.other)
+    assert not same(trainer.step, Trainer().step)
+    assert same(trainer, trainer)
+    assert not same(trainer, Trainer())
+
+
+def test_wrapped_functions():
+    def wrapped(fn):
+        @functools.wraps(fn)
+        def wrapper(*args):
+            return fn(*args)
+
+        return wrapper
+
+    def make(model):
+        @wrapped
+        def step(x):
+            return model, x
+
+        return step
+
+    model = object()
+    assert same(make(model), make(model))
+    assert not same(make(model), make(object()))
+
+
+def test_a_cell_that_is_not_filled_yet():
+    def step():
+        return later
+
+    before = Identity(step)
+    later = 1
+    assert Identity(step) != before
+
+
+def test_what_it_names_is_held():
+    names = cell("model = object()\ndef step(): return model")
+    first = Identity(names.step)
+    seen = set()
+    for _ in range(100):  # Else a new object might get the address of the old one.
+        names.model = object()
+        seen.add(Identity(names.step) == first)
+    assert seen == {False}

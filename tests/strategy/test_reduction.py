@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import ReplicaError, SettingError, StrategyError
+
+MATMUL = np.array([[22.0, 28.0], [49.0, 64.0]], "float32")
+
+
+@pytest.fixture
+def eight():
+    return tpu.connect("virtual", cores=8)
+
+
+def test_reduce_of_the_guides_product(eight):
+    z = eight.run(lambda: MATMUL)
+    assert eight.reduce("SUM", z, axis=None).tolist() == [[176, 224], [392, 512]]
+    assert eight.reduce(tpu.ReduceOp.MEAN, z, axis=0).tolist() == [35.5, 46]
+    assert eight.reduce("mean", z, axis=None).tolist() == MATMUL.tolist()
+    assert eight.reduce("Sum", z, axis=-1).tolist() == [400, 904]
+    assert eight.reduce("SUM", z).dtype == np.float32
+
+
+def test_reduce_of_a_tree(eight):
+    out = eight.run(lambda: {"a": 1.0, "b": [2, None]})
+    assert eight.reduce("SUM", out, axis=None) == {"a": 8.0, "b": [16, None]}
+
+
+def test_the_mean_over_rows_counts_every_row_once(strategy):
+    value = tpu.PerReplica([np.array([1.0, 2.0, 3.0]), np.array([10.0])])
+    assert strategy.reduce("MEAN", value, axis=0) == 4.0
+    assert strategy.reduce("SUM", value, axis=0) == 16.0
+
+
+def test_the_sum_of_truths_is_a_count(strategy):
+    right = tpu.PerReplica([np.array([True, True]), np.array([True, False])])
+    assert strategy.reduce("SUM", right, axis=0) == 3
+    assert strategy.reduce("SUM", right, axis=None).tolist() == [2, 1]
+    assert strategy.reduce("MEAN", right, axis=0) == 0.75
+
+
+def test_a_plain_value_is_one_replicas(strategy):
+    assert strategy.reduce("SUM", np.float32(3), axis=None) == 3
+    assert strategy.reduce("MEAN", np.array([1.0, 3.0]), axis=0) == 2
+
+
+def test_gather(eight, strategy):
+    z = eight.run(lambda: MATMUL)
+    assert eight.gather(z, axis=0).shape == (16, 2)
+    assert eight.gather(z, axis=-1).shape == (2, 16)
+    assert eight.gather(z, axis=0)[:4].tolist() == [*MATMUL.tolist(), *MATMUL.tolist()]
+    assert strategy.gather(tpu.PerReplica([np.zeros((1, 2)), np.ones((3, 2))]), axis=0).shape == (4, 2)
+    assert strategy.gather(MATMUL, axis=0) is MATMUL
+
+
+@pytest.mark.parametrize("bad", ["MAX", None, 3])
+def test_an_unknown_operation(strategy, bad):
+    with pytest.raises(SettingError) as caught:
+        strategy.reduce(bad, 1.0, axis=None)
+    assert str(caught.value) == f'reduce_op must be "SUM" or "MEAN", not {bad!r}'
+
+
+def test_an_axis_that_is_not_there(strategy):
+    with pytest.raises(SettingError) as caught:
+        strategy.reduce("SUM", tpu.PerReplica([1.0, 2.0]), axis=0)
+    assert str(caught.value) == (
+        "reduce was given axis=0, and a replica's value has the shape (): the axis counts the axes of one value, from "
+        "0; "
+        'strategy.reduce("SUM", value, axis=None) takes values of any shape'
+    )
+    with pytest.raises(SettingError) as caught:
+        strategy.gather(tpu.PerReplica([MATMUL, MATMUL]), axis=2)
+    assert str(caught.value) == (
+        "gather was given axis=2, and a replica's value has the shape (2, 2): the axis counts the axes of one value, "
+        "from 0; "
+        'strategy.reduce("SUM", value, axis=None) takes values of any shape'
+    )
+
+
+def test_values_of_different_shapes(strategy):
+    with pytest.raises(ReplicaError) as caught:
+        strategy.reduce("SUM", tpu.PerReplica([np.zeros(2), np.zeros(3)]), axis=None)
+    assert str(caught.value) == (
+        "the values of this PerReplica have different shapes, (2,), (3,): every replica runs the same compiled step, "
+        "so give each a value of the same shape"
+    )
+    with pytest.raises(ReplicaError) as caught:
+        strategy.gather(tpu.PerReplica([np.zeros((1, 2)), np.zeros((1, 3))]), axis=0)
+    assert str(caught.value) == (
+        "the values of this PerReplica have shapes (1, 2), (1, 3), and gather(axis=0) needs them to be equal in every "
+        "axis but 0: look at the parts with value.values"
+    )
+
+
+def test_not_inside_a_replica(strategy):
+    calls = {
+        "reduce": (lambda: strategy.reduce("SUM", 1.0), "sum with jax.lax.psum(value, 'replica')"),
+        "gather": (lambda: strategy.gather(1.0, 0), "use jax.lax.all_gather(value, 'replica', tiled=True)"),
+        "run": (lambda: strategy.run(lambda: 1.0), "call the function itself"),
+    }
+    for name, (call, instead) in calls.items():
+        for outer in (strategy, tpu.get_strategy()):
+            with pytest.raises(StrategyError) as caught:
+                outer.run(lambda call=call: call())
+            assert str(caught.value) == (
+                f"strategy.{name} joins the values of all replicas, and this is inside one of them, in a function that "
+                f"strategy.run runs. Call it outside, on what run returns; inside, {instead}"
+            )

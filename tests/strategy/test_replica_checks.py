@@ -1,0 +1,48 @@
+"""The checks of `replica_checks.py` on every kind of backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import anytpu as tpu
+from strategy.replica_checks import CHECKS
+
+SYSTEMS = [("virtual", 1), ("virtual", 3), ("virtual", 8), ("twin", 2)]
+
+
+@pytest.mark.parametrize(("kind", "cores"), SYSTEMS, ids=lambda value: str(value))
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_check(check, kind, cores):
+    check(tpu.connect(kind, cores=cores))
+
+
+@pytest.fixture(scope="module")
+def mesh_failures() -> dict[str, str]:
+    """What failed in a child process, in float64, by "kind/check"."""
+    forced = {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": "1",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "PJRT_NPROC": "16",
+    }
+    child = Path(__file__).with_name("mesh_child.py")
+    ran = subprocess.run(
+        [sys.executable, str(child)], env={**os.environ, **forced}, capture_output=True, text=True, timeout=500
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["local", "virtual"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_check_in_float64_on_a_mesh_and_on_virtual_cores(check, kind, mesh_failures):
+    failure = mesh_failures.get(f"{kind}/{check}")
+    assert failure is None, failure

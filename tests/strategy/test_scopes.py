@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import keras
+import pytest
+
+import anytpu as tpu
+from anytpu.strategy.scopes import system_of
+
+
+def test_a_variable_knows_the_system_it_was_made_for(strategy):
+    assert system_of(keras.Variable(0.0)) is None
+    with strategy.scope():
+        assert system_of(keras.Variable(0.0)) is strategy.system
+
+
+def test_variables_made_in_a_step_belong_to_its_system(strategy):
+    layer = keras.layers.Dense(1)
+    strategy.run(layer, args=(keras.ops.ones((2, 3)),))
+    assert system_of(layer.kernel) is strategy.system
+
+
+def test_keras_by_itself_is_as_ever(strategy):
+    with strategy.scope():
+        pass
+    seed = keras.random.SeedGenerator(7)
+    first = keras.random.uniform((3,), seed=seed).tolist()
+    assert first == keras.random.uniform((3,), seed=keras.random.SeedGenerator(7)).tolist()
+    weight = keras.Variable(1.0)
+    keras.optimizers.SGD(1.0).apply([keras.ops.convert_to_tensor(0.25)], [weight])
+    assert float(weight) == 0.75
+
+
+def test_an_exception_leaves_the_scope(strategy):
+    with pytest.raises(RuntimeError, match="mine"), strategy.scope():
+        raise RuntimeError("mine")
+    assert tpu.get_strategy() is not strategy
