@@ -109,6 +109,12 @@ def row_numbers(adapter: Any) -> Any:
         yield numbers
 
 
+def batch_sizes(adapter: Any) -> list[int]:
+    """Return the rows of the batches that an `ArrayDataAdapter` gives: of full ones, of a partial one."""
+    full = [adapter.batch_size] if adapter._num_samples >= adapter.batch_size else []
+    return full + [adapter.partial_batch_size] * adapter.has_partial_batch
+
+
 def is_built(model: Any) -> bool:
     """Say whether all layers of a model are built, so that Keras asks for no batch to build it."""
     return all(layer.built for layer in model._flatten_layers())

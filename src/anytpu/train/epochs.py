@@ -52,8 +52,8 @@ class Epochs(_KerasEpochIterator):
         self._epoch = 0
         arrays = _keras.row_arrays(self.data_adapter)
         if arrays is not None:
-            checks.check_strict(trainer.strategy, self.data_adapter.batch_size)
-            checks.check_strict(trainer.strategy, self.data_adapter.partial_batch_size)
+            for rows in _keras.batch_sizes(self.data_adapter):
+                checks.check_strict(trainer.strategy, rows)
         resident = arrays is not None and trainer.fits(arrays)
         self._resident = ResidentArrays(trainer.backend, arrays) if resident else None
 
