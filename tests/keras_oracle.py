@@ -1,4 +1,4 @@
-"""Plain Keras as the oracle: the same program with the same seed, outside any scope and on each place that anytpu offers."""
+"""Plain Keras as the oracle: the same program with the same seed, outside any scope and on anytpu's places."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compiled(model: Any, **settings: Any) -> Any:
 
 
 def run(make: Callable[[], Any], train: Callable[[Any], Any], place: str | None) -> tuple[Any, Any]:
-    """Make a model at a place (None is plain Keras), train it outside the scope, and return it with what `train` returned."""
+    """Make a model at a place (None is plain Keras), train it outside the scope; return it and the result."""
     keras.utils.set_random_seed(11)
     with tpu.connect(place).scope() if place else contextlib.nullcontext():
         model = make()

@@ -1,10 +1,11 @@
 """Every private name of Keras that anytpu touches, and how it is touched.
 
-Idea: Keras 3 keeps its fit loop, its data adapters and its variables behind `keras.src`. A new Keras may move any of them, so
-they are named here and nowhere else, `tests/test_keras_private.py` names each of them, and pyproject.toml pins Keras from above.
+Idea: Keras 3 keeps its fit loop, its data adapters and its variables behind `keras.src`. A new Keras may move any of
+them, so they are named here and nowhere else, `tests/test_keras_private.py` names each of them, and pyproject.toml pins
+Keras from above.
 
-Rule: nothing here decides anything. A function returns a private object, or puts a wrapper around one; Keras is imported
-inside the functions, so that importing anytpu stays light.
+Rule: nothing here decides anything. A function returns a private object, or puts a wrapper around one; Keras is
+imported inside the functions, so that importing anytpu stays light.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def is_wrapped(function: Any) -> bool:
 
 
 def jax_trainer_module() -> Any:
-    """Return the module that holds `JAXTrainer`, its fit loop, and the name `JAXEpochIterator` which that loop looks up."""
+    """Return the module of `JAXTrainer`, its fit loop, and the name `JAXEpochIterator` that the loop looks up."""
     from keras.src.backend.jax import trainer
 
     return trainer
@@ -83,7 +84,7 @@ def stateless_scope() -> Any | None:
 
 
 def row_arrays(adapter: Any) -> Any | None:
-    """Return the arrays of an `ArrayDataAdapter` as a tree of NumPy arrays, cast as Keras casts; None for other adapters.
+    """Return the arrays of an `ArrayDataAdapter` as NumPy arrays, cast as Keras casts; None for other adapters.
 
     Sparse arrays are not rows of NumPy arrays either: None.
     """
@@ -101,7 +102,7 @@ def row_arrays(adapter: Any) -> Any | None:
 
 
 def row_numbers(adapter: Any) -> Any:
-    """Return an iterator over the row numbers of each batch of an epoch, drawn as the adapter's own iterator draws them."""
+    """Yield the row numbers of each batch of an epoch, drawn as the adapter's own iterator draws them."""
     import numpy as np
 
     every = (np.arange(adapter._num_samples, dtype=np.int32),)

@@ -70,8 +70,8 @@ def test_what_cannot_be_compiled_takes_keras_own_path_and_says_so_once(setting: 
     with pytest.raises(SettingError) as raised:
         model.fit(X, Y, on_nan="raise")
     assert str(raised.value) == (
-        f"on_nan='raise' watches the compiled loop, and {model.name!r} does not go through it: {reason}. Take that away, or "
-        "pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+        f"on_nan='raise' watches the compiled loop, and {model.name!r} does not go through it: {reason}. Take that "
+        "away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )
 
 
@@ -100,8 +100,8 @@ def test_a_model_that_makes_its_own_train_function():
     with pytest.warns(UserWarning) as told:
         model, ours = run(make, lambda model: model.fit(X, Y, **FIT), "virtual")
     assert [str(one.message) for one in told] == [
-        f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: OwnFunction overrides "
-        "make_train_function"
+        f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: OwnFunction "
+        "overrides make_train_function"
     ]
     close(ours, run(make, lambda model: model.fit(X, Y, **FIT), None)[1])
 
@@ -112,8 +112,8 @@ def test_a_model_built_outside_the_scope():
     with strategy.scope(), pytest.raises(StrategyError) as raised:
         compiled(model)
     assert str(raised.value) == (
-        "the variable 'late/out/kernel' was made outside the scope of <TPUStrategy: v2-8, 8 virtual cores>. Build the model "
-        "inside: with strategy.scope(): model = make_model(); model.compile(...)"
+        "the variable 'late/out/kernel' was made outside the scope of <TPUStrategy: v2-8, 8 virtual cores>. Build the "
+        "model inside: with strategy.scope(): model = make_model(); model.compile(...)"
     )
 
 
@@ -135,8 +135,8 @@ def test_two_strategies_mixed():
     with other.scope(), pytest.raises(StrategyError) as raised:
         compiled(model)
     assert str(raised.value) == (
-        "mixing different strategies: the variable 'two/mixed/kernel' was made in the scope of a strategy on another system "
-        f"than {other!r}. Build the model again in this scope, or compile it in the scope it was made in"
+        "mixing different strategies: the variable 'two/mixed/kernel' was made in the scope of a strategy on another "
+        f"system than {other!r}. Build the model again in this scope, or compile it in the scope it was made in"
     )
 
 
@@ -153,8 +153,8 @@ def test_a_scope_inside_another():
     with outer.scope(), pytest.raises(StrategyError) as raised, inner.scope():
         pass
     assert str(raised.value) == (
-        f"mixing different strategies: the scope of {inner!r} was opened inside the scope of {outer!r}. Close the outer "
-        "scope first; a model belongs to one strategy"
+        f"mixing different strategies: the scope of {inner!r} was opened inside the scope of {outer!r}. Close the "
+        "outer scope first; a model belongs to one strategy"
     )
 
 
@@ -166,8 +166,8 @@ def test_a_strategy_after_shutdown():
     before = model.get_weights()
     tpu.shutdown_tpu_system(strategy.cluster_resolver)
     text = (
-        f"the TPU system of {strategy!r} was shut down. Make a new strategy with tpu.connect() and compile the model again "
-        "in its scope; the model keeps its weights"
+        f"the TPU system of {strategy!r} was shut down. Make a new strategy with tpu.connect() and compile the model "
+        "again in its scope; the model keeps its weights"
     )
     uses = (
         lambda: model.fit(X, Y, **FIT),
@@ -335,8 +335,8 @@ def test_a_strict_strategy_names_what_divides():
     with pytest.raises(tpu.errors.DataError) as raised:
         model.fit(X, Y, batch_size=12, verbose=0)
     text = (
-        "a batch of {} rows is not divisible by the number of TPU cores in use ({} vs 8): pass a batch_size of {} and a "
-        "number of examples that it divides, or a strategy without strict=True, which computes any size exactly"
+        "a batch of {} rows is not divisible by the number of TPU cores in use ({} vs 8): pass a batch_size of {} and "
+        "a number of examples that it divides, or a strategy without strict=True, which computes any size exactly"
     )
     assert str(raised.value) == text.format(12, 12, "8 or 16")
     with pytest.raises(tpu.errors.DataError) as raised:

@@ -251,16 +251,16 @@ def child(first: str, use: str, **environment: str) -> str:
 @pytest.mark.parametrize("use", ["tpu.connect()", "tpu.TPUStrategy()", "tpu.get_strategy()"])
 def test_keras_runs_on_another_backend(use: str):
     assert child("import keras", use, KERAS_BACKEND="numpy") == (
-        "SettingError Keras runs on 'numpy' in this process, and anytpu needs it on JAX. Start Python again (in a notebook: "
-        "restart the kernel) and import anytpu before keras, with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+        "SettingError Keras runs on 'numpy' in this process, and anytpu needs it on JAX. Start Python again (in a "
+        "notebook: restart the kernel) and import anytpu before keras, with KERAS_BACKEND unset or KERAS_BACKEND=jax"
     )
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "torch", "numpy"])
 def test_keras_is_set_to_another_backend(name: str):
     assert child("", "tpu.connect()", KERAS_BACKEND=name) == (
-        f"SettingError KERAS_BACKEND is {name!r}, and anytpu needs Keras on JAX. Start Python again (in a notebook: restart "
-        "the kernel) with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+        f"SettingError KERAS_BACKEND is {name!r}, and anytpu needs Keras on JAX. Start Python again (in a notebook: "
+        "restart the kernel) with KERAS_BACKEND unset or KERAS_BACKEND=jax"
     )
 
 

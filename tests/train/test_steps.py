@@ -172,8 +172,8 @@ def test_it_warns_where_a_pass_ends_inside_an_epoch():
     with pytest.warns(UserWarning) as told:
         run(classifier, lambda m: m.fit(X, Y, batch_size=8, steps_per_epoch=4, epochs=2, verbose=0), "virtual")
     assert [str(one.message) for one in told] == [
-        "the data ended after 2 of the 4 steps of epoch 2: a pass has 6 batches, which steps_per_epoch does not divide. "
-        "The next epoch starts a new pass"
+        "the data ended after 2 of the 4 steps of epoch 2: a pass has 6 batches, which steps_per_epoch does not "
+        "divide. The next epoch starts a new pass"
     ]
 
 

@@ -150,8 +150,8 @@ def test_nan_raises_and_names_step_and_epoch(place: str, steps: Any):
     with pytest.raises(NaNLossError) as raised:
         model.fit(spoiled, Y, initial_epoch=3, **{**FIT, "epochs": 5}, on_nan="raise")
     assert str(raised.value) == (
-        "the loss is not finite at step 3 of epoch 4. The model stands as it was before that step. Lower the learning rate, "
-        "clip the gradients (clipnorm=1.0), or look for NaN in the data"
+        "the loss is not finite at step 3 of epoch 4. The model stands as it was before that step. Lower the learning "
+        "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
     assert int(model.optimizer.iterations.numpy()) == 14
     assert all(np.isfinite(value).all() for value in values(model))

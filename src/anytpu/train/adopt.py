@@ -1,11 +1,11 @@
 """How a Keras model that is compiled in the scope of a strategy comes to train on its cores.
 
-Idea: Keras's `compile`, `fit`, `evaluate` and `predict` stay what the user calls. `compile` inside a scope gives the model a
-`Trainer`; from then on the few methods that Keras itself overrides for each of its backends (make a train function, get and
-put back the state) ask that trainer. A model without one is Keras's as ever.
+Idea: Keras's `compile`, `fit`, `evaluate` and `predict` stay what the user calls. `compile` inside a scope gives the
+model a `Trainer`; from then on the few methods that Keras itself overrides for each of its backends (make a train
+function, get and put back the state) ask that trainer. A model without one is Keras's as ever.
 
-Rule: the wrappers are put on once. What cannot go through the compiled loop (`run_eagerly`, `jit_compile=False`, a model
-that overrides `make_train_function`) takes Keras's own path, and says so once.
+Rule: the wrappers are put on once. What cannot go through the compiled loop (`run_eagerly`, `jit_compile=False`, a
+model that overrides `make_train_function`) takes Keras's own path, and says so once.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def _check_home(model: Any, strategy: Any) -> None:
             )
         if home is not strategy.system and home.is_running:
             raise StrategyError(
-                f"mixing different strategies: the variable {variable.path!r} was made in the scope of a strategy on another "
-                f"system than {strategy!r}. Build the model again in this scope, or compile it in the scope it was made in"
+                f"mixing different strategies: the variable {variable.path!r} was made in the scope of a strategy on "
+                f"another system than {strategy!r}. Build the model again in this scope, or compile it in the scope it "
+                "was made in"
             )
 
 
@@ -147,8 +148,8 @@ def _on_batch(original: Callable) -> Callable:
 
 def _no_guard(model: Any, on_nan: Any) -> str:
     return (
-        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. Take "
-        "that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. "
+        "Take that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )
 
 

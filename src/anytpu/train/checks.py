@@ -102,9 +102,9 @@ def check_strict(strategy: Any, rows: int | None) -> None:
     lower, upper = rows // cores * cores, (rows // cores + 1) * cores
     nearest = f"{lower} or {upper}" if lower else str(upper)
     raise DataError(
-        f"a batch of {rows} rows is not divisible by the number of TPU cores in use ({rows} vs {cores}): pass a batch_size of "
-        f"{nearest} and a number of examples that it divides, or a strategy without strict=True, which computes any size "
-        "exactly"
+        f"a batch of {rows} rows is not divisible by the number of TPU cores in use ({rows} vs {cores}): pass a "
+        f"batch_size of {nearest} and a number of examples that it divides, or a strategy without strict=True, which "
+        "computes any size exactly"
     )
 
 

@@ -126,7 +126,7 @@ class Epochs(_KerasEpochIterator):
         return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
 
     def _narrowed(self, batch: Tree) -> Tree:
-        """Cast on the host what JAX would cast on the device (float64, int64), and check the columns of a first batch."""
+        """Cast on the host what JAX would cast on the device (float64, int64); check the columns of a first batch."""
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
@@ -160,8 +160,8 @@ def _exhausted(step: int, wanted: int | None, epoch: int) -> str:
         return f"the data gave no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
     return (
         f"the data ended after {step} of the {wanted} steps of epoch {epoch}. The model stands at the last finished "
-        f"step. Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an endless "
-        "loop"
+        f"step. Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an "
+        "endless loop"
     )
 
 

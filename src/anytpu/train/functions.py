@@ -1,4 +1,4 @@
-"""The functions that Keras's loops call, made by a model's trainer: the steps of a call, and the state between calls."""
+"""The functions that Keras's loops call, made by a model's trainer: the steps of a call, the state between calls."""
 
 from __future__ import annotations
 
@@ -64,9 +64,13 @@ def _test(trainer: Trainer) -> Callable:
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
         parts = [_rows(trainer.backend.get(done.every), done.count) for done in trainer.run("predict", state, group)]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves) if len(leaves) > 1 else leaves[0], *parts), state
+        return jax.tree.map(_joined, *parts), state
 
     return predict_function
+
+
+def _joined(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    return np.concatenate([first, *others]) if others else first
 
 
 def _rows(outputs: Any, count: int) -> Any:

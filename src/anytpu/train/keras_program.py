@@ -1,10 +1,10 @@
 """A compiled Keras model as a `Program`: one step of training, testing or predicting on a global batch.
 
-Idea: Keras writes each of its steps as a pure function of lists of arrays (`train_step(state, data)`); a Program needs no
-more. A model's own `train_step` is used as it is.
+Idea: Keras writes each of its steps as a pure function of lists of arrays (`train_step(state, data)`); a Program needs
+no more. A model's own `train_step` is used as it is.
 
-Rule: the code is whole-batch. The model sees all rows of the batch and nothing else, so BatchNorm, dropout and losses over
-the whole batch are those of one device.
+Rule: the code is whole-batch. The model sees all rows of the batch and nothing else, so BatchNorm, dropout and losses
+over the whole batch are those of one device.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class KerasMaker:
 
         Args:
             job: a Keras model; compiled, for "train".
-            input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
-                infer.
+            input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or
+                `(x,)` to infer.
             mode: "train" or "infer".
             tensors: not used here; the weights are the state's.
 

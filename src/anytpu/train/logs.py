@@ -29,7 +29,7 @@ def step_logs(model: Any) -> dict[str, np.ndarray]:
     trainer = trainer_of(model)
     if trainer is None:
         raise StrategyError(
-            f"{model.name!r} was not compiled in the scope of a strategy, so it keeps no logs of each step: compile it in "
-            "with strategy.scope():"
+            f"{model.name!r} was not compiled in the scope of a strategy, so it keeps no logs of each step: compile "
+            "it in with strategy.scope():"
         )
     return trainer.step_logs()
