@@ -67,8 +67,11 @@ class PerReplica:
         """
         if self._backend is not None:
             return np.asarray(self._backend.get(self._handle))
-        _check_shapes(self.values)
-        return np.stack([np.asarray(value) for value in self.values])
+        try:
+            return np.stack([np.asarray(value) for value in self.values])
+        except ValueError:
+            _check_shapes(self.values)
+            raise
 
     def spec(self) -> jax.ShapeDtypeStruct:
         """Return the spec of the stacked array.
