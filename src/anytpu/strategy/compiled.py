@@ -98,8 +98,7 @@ class CompiledSteps:
 
 def _put(backend: Backend, one: Any) -> Any:
     if isinstance(one, np.ndarray):
-        # A copy: JAX may use the memory as it is, and the caller may write the next batch there before this one is
-        # done.
+        # A copy: JAX may use the memory as it is, and its owner may write the next batch there before this one is done.
         return backend.put(np.array(one), REPLICATED)
     if not isinstance(one, PerReplica):
         return backend.put(one, REPLICATED)

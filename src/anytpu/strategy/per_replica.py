@@ -115,6 +115,12 @@ class PerReplica:
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __or__ = __xor__ = __invert__ = __round__ = _refuse
 
 
+@jax.jit
+def _only(arrays: Any) -> Any:
+    """Return the one replica's values; compiled, because indexing arrays one by one costs more than a small step."""
+    return jax.tree.map(lambda array: array[0], arrays)
+
+
 def _check_shapes(values: tuple[Any, ...]) -> None:
     shapes = [np.shape(value) for value in values]
     if len(set(shapes)) > 1:
@@ -132,5 +138,7 @@ def is_per_replica(leaf: Any) -> bool:
 def of_handles(backend: Backend, stacked: Any, specs: Any) -> Any:
     """Return a tree of handles of stacked arrays as a tree of `PerReplica`; of plain values for one replica."""
     if len(backend.cores) == 1:
-        return jax.tree.map(lambda handle: backend.get(handle)[0], stacked)
+        arrays = backend.get(stacked)
+        are_jax = all(isinstance(array, jax.Array) for array in jax.tree.leaves(arrays))
+        return _only(arrays) if are_jax else jax.tree.map(lambda array: array[0], arrays)
     return jax.tree.map(lambda handle, spec: PerReplica.of_handle(backend, handle, spec), stacked, specs)
