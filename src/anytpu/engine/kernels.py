@@ -1,8 +1,59 @@
-"""The switch for the CPU's own kernels."""
+"""The switch for the CPU's own kernels: convolution and LSTM the way XLA:CPU runs them fast.
+
+Idea: a convolution is respelled when JAX lowers it for the CPU, whoever asked for it and however it was
+differentiated or batched; an LSTM where Keras offers a place for a backend's own. Both look at one switch.
+
+Rule: the switch belongs to the thread that turned it on, and is off everywhere else; then JAX and Keras do as they
+always do. Trace AND lower inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not
+see it.
+"""
+
+from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from jax import lax
+from jax.interpreters import mlir
+
+from anytpu import _keras
+from anytpu.engine.convolution import is_to_be_respelled, respelled
+from anytpu.engine.lstm import lstm
+
+_ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
 
 
-def fast_kernels():
-    """Return a context in which Keras's convolution and LSTM are lowered for the CPU."""
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def fast_kernels() -> Iterator[None]:
+    """Return a context in which convolutions and Keras's LSTM are lowered the way XLA:CPU runs them fast.
+
+    Example:
+        >>> with fast_kernels():
+        ...     lowered = jax.jit(lambda x: x + 1).lower(1.0)
+    """
+    _install()
+    before = _ON.set(True)
+    try:
+        yield
+    finally:
+        _ON.reset(before)
+
+
+@functools.cache
+def _install() -> None:
+    """Put both hooks in place, for good: they do nothing while the switch is off."""
+    plain = mlir._lowerings[lax.conv_general_dilated_p].rule
+    mlir.register_lowering(lax.conv_general_dilated_p, functools.partial(_lower, plain), platform="cpu")
+    _keras.offer_lstm(lstm, lambda: _ON.get())
+
+
+def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
+    """Lower a convolution: JAX's rule, called `plain` here, or the respelled one."""
+    operands = context.avals_in
+    if not (_ON.get() and is_to_be_respelled(operands[0], operands[1], parameters)):
+        return plain(context, image, kernel, **parameters)
+    respell: Any = mlir.lower_fun(functools.partial(respelled, **parameters), multiple_results=False)
+    return respell(context, image, kernel)
