@@ -1,7 +1,8 @@
 """How many steps the next call should run.
 
 Idea: a call costs a fixed time on the host, so more steps in a call are faster; but between calls somebody wants to see
-progress, and Ctrl-C waits for the call that runs. Half a second is both.
+progress, and Ctrl-C waits for the call that runs. Half a second is the most that a call may last; a quarter is aimed at,
+since a step may take longer tomorrow than it did in the call before.
 
 Rule: how many steps a call runs never changes what they compute, so this may follow the clock.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 
-LONGEST_CALL_S = 0.5
 _TARGET_S = 0.25
 _GROWTH = 8
 
@@ -24,7 +24,7 @@ class Pace:
 
     Attributes:
         step_s: seconds that a step took in the last measured call; 0 before the first.
-        steps: the steps of the last measured call.
+        steps: the most steps that a measured call ran.
     """
 
     fixed: int | None = None
@@ -50,6 +50,6 @@ class Pace:
 
     def measured(self, steps: int, duration_s: float, is_exact: bool = True) -> None:
         """Learn from a call that ran `steps` steps in `duration_s` seconds, or, when not `is_exact`, in less."""
-        self.steps = steps
+        self.steps = max(self.steps, steps)
         step_s = max(duration_s / steps, 1e-7)
         self.step_s = step_s if is_exact or self.step_s == 0.0 else min(step_s, self.step_s)

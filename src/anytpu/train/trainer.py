@@ -211,7 +211,7 @@ class Trainer:
 
     def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float) -> None:
         pace = self._pace(mode)
-        if pace.fixed is not None:
+        if pace.fixed is not None or segment.loop.capacity == 1:
             return
         self._ran = (pace, segment.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
         if pace.is_measuring:
