@@ -72,7 +72,8 @@ def cnn() -> keras.Model:
     return keras.Sequential(
         [
             keras.Input(IMAGE),
-            layers.Conv2D(4, 3, strides=2, padding="same"),
+            # A bias before BatchNorm would have no gradient but rounding noise, and Adam would make steps of it.
+            layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
             layers.BatchNormalization(),
             layers.ReLU(),
             layers.Flatten(),
@@ -122,7 +123,7 @@ KINDS = {
     "cnn": Kind(cnn, IMAGE),
     "batch-wide": Kind(contrastive),
     "weighted": Kind(mlp, weighted=True),
-    "streamed": Kind(cnn, IMAGE, weighted=True, streamed=True),
+    "streamed": Kind(mlp, weighted=True, streamed=True),
 }
 """Each model by its name."""
 
