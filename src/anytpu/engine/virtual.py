@@ -10,9 +10,11 @@ runs them fast (`engine/kernels.py`). Nothing is ever padded: one device divides
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
@@ -22,6 +24,8 @@ from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.cores import Core
+
+_SMALL_BYTES = 2**20
 
 
 @final
@@ -35,6 +39,7 @@ class VirtualBackend(Backend):
     def __init__(self, cores: tuple[Core, ...]) -> None:
         self._cores = cores
         self._device = jax.local_devices(backend="cpu")[0]
+        self._is_default = jax.default_backend() == "cpu"
         self._sharding = jax.sharding.SingleDeviceSharding(self._device)
 
     @property
@@ -44,7 +49,7 @@ class VirtualBackend(Backend):
 
     def put(self, tree: Tree, layout: Layout) -> Tree:
         """Bring arrays to the CPU device; the layout makes no difference on one device."""
-        return jax.tree.map(lambda leaf: jax.device_put(leaf, self._sharding), tree)
+        return jax.tree.map(self._put, tree)
 
     def get(self, tree: Tree) -> Tree:
         """Return the arrays themselves."""
@@ -67,6 +72,13 @@ class VirtualBackend(Backend):
 
     def close(self) -> None:
         """Do nothing: a CPU is not held."""
+
+    def _put(self, leaf: Any) -> jax.Array:
+        """Bring one array to the device. A small one is copied, which JAX does three times faster than placing it."""
+        is_small = isinstance(leaf, np.ndarray) and leaf.nbytes < _SMALL_BYTES
+        if is_small and self._is_default and jax.config.jax_default_device is None:
+            return jnp.array(leaf)
+        return jax.device_put(leaf, self._sharding)
 
     def _here(self, specs: Tree) -> Tree:
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), specs)
