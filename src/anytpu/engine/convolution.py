@@ -138,17 +138,20 @@ def is_faster_as_matmuls(shape: Convolution) -> bool:
         >>> is_faster_as_matmuls(pointwise)
         True
     """
+    if shape.groups > 1:
+        return False
     if shape.dtype == np.float64:  # XLA:CPU has no fast convolution for it.
         return True
     return shape.dtype == np.float32 and min(shape.taps, shape.places) == 1
 
 
-def respelled(image: Array, kernel: Array, **parameters: Any) -> Array:
+def respelled(image: Array, kernel: Array, how: Spelling | None = None, **parameters: Any) -> Array:
     """Compute what `jax.lax.conv_general_dilated_p` computes with these parameters, spelled for the CPU.
 
     Args:
         image: the left operand, axes as `parameters["dimension_numbers"].lhs_spec` says.
         kernel: the right operand.
+        how: the spelling; None lets `spelling` decide.
         **parameters: those of the primitive.
 
     Returns:
@@ -156,7 +159,7 @@ def respelled(image: Array, kernel: Array, **parameters: Any) -> Array:
     """
     image, kernel = _in_fast_order(image, kernel, parameters)
     shape = shape_of(image, kernel, parameters)
-    result = SPELLINGS[spelling(shape)](image, kernel, shape, parameters["precision"])
+    result = SPELLINGS[how or spelling(shape)](image, kernel, shape, parameters["precision"])
     return jnp.transpose(result, _inverse(_image_axes(parameters["dimension_numbers"].out_spec)))
 
 
@@ -229,12 +232,12 @@ def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any
 
 
 def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """One matrix product: (places of all images, taps x features) by (taps x features, filters), in pieces."""
-    kernel = kernel.reshape(-1, shape.groups, shape.filters)
+    """One matrix product: (places of all images, taps x features) by (taps x features, filters); some images at a time."""
+    flat = kernel.reshape(-1, shape.filters)
 
     def product(images: Array) -> Array:
-        columns = jnp.concatenate([_grouped(window, shape) for window in _tap_windows(images, shape)], axis=-1)
-        return jnp.einsum("...gc,cgf->...gf", columns, kernel, precision=precision)
+        columns = jnp.concatenate(_tap_windows(images, shape), axis=-1)
+        return jnp.dot(columns.reshape(-1, flat.shape[0]), flat, precision=precision)
 
     pieces = _pieces(shape, shape.batch)
     result = product(image) if pieces == 1 else lax.map(product, image.reshape(pieces, -1, *image.shape[1:]))
@@ -242,30 +245,20 @@ def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision:
 
 
 def _columns_of_places(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """The same matrix product, with a block of rows for each place; some features at a time."""
-    kernel = kernel.reshape(*kernel.shape[:-1], shape.groups, shape.filters)
-    image = _grouped(image, shape)
-    taps = "xyz"[: len(shape.kernel)]
-
-    def product(images: Array, kernels: Array) -> Array:
-        columns = jnp.stack(_place_windows(images, shape))
-        return jnp.einsum(f"ob{taps}gc,{taps}cgf->obgf", columns, kernels, precision=precision)
-
+    """One matrix product: (places of all images, features x taps) by (features x taps, filters); some features at a time."""
+    # Features first: they are the images of the pass whose gradient this is, and lie apart in memory.
+    image, kernel = jnp.moveaxis(image, -1, 1), jnp.moveaxis(kernel, -2, 0)
     pieces = _pieces(shape, shape.features)
     some = shape.features // pieces
 
     def add(i: Any, total: Array) -> Array:
-        pair = (
-            lax.dynamic_slice_in_dim(image, i * some, some, -1),
-            lax.dynamic_slice_in_dim(kernel, i * some, some, -3),
-        )
-        return total + product(*pair)
+        images, kernels = (lax.dynamic_slice_in_dim(one, i * some, some, at) for one, at in ((image, 1), (kernel, 0)))
+        columns = jnp.concatenate(_place_windows(images, 2, shape), axis=0)
+        flat = kernels.reshape(-1, shape.filters)
+        return total + jnp.dot(columns.reshape(-1, flat.shape[0]), flat, precision=precision)
 
-    if pieces == 1:
-        result = product(image, kernel)
-    else:
-        zero = jnp.zeros((shape.places, shape.batch, shape.groups, shape.filters), image.dtype)
-        result = lax.fori_loop(0, pieces, add, zero)
+    zero = jnp.zeros((shape.places * shape.batch, shape.filters), image.dtype)
+    result = add(0, zero) if pieces == 1 else lax.fori_loop(0, pieces, add, zero)
     return jnp.moveaxis(result.reshape(*shape.output, shape.batch, -1), -2, 0)
 
 
@@ -273,13 +266,11 @@ def _shifted_products(image: Array, kernel: Array, shape: Convolution, precision
     """Element by element: a sum over shifted images, or for the kernel's gradient a sum over each shifted image."""
     del precision  # nothing is left to XLA's matrix product
     if not _is_over_places(shape):
-        taps = itertools.product(*map(range, shape.kernel))
-        windows = _tap_windows(image, shape)
-        products = [window * kernel[(*tap, 0)] for tap, window in zip(taps, windows, strict=True)]
-        return functools.reduce(jnp.add, products)
-    kernel = jnp.swapaxes(kernel, -1, -2)
-    axes = (*range(len(shape.kernel)), -1)
-    sums = [jnp.sum(_grouped(window, shape)[0] * kernel, axes) for window in _place_windows(image, shape)]
+        products = zip(_tap_windows(image, shape), kernel.reshape(-1, shape.groups), strict=True)
+        return functools.reduce(jnp.add, [window * tap for window, tap in products])
+    image = image[0].reshape(*image.shape[1:-1], shape.groups, shape.features)
+    windows = _place_windows(image, 0, shape)
+    sums = [jnp.einsum("...gf,...fg->g", window, kernel) for window in windows]
     return jnp.stack(sums).reshape(1, *shape.output, shape.groups)
 
 
@@ -298,35 +289,42 @@ def _is_over_places(shape: Convolution) -> bool:
 
 def _pieces(shape: Convolution, among: int) -> int:
     """Return into how many equal pieces `among` things are cut so that the columns of a piece are not too large."""
-    if shape.groups > 1:
-        return 1
     return next(
         n for n in range(1, among + 1) if among % n == 0 and (shape.column_bytes <= n * COLUMN_BYTES or n == among)
     )
 
 
-def _grouped(image: Array, shape: Convolution) -> Array:
-    return image.reshape(*image.shape[:-1], shape.groups, -1)
-
-
 def _tap_windows(image: Array, shape: Convolution) -> list[Array]:
-    """Return for each tap of the kernel what it meets, `(batch, *output, ...)`."""
-    return _windows(image, shape, shape.kernel, shape.dilation, shape.output, shape.strides)
+    """Return for each tap of the kernel what it meets, `(batch, *output, features)`."""
+    return _windows(image, 1, shape, (shape.kernel, shape.dilation), (shape.output, shape.strides))
 
 
-def _place_windows(image: Array, shape: Convolution) -> list[Array]:
-    """Return for each place of the output what the kernel meets there, `(batch, *kernel, ...)`."""
-    return _windows(image, shape, shape.output, shape.strides, shape.kernel, shape.dilation)
+def _place_windows(image: Array, first: int, shape: Convolution) -> list[Array]:
+    """Return for each place of the output what the kernel meets there; the axes of space begin at `first`."""
+    return _windows(image, first, shape, (shape.output, shape.strides), (shape.kernel, shape.dilation))
 
 
-def _windows(image: Array, shape: Convolution, starts: Sizes, apart: Sizes, sizes: Sizes, steps: Sizes) -> list[Array]:
-    """Cut a window of `sizes` in `steps` out of each image, for each of `starts` positions that lie `apart`."""
-    borders = [(before, after, gap - 1) for (before, after), gap in zip(shape.padding, shape.spread, strict=True)]
-    rest = [(0, 0, 0)] * (image.ndim - 1 - len(borders))
-    image = lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *borders, *rest])
+def _windows(
+    image: Array, first: int, shape: Convolution, starts: tuple[Sizes, Sizes], spans: tuple[Sizes, Sizes]
+) -> list[Array]:
+    """Cut windows out of an image, one for each start.
+
+    Args:
+        image: its axes of space begin at `first`.
+        first: see there.
+        shape: gives padding and spread of the image.
+        starts: how many windows begin along each axis of space, and how far apart.
+        spans: how many elements a window has along each axis of space, and how far apart.
+    """
+    space = range(first, first + len(shape.kernel))
+    borders = [(0, 0, 0)] * image.ndim
+    for axis, (before, after), spread in zip(space, shape.padding, shape.spread, strict=True):
+        borders[axis] = before, after, spread - 1
+    image = lax.pad(image, jnp.zeros((), image.dtype), borders)
     cuts = []
-    for position in itertools.product(*map(range, starts)):
-        first = [at * far for at, far in zip(position, apart, strict=True)]
-        spans = [slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, sizes, steps, strict=True)]
-        cuts.append(image[(slice(None), *spans)])
+    for position in itertools.product(*map(range, starts[0])):
+        cut = [slice(None)] * image.ndim
+        for axis, at, apart, size, step in zip(space, position, starts[1], *spans, strict=True):
+            cut[axis] = slice(at * apart, at * apart + (size - 1) * step + 1, step)
+        cuts.append(image[tuple(cut)])
     return cuts

@@ -1,8 +1,9 @@
 """`Trainer`: what runs the steps of one Keras model on a strategy.
 
-Idea: Keras's fit calls `train_function(state, iterator)` and carries the state from call to call. Here the state that Keras
-carries is the lists of variables; their values stay on the device, in one tree of handles that is replaced in one assignment
-when a call returns. An interrupt, a raising callback or a raising generator finds the model at the last finished call.
+Idea: Keras's fit calls `train_function(state, iterator)` and carries the state from call to call. Here the state that
+Keras carries is the lists of variables; their values stay on the device, in one tree of handles that is replaced in one
+assignment when a call returns. An interrupt, a raising callback or a raising generator finds the model at the last
+finished call.
 
 Rule: a step is compiled once for full batches and once more for a last partial one; `strategy.compilations` counts.
 """
@@ -10,6 +11,7 @@ Rule: a step is compiled once for full batches and once more for a last partial 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections import OrderedDict
 from typing import Any
@@ -30,6 +32,7 @@ from anytpu.train.pace import Pace
 
 _BUFFER_BYTES = 64 * 2**20
 _RESIDENT_SHARE = 4
+_HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _MOST_EXECUTABLES = 16
 
 
@@ -80,9 +83,12 @@ class Trainer:
         return self.strategy.backend
 
     def fits(self, arrays: Tree) -> bool:
-        """Say whether a data set may lie on every core whole: it takes a quarter of a core's memory at most."""
-        memory = min((core.memory_bytes or 2**63 for core in self.backend.cores), default=2**63)
-        return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(arrays)) <= memory // _RESIDENT_SHARE
+        """Say whether a data set may lie on every core whole: it takes a quarter of a core's memory at most.
+
+        A core whose memory is not known computes on the host, in the host's memory.
+        """
+        memory_bytes = min(core.memory_bytes or _HOST_BYTES for core in self.backend.cores)
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= memory_bytes // _RESIDENT_SHARE
 
     def next_steps(self, mode: str, most: int) -> int:
         """Return how many steps the next call may run."""
@@ -224,8 +230,8 @@ class Trainer:
         if done.bad_step is None or (bad := int(self.backend.get(done.bad_step))) < 0:
             return
         raise NaNLossError(
-            f"the {self.guard} is not finite at step {first + bad + 1} of epoch {self._epoch}. The model stands as it was "
-            "before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+            f"the {self.guard} is not finite at step {first + bad + 1} of epoch {self._epoch}. The model stands as it "
+            "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
         )
 
 
