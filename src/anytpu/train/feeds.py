@@ -1,18 +1,19 @@
 """Batches on their way to the device: row numbers of arrays that lie there already, or the batches themselves.
 
-Idea: arrays that fit are uploaded once and a step gathers its rows on the device, so an epoch costs a few kilobytes of row
-numbers. Everything else (generators, data loaders, data sets larger than memory) is stacked, as many batches as 64 MiB
-hold, while the device runs the call before.
+Idea: arrays that fit are uploaded once and a step gathers its rows on the device, so an epoch costs a few kilobytes of
+row numbers. Everything else (generators, data loaders, data sets larger than memory) is stacked, as many batches as 64
+MiB hold, while the device runs the call before.
 
-Rule: a `Source` is one pass over the data; it gives `Group`s, each what one call of Keras's train function consumes. A group
-becomes `Segment`s, steps on batches of one shape, only when that call is made. To build a model that is not built yet, Keras
-asks a group for one real batch (`next(group)`).
+Rule: a `Source` is one pass over the data; it gives `Group`s, each what one call of Keras's train function consumes. A
+group becomes `Segment`s, steps on batches of one shape, only when that call is made. To build a model that is not built
+yet, Keras asks a group for one real batch (`next(group)`).
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
@@ -223,12 +224,12 @@ class _BatchGroup(Group):
             loop = loop_of(specs, Loop(self._source.capacity(_bytes_of(batches[0])), "batches"))
             for first in range(0, len(batches), loop.capacity):
                 part = batches[first : first + loop.capacity]
-                stacked = jax.tree.map(lambda spec, *ones: _stacked(spec, loop.capacity, ones), specs, *part)
+                stacked = jax.tree.map(functools.partial(_stacked, loop.capacity), specs, *part)
                 yield Segment(specs, loop, self._source.backend.put(stacked, _STACK), 0, len(part))
 
 
-def _stacked(spec: jax.ShapeDtypeStruct, capacity: int, parts: tuple[Any, ...]) -> np.ndarray:
-    """Stack arrays in a buffer of fixed capacity. It starts on a cache line, so that a CPU device can use it where it is."""
+def _stacked(capacity: int, spec: jax.ShapeDtypeStruct, *parts: Any) -> np.ndarray:
+    """Stack arrays in a buffer of fixed capacity, on a cache line, so that a CPU device can use it where it is."""
     size = int(np.prod((capacity, *spec.shape))) * spec.dtype.itemsize
     room = np.empty(size + 64, np.uint8)
     start = -room.ctypes.data % 64

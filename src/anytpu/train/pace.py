@@ -1,8 +1,8 @@
 """How many steps the next call should run.
 
-Idea: a call costs a fixed time on the host, so more steps in a call are faster; but between calls somebody wants to see
-progress, and Ctrl-C waits for the call that runs. Half a second is the most that a call may last; a quarter is aimed at,
-since a step may take longer tomorrow than it did in the call before.
+Idea: a call costs a fixed time on the host, so more steps in a call are faster; but between calls somebody wants to
+see progress, and Ctrl-C waits for the call that runs. Half a second is the most that a call may last; a quarter is
+aimed at, since a step may take longer in this call than it did in the one before.
 
 Rule: how many steps a call runs never changes what they compute, so this may follow the clock.
 """

@@ -231,7 +231,8 @@ class Trainer:
             return
         raise NaNLossError(
             f"the {self.guard} is not finite at step {first + bad + 1} of epoch {self._epoch}. The model stands as it "
-            "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+            "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the "
+            "data"
         )
 
 
