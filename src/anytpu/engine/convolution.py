@@ -38,6 +38,13 @@ COLUMN_BYTES = 1 << 24
 MOST_WINDOWS = 64
 """The most windows that are written out one by one: an 8x8 kernel."""
 
+WIDE_INPUT = 256
+"""From this many input features on, a convolution without padding is faster as a matrix product (2.5 times at 256)."""
+
+LARGE_IMAGE, WIDE_GRADIENT = 24 * 24, 128
+"""Likewise a kernel's gradient over so many places, with so many features on one side or a single input feature (1.4 to
+4 times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
@@ -138,11 +145,15 @@ def is_faster_as_matmuls(shape: Convolution) -> bool:
         >>> is_faster_as_matmuls(pointwise)
         True
     """
-    if shape.groups > 1:
+    if shape.groups > 1 or shape.dtype not in (np.float32, np.float64):
         return False
-    if shape.dtype == np.float64:  # XLA:CPU has no fast convolution for it.
+    if shape.dtype == np.float64 or min(shape.taps, shape.places) == 1:  # XLA:CPU has no fast float64 convolution.
         return True
-    return shape.dtype == np.float32 and min(shape.taps, shape.places) == 1
+    if _is_over_places(shape):
+        is_wide = shape.batch == 1 or max(shape.batch, shape.filters) >= WIDE_GRADIENT
+        return is_wide and shape.taps >= LARGE_IMAGE
+    dense = not any(map(any, shape.padding)) and math.prod(shape.spread) == 1
+    return dense and shape.features >= WIDE_INPUT
 
 
 def respelled(image: Array, kernel: Array, how: Spelling | None = None, **parameters: Any) -> Array:
@@ -232,7 +243,7 @@ def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any
 
 
 def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """One matrix product: (places of all images, taps x features) by (taps x features, filters); some images at a time."""
+    """One matrix product: (all places, taps x features) by (taps x features, filters); some images at a time."""
     flat = kernel.reshape(-1, shape.filters)
 
     def product(images: Array) -> Array:
@@ -245,7 +256,7 @@ def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision:
 
 
 def _columns_of_places(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """One matrix product: (places of all images, features x taps) by (features x taps, filters); some features at a time."""
+    """One matrix product: (all places, features x taps) by (features x taps, filters); some features at a time."""
     # Features first: they are the images of the pass whose gradient this is, and lie apart in memory.
     image, kernel = jnp.moveaxis(image, -1, 1), jnp.moveaxis(kernel, -2, 0)
     pieces = _pieces(shape, shape.features)
