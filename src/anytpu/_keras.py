@@ -113,7 +113,7 @@ def row_numbers(adapter: Any) -> Any:
 def batch_sizes(adapter: Any) -> list[int]:
     """Return the rows of the batches that an `ArrayDataAdapter` gives: of full ones, of a partial one."""
     full = [adapter.batch_size] if adapter._num_samples >= adapter.batch_size else []
-    return full + [adapter.partial_batch_size] * adapter.has_partial_batch
+    return [*full, adapter.partial_batch_size] if adapter.has_partial_batch else full
 
 
 def is_built(model: Any) -> bool:

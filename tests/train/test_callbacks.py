@@ -201,6 +201,34 @@ def test_a_callback_that_writes_between_steps():
     agrees(classifier, train, places=PLACES)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_callback_that_looks_past_itself_at_the_model(place: str):
+    """Plain Keras shows a model only to `self.model`; here a closure reads and writes what is there too."""
+
+    def train(model):
+        read = []
+
+        def closed(batch, logs):
+            read.append([np.array(variable.value) for variable in model.trainable_variables])
+            if batch == 2:
+                model.layers[0].bias.assign(np.full(8, 0.5, "float32"))
+
+        class Open(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                assert self.model is model
+                closed(batch, logs)
+
+        through = (
+            Open()
+            if "_anytpu_trainer" not in vars(model)
+            else keras.callbacks.LambdaCallback(on_train_batch_end=closed)
+        )
+        return model.fit(X, Y, callbacks=[through], **FIT), read
+
+    _, theirs = run(classifier, train, None)
+    close(run(classifier, train, place)[1], theirs)
+
+
 class StopAt(keras.callbacks.Callback):
     """Stops training after a step."""
 

@@ -137,11 +137,15 @@ def _columns(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, list | tuple):
         for index, part in enumerate(tree):
             yield from _columns(f"{name}[{index}]", part)
-    elif type(tree).__module__.startswith("pandas.") and tree.ndim == 2:
+    elif _is_of_pandas(tree) and tree.ndim == 2:
         for key in tree.columns:
             yield f"{name}[{key!r}]", tree[key]
-    elif isinstance(tree, np.ndarray | jax.Array) or type(tree).__module__.startswith("pandas."):
+    elif isinstance(tree, np.ndarray | jax.Array) or _is_of_pandas(tree):
         yield name, tree
+
+
+def _is_of_pandas(tree: Any) -> bool:
+    return type(tree).__module__.split(".")[0] == "pandas"
 
 
 def _check_array(name: str, array: Any) -> None:
