@@ -139,10 +139,11 @@ def accuracy_on(model: Any, rows: Rows) -> float:
 
 
 def show_digits(console: Console, model: Any, x: np.ndarray, y: np.ndarray) -> None:
-    """Print a few digits of different kinds, those that the network gets wrong first, with what it reads."""
+    """Print a few digits of different kinds with what the network reads: right ones, then one that it gets wrong."""
     read = model.predict(x, verbose=0).argmax(axis=-1)
-    order = np.argsort(read == y, kind="stable")
-    _, firsts = np.unique(y[order], return_index=True)
-    chosen = order[np.sort(firsts)[:PICTURES]]
+    wrong = np.flatnonzero(read != y)[:1]
+    right = np.flatnonzero((read == y) & ~np.isin(y, y[wrong]))
+    _, firsts = np.unique(y[right], return_index=True)
+    chosen = np.append(right[np.sort(firsts)[: PICTURES - len(wrong)]], wrong)
     for line in gallery(x[chosen], read[chosen].tolist(), y[chosen].tolist(), is_ascii_only(console)):
         console.print(line, no_wrap=True, overflow="crop", crop=True)
