@@ -46,6 +46,7 @@ def options() -> argparse.Namespace:
         ("optimizer", grid.OPTIMIZERS),
     ):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known), help="only these")
+    parser.add_argument("--each-size-once", action="store_true", help="the models in turn: 420 cases")
     parser.add_argument("--sample", action="store_true", help="only what the tests run")
     parser.add_argument("--resume", action="store_true", help="keep the results of a run that was broken off")
     parser.add_argument("--processes", type=int, default=2, help="how many run at a time (2)")
@@ -56,7 +57,8 @@ def options() -> argparse.Namespace:
 def wanted(chosen: argparse.Namespace) -> list[Case]:
     """Return the cases that were asked for."""
     sampled = itertools.chain.from_iterable(grid.sample(b, d) for b in grid.BACKENDS for d in grid.DTYPES)
-    every = sampled if chosen.sample else grid.every_case()
+    whole = grid.every_size() if chosen.each_size_once else grid.every_case()
+    every = sampled if chosen.sample else whole
     fields = ("backend", "dtype", "model", "optimizer")
     return [case for case in every if all(getattr(case, field) in getattr(chosen, field) for field in fields)]
 
@@ -72,7 +74,7 @@ def kept() -> list[Result]:
 def run(cases: Iterable[Case], processes: int) -> Iterator[Result]:
     """Run cases, so many processes at a time, and yield each result when it is there."""
     found: SimpleQueue[Result | None] = SimpleQueue()
-    parts = [list(part) for _, part in itertools.groupby(cases, key=kind)]
+    parts = list(parts_of(cases))
 
     def run_part(part: list[Case]) -> None:
         try:
@@ -94,8 +96,15 @@ def run(cases: Iterable[Case], processes: int) -> Iterator[Result]:
             job.result()
 
 
+def parts_of(cases: Iterable[Case], most: int = 105) -> Iterator[list[Case]]:
+    """Yield the cases in parts, each for one process: of one backend and dtype, and not so many that memory fills."""
+    for _, group in itertools.groupby(cases, key=lambda case: (case.backend, case.dtype)):
+        alike = list(group)
+        yield from (alike[first : first + most] for first in range(0, len(alike), most))
+
+
 def kind(case: Case) -> tuple[str, str, str, str]:
-    """Return what a line of the table is about, and what one process runs."""
+    """Return what a line of the table is about."""
     return case.backend, case.dtype, case.model, case.optimizer
 
 

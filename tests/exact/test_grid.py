@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from exact.grid import BACKENDS, DTYPES, MODELS, OPTIMIZERS, Case, Result, error, every_case, sample, worst
+from exact.grid import BACKENDS, DTYPES, MODELS, OPTIMIZERS, Case, Result, error, every_case, every_size, sample, worst
 
 CASE = Case("virtual", "float64", "mlp", "sgd", examples=20, batch=6, cores=8)
 
@@ -63,14 +64,25 @@ def test_grid_is_whole():
     assert len(cases) == len(set(cases)) == 7 * 5 * 3 * len(BACKENDS) * len(DTYPES) * len(MODELS) * len(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_sample_has_every_kind_of_case(backend: str):
-    cases = sample(backend, "float64")
+def test_every_size_meets_every_model():
+    cases = list(every_size())
 
-    assert {(case.model, case.optimizer) for case in cases} == {(m, o) for m in MODELS for o in OPTIMIZERS}
-    assert {case.cores for case in cases} == {1, 2, 8}
+    assert len(cases) == len(set(cases)) == 7 * 5 * 3 * len(BACKENDS) * len(DTYPES)
+    assert len({dataclasses.replace(case, model="", optimizer="") for case in cases}) == len(cases)
+    assert len({(case.backend, case.dtype, case.model, case.optimizer) for case in cases}) == 2 * 2 * 5 * 2
+
+
+def test_sample_has_every_kind_of_case():
+    cases = sample("local", "float64")
+    every = [case for backend in BACKENDS for dtype in DTYPES for case in sample(backend, dtype)]
+
+    assert {case.model for case in cases} == {case.model for case in sample("virtual", "float64")} == set(MODELS)
+    assert {case.optimizer for case in cases} == set(OPTIMIZERS)
+    assert {case.cores for case in every} == {1, 2, 8}
     assert any(case.batch % case.cores for case in cases)
     assert any(0 < case.examples % case.batch < case.cores for case in cases)
-    assert any(case.examples < case.batch for case in cases)
+    assert any(case.examples < min(case.batch, case.cores) for case in cases)
+    assert any(case.batch == 1 for case in cases)
+    assert any(case.examples == 1 for case in cases)
     assert any(case.examples % case.batch == 0 and case.batch % case.cores == 0 for case in cases)
-    assert {case.model for case in sample(backend, "float32")} == set(MODELS) - {"mlp"}
+    assert {case.steps for case in cases} > {None}
