@@ -76,7 +76,8 @@ class VirtualBackend(Backend):
     def _put(self, leaf: Any) -> jax.Array:
         """Bring one array to the device. A small one is copied, which JAX does three times faster than placing it."""
         is_small = isinstance(leaf, np.ndarray) and leaf.nbytes < _SMALL_BYTES
-        if is_small and self._is_default and jax.config.jax_default_device is None:
+        override = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+        if is_small and self._is_default and override is None:
             return jnp.array(leaf)
         return jax.device_put(leaf, self._sharding)
 

@@ -211,7 +211,7 @@ class Trainer:
         pace, steps, began_s, results = self._ran
         self._ran = None
         results = jax.tree.leaves(self.backend.get(results))
-        waits = any(isinstance(one, jax.Array) and not one.is_ready() for one in results)
+        waits = not all(_is_ready(one) for one in results)
         jax.block_until_ready(results)
         pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
 
@@ -234,6 +234,11 @@ class Trainer:
             "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the "
             "data"
         )
+
+
+def _is_ready(array: Any) -> bool:
+    """Say whether an array is computed; one that was fetched from a backend of another process is."""
+    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _flat(parts: tuple[Part, ...]) -> list[Any]:
