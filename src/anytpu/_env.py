@@ -93,8 +93,8 @@ def require_keras_on_jax() -> None:
     used = keras_backend_in_use()
     if used not in (None, "jax"):
         raise SettingError(
-            f"Keras runs on {used!r} in this process, and anytpu needs it on JAX. {again} and import anytpu before keras, "
-            "with KERAS_BACKEND unset or KERAS_BACKEND=jax"
+            f"Keras runs on {used!r} in this process, and anytpu needs it on JAX. {again} and import anytpu before "
+            "keras, with KERAS_BACKEND unset or KERAS_BACKEND=jax"
         )
     if used is None and (name := set_keras_backend()) != "jax":
         raise SettingError(

@@ -1,8 +1,8 @@
 """Everything that anytpu raises on purpose, as one tree.
 
-Idea: whoever wants to catch "anything of anytpu's" catches `AnyTPUError`; whoever wrote code for the old systems catches
-what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy), because each class here is
-also the built-in that fits it.
+Idea: whoever wants to catch "anything of anytpu's" catches `AnyTPUError`; whoever wrote code for the old systems
+catches what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy), because each class
+here is also the built-in that fits it.
 
 Rule: a message says what is wrong (with the value), what was expected, and what to type next.
 """
@@ -17,7 +17,7 @@ class SettingError(AnyTPUError, ValueError):
 
 
 class TPUNotFoundError(AnyTPUError, ValueError):
-    """No TPU, or no accelerator of the kind that was asked for, was found. A `ValueError`, as the old resolvers raised."""
+    """No TPU, or no accelerator of the kind that was asked for, was found: a `ValueError`, as it was of old."""
 
 
 class UnknownTPUError(AnyTPUError, ValueError):
