@@ -1,13 +1,14 @@
 """The LSTM as XLA's CPU compiler runs it fast, through the place that Keras keeps for a backend's own.
 
-Idea: Keras's own scan keeps four gates a step for its gradient, and adds up the gradient of the weights in every
-step. Here the forward pass keeps only the states. The backward pass goes through the sequence in spans that fit in a
-core's cache: it computes the gates of a span again in one matrix product, walks back through them, and takes the
-gradient of the weights from the whole span in one more. A sigmoid is computed as a tanh, `sigmoid(x) = tanh(x / 2) /
-2 + 1 / 2`, so that one vectorised function serves all gates; halving is exact, and is done to the weights.
+Idea: one matrix product a step, of inputs and hidden state side by side, forward and again for the gradient of the
+weights; and one function for all gates. A sigmoid is computed as a tanh, `sigmoid(x) = tanh(x / 2) / 2 + 1 / 2`,
+which XLA:CPU vectorises; halving is exact, and is done to the weights, before the loop. The forward pass keeps these
+tanhs and the states for the backward pass, nothing else.
 
 Rule: what this file does not compute as Keras does, it refuses with NotImplementedError, and Keras takes its own way.
-Arrays are time-major, `(time, batch, features)`; gates lie in Keras's order: input, forget, candidate, output.
+Arrays are time-major, `(time, batch, features)`; gates lie in Keras's order: input, forget, candidate, output. What
+else was tried (inputs projected before the loop, weights' gradient after it, in spans, gates recomputed) is in
+docs/decisions/0004.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from anytpu import _keras
-
-SPAN_BYTES = 1 << 20
-"""The gates of one span take at most this much, about half of a core's second-level cache."""
 
 Weights = tuple[Array, Array, Array]
 """Kernel `(features, 4 x units)`, recurrent kernel `(units, 4 x units)`, bias `(4 x units,)`."""
@@ -75,6 +73,8 @@ def lstm(
     start = initial_state_h, initial_state_c
     if unroll or not _are_default(activation, recurrent_activation) or not _fits((inputs, *start, *weights)):
         raise NotImplementedError
+    if not is_faster(len(inputs), len(recurrent_kernel)):
+        raise NotImplementedError
     steps, kept = _ordered(inputs, go_backwards), _kept(mask, go_backwards)
     ran: Any = run(steps, start, weights, kept, return_sequences)
     every, last = ran
@@ -82,6 +82,16 @@ def lstm(
     if zero_output_for_mask and kept is not None:
         every = jnp.where(kept[-len(every) :], every, 0)
     return every[-1], jnp.swapaxes(every, 0, 1), list(last)
+
+
+def is_faster(batch: int, units: int) -> bool:
+    """Say whether this implementation is at least as fast as Keras's own: all but large batches of very few units.
+
+    Example:
+        >>> is_faster(64, 100), is_faster(256, 32)
+        (True, False)
+    """
+    return batch < 8 * units
 
 
 def _are_default(activation: Any, recurrent_activation: Any) -> bool:
@@ -121,72 +131,63 @@ def run(steps: Array, start: State, weights: Weights, kept: Array | None, every:
     Returns:
         The hidden states `(time, batch, units)` or None, and the last state.
     """
-    hidden, cell = _states(steps, start, weights, kept)
+    hidden, cell, _ = _states(steps, start, weights, kept)
     return hidden if every else None, (hidden[-1], cell[-1])
 
 
 def _forward(steps: Array, start: State, weights: Weights, kept: Array | None, every: bool) -> tuple[Any, Any]:
-    hidden, cell = _states(steps, start, weights, kept)
-    return (hidden if every else None, (hidden[-1], cell[-1])), (steps, start, weights, kept, hidden, cell)
+    hidden, cell, tangents = _states(steps, start, weights, kept)
+    before = jax.tree.map(lambda first, all_: jnp.concatenate([first[None], all_[:-1]]), start, (hidden, cell))
+    for_it = (jnp.concatenate([steps, before[0]], -1), kept, before[1], cell, tangents), weights
+    return (hidden if every else None, (hidden[-1], cell[-1])), for_it
 
 
-def _states(steps: Array, start: State, weights: Weights, kept: Array | None) -> State:
-    """Return hidden and cell state after each step, `(time, batch, units)` each."""
-    kernel, recurrent, bias = _halved(weights)
-    both = jnp.concatenate([kernel, recurrent])
+def _states(steps: Array, start: State, weights: Weights, kept: Array | None) -> tuple[Array, Array, Array]:
+    """Return hidden state, cell state `(time, batch, units)` and the tangents of the gates after each step."""
+    factor = _half(weights[1])
+    both, bias = jnp.concatenate(weights[:2]) * factor, weights[2] * factor
 
-    def step(state: State, now: tuple[Array, Array | None]) -> tuple[State, State]:
+    def step(state: State, now: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array, Array]]:
         (hidden, cell), (features, keep) = state, now
         tangents = jnp.tanh(jnp.concatenate([features, hidden], -1) @ both + bias)
         into, forget, candidate, out = _gates(tangents)
         cell = forget * cell + into * candidate
         state = _where(keep, (out * jnp.tanh(cell), cell), state)
-        return state, state
+        return state, (*state, tangents)
 
     return lax.scan(step, start, (steps, kept))[1]
 
 
-def _backward(
-    every: bool, kept_for_it: Any, gradient: tuple[Array | None, State]
-) -> tuple[Array, State, Weights, None]:
+def _backward(every: bool, for_it: Any, gradient: tuple[Array | None, State]) -> tuple[Array, State, Weights, None]:
     """Return the gradients of inputs, initial state and weights."""
-    steps, start, weights, kept, hidden, cell = kept_for_it
+    steps, (kernel, recurrent, bias) = for_it
     outer, last = gradient
-    kernel, recurrent, bias = _halved(weights)
+    back = functools.partial(_step_back, recurrent.T)
 
     def walk(carry: Any, now: Any) -> tuple[Any, Array]:
-        later, total = carry
-        features, keep, (before, cell_before), cell, outer = now
-        tangents = jnp.tanh(features @ kernel + before @ recurrent + bias)
-        step = functools.partial(_step_back, weights[1].T)
-        later, slopes = lax.scan(step, later, (tangents, keep, cell_before, cell, outer), reverse=True)
-        here = (
-            jnp.einsum("tbi,tbo->io", features, slopes),
-            jnp.einsum("tbi,tbo->io", before, slopes),
-            slopes.sum((0, 1)),
-        )
-        return (later, jax.tree.map(jnp.add, total, here)), slopes @ weights[0].T
+        later, total, total_bias = carry
+        both, *step, outer = now
+        later, slopes = back(later, step, outer)
+        return (later, total + both.T @ slopes, total_bias + slopes.sum(0)), slopes @ kernel.T
 
-    before = jax.tree.map(lambda first, all_: jnp.concatenate([first[None], all_[:-1]]), start, (hidden, cell))
-    span = _span(steps.shape[0], 4 * hidden[0].nbytes)
-    spans = jax.tree.map(lambda one: one.reshape(-1, span, *one.shape[1:]), (steps, kept, before, cell, outer))
-    carry = last, jax.tree.map(jnp.zeros_like, weights)
-    (first, total), inputs = lax.scan(walk, carry, spans, reverse=True)
-    return inputs.reshape(steps.shape), first, total, None
+    carry = last, jnp.zeros_like(jnp.concatenate([kernel, recurrent])), jnp.zeros_like(bias)
+    (first, total, total_bias), inputs = lax.scan(walk, carry, (*steps, outer), reverse=True)
+    return inputs, first, (total[: len(kernel)], total[len(kernel) :], total_bias), None
 
 
-def _step_back(recurrent: Array, later: State, now: Any) -> tuple[State, Array]:
+def _step_back(recurrent: Array, later: State, step: Any, outer: Array | None) -> tuple[State, Array]:
     """Go back over one step.
 
     Args:
         recurrent: the recurrent kernel, transposed.
         later: the gradient of the state after the step, as far as later steps give it.
-        now: what the step computed: tangents of the gates, mask, cell before and after; and the gradient of its output.
+        step: mask, cell before and after the step, and tangents of the gates.
+        outer: the gradient of the step's output; None for none.
 
     Returns:
         The gradient of the state before the step, and of the sums that went into the gates, `(batch, 4 x units)`.
     """
-    tangents, keep, before, after, outer = now
+    keep, before, after, tangents = step
     hidden, cell = (later[0] if outer is None else later[0] + outer), later[1]
     grad_hidden, grad_cell = _where(keep, (hidden, cell), (0.0, 0.0))
     into, forget, candidate, out = _gates(tangents)
@@ -208,12 +209,9 @@ def _step_back(recurrent: Array, later: State, now: Any) -> tuple[State, Array]:
 run.defvjp(_forward, _backward)
 
 
-def _halved(weights: Weights) -> Weights:
-    """Return the weights for gates that are computed as tangents: halved, but for those of the candidate."""
-    units = weights[1].shape[0]
-    factor = jnp.repeat(jnp.asarray([0.5, 0.5, 1.0, 0.5], weights[1].dtype), units)
-    kernel, recurrent, bias = weights
-    return kernel * factor, recurrent * factor, bias * factor
+def _half(recurrent: Array) -> Array:
+    """Return the factor of the weights of gates that are computed as tangents: one half, but one for the candidate."""
+    return jnp.repeat(jnp.asarray([0.5, 0.5, 1.0, 0.5], recurrent.dtype), len(recurrent))
 
 
 def _gates(tangents: Array) -> tuple[Array, Array, Array, Array]:
@@ -224,10 +222,3 @@ def _gates(tangents: Array) -> tuple[Array, Array, Array, Array]:
 
 def _where(keep: Array | None, new: Any, old: Any) -> Any:
     return new if keep is None else jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
-
-
-def _span(steps: int, step_bytes: int) -> int:
-    """Return how many steps are walked back at once: as many as divide `steps` and fit in the cache, or all."""
-    divisors = [n for n in range(1, steps + 1) if steps % n == 0]
-    fitting = max(n for n in divisors if n == 1 or n * step_bytes <= SPAN_BYTES)
-    return fitting if fitting >= min(8, steps) else steps
