@@ -1,7 +1,7 @@
 """Everything that anytpu raises on purpose, as one tree.
 
 Idea: whoever wants to catch "anything of anytpu's" catches `AnyTPUError`; whoever wrote code for the old systems
-catches what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy): each class here is
+catches what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy): each class is
 also the built-in that fits it.
 
 Rule: a message says what is wrong (with the value), what was expected, and what to type next.
