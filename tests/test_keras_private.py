@@ -55,6 +55,8 @@ NAMES = [
     ("keras.src.tree", "map_structure", "trees as Keras sees them"),
     ("keras.src.utils", "is_default", "whether a callback wants every step"),
     ("keras.src.layers.layer", "Layer._flatten_layers", "whether a model is built"),
+    ("keras.src.layers.rnn.lstm", "LSTM.inner_loop", "it knows what a skipped step puts out"),
+    ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 
 

@@ -4,127 +4,228 @@ import numpy as np
 import pytest
 from jax import lax
 
-from anytpu.engine.convolution import respelled
+from anytpu.engine import convolution as module
+from anytpu.engine.convolution import (
+    SPELLINGS,
+    Convolution,
+    is_elementwise,
+    is_faster_as_matmuls,
+    is_to_be_respelled,
+    respelled,
+    shape_of,
+    spelling,
+)
 from anytpu.engine.kernels import fast_kernels
 
-NHWC = ("NHWC", "HWIO", "NHWC")
-SETTINGS = [  # image, kernel, strides, padding, dilation, groups
-    ((2, 8, 8, 1), (3, 3, 1, 4), (1, 1), "SAME", (1, 1), 1),
-    ((3, 7, 6, 4), (3, 3, 4, 8), (2, 2), "SAME", (1, 1), 1),
-    ((3, 7, 6, 4), (5, 5, 4, 2), (1, 1), "VALID", (1, 1), 1),
-    ((1, 9, 9, 3), (3, 2, 3, 5), (1, 2), "SAME", (2, 2), 1),
-    ((4, 5, 5, 6), (1, 1, 6, 3), (1, 1), "SAME", (1, 1), 1),
-    ((2, 6, 6, 4), (3, 3, 1, 4), (1, 1), "SAME", (1, 1), 4),
-    ((2, 6, 6, 4), (3, 3, 1, 8), (2, 2), "SAME", (1, 1), 4),
-    ((2, 6, 6, 4), (3, 3, 2, 6), (1, 1), "SAME", (1, 1), 2),
-    ((2, 5, 5, 3), (5, 5, 3, 4), (1, 1), "VALID", (1, 1), 1),
-]
+ORDERS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 
 
-def arrays(*shapes, dtype=np.float32):
+def arrays(dtype: str, *shapes: tuple[int, ...]) -> list[jax.Array]:
     random = np.random.default_rng(0)
-    return [jnp.asarray(random.normal(size=shape).astype(dtype)) for shape in shapes]
+    return [jnp.asarray(random.normal(size=shape), dtype) for shape in shapes]
+
+
+def training(strides, padding, dilation, groups, space=2):
+    """Return a function that convolves and pulls a gradient back to both operands."""
+
+    def convolve(x, w):
+        return lax.conv_general_dilated(
+            x,
+            w,
+            (strides,) * space,
+            padding,
+            rhs_dilation=(dilation,) * space,
+            dimension_numbers=ORDERS[space],
+            feature_group_count=groups,
+        )
+
+    def train(x, w):
+        y, pull = jax.vjp(convolve, x, w)
+        return y, *pull(jnp.sin(y))
+
+    return train
 
 
 def compiled(function, *args, fast: bool):
-    """Compile a function in the body of a loop that runs once, with the kernels on or off, from a fresh function."""
-
-    def once(*args):
-        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *args))
-        return lax.fori_loop(0, args[0].shape[0] // args[0].shape[0], lambda _, __: function(*args), zeros)
-
+    """Compile a fresh copy of a function, with or without the CPU's own kernels."""
+    jitted = jax.jit(lambda *values: function(*values))
     if not fast:
-        return jax.jit(once).lower(*args).compile()(*args)
+        return jitted.lower(*args).compile()(*args)
     with fast_kernels():
-        return jax.jit(once).lower(*args).compile()(*args)
+        lowered = jitted.lower(*args)
+    return lowered.compile()(*args)
 
 
-def loss_of(strides, padding, dilation, groups, numbers=NHWC):
-    def loss(x, w):
-        y = lax.conv_general_dilated(
-            x, w, strides, padding, rhs_dilation=dilation, dimension_numbers=numbers, feature_group_count=groups
-        )
-        return jnp.sum(jnp.sin(y)), y
-
-    return loss
+def assert_same(got, want, dtype: str) -> None:
+    for ours, own in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert ours.dtype == own.dtype
+        assert ours.shape == own.shape
+        assert np.max(np.abs(ours - own)) <= TOLERANCE[dtype] * max(1, np.max(np.abs(own)))
 
 
-def is_close(ours, own, tolerance):
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(own), strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
-        scale = max(1.0, float(jnp.max(jnp.abs(other))))
-        assert float(jnp.max(jnp.abs(one - other))) <= tolerance * scale
+def convolutions(function, *args) -> list:
+    """Return the convolutions that a function traces to."""
+    return [e for e in jax.make_jaxpr(function)(*args).eqns if e.primitive is lax.conv_general_dilated_p]
 
 
-@pytest.mark.parametrize(("image", "kernel", "strides", "padding", "dilation", "groups"), SETTINGS)
-def test_the_result_and_both_gradients_are_those_of_jax(image, kernel, strides, padding, dilation, groups):
-    x, w = arrays(image, kernel)
-    step = jax.value_and_grad(loss_of(strides, padding, dilation, groups), argnums=(0, 1), has_aux=True)
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-5)
-
-
-@pytest.mark.parametrize(("image", "kernel", "strides", "padding", "dilation", "groups"), SETTINGS)
-def test_in_double_precision(image, kernel, strides, padding, dilation, groups):
+@pytest.fixture
+def double():
     with jax.enable_x64(True):
-        x, w = arrays(image, kernel, dtype=np.float64)
-        step = jax.value_and_grad(loss_of(strides, padding, dilation, groups), argnums=(0, 1), has_aux=True)
-        is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-12)
+        yield
 
 
-def test_over_replicas():
-    x, w = arrays((3, 2, 6, 6, 4), (3, 3, 4, 8))
-    step = jax.vmap(jax.grad(loss_of((1, 1), "SAME", (1, 1), 1), argnums=(0, 1), has_aux=True), in_axes=(0, None))
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-5)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 5)])
+@pytest.mark.parametrize(
+    ("strides", "dilation", "padding"), [(1, 1, "SAME"), (2, 1, "SAME"), (2, 1, "VALID"), (1, 2, "VALID")]
+)
+def test_a_convolution_and_its_gradients_keep_their_numbers(double, dtype, kernel, strides, dilation, padding):
+    for batch, features, filters, groups in [(3, 3, 2, 1), (1, 1, 4, 1), (2, 4, 6, 2), (2, 4, 4, 4)]:
+        x, w = arrays(dtype, (batch, 7, 10, features), (*kernel, features // groups, filters))
+        train = training(strides, padding, dilation, groups)
+        assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), dtype)
 
 
-@pytest.mark.parametrize("numbers", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NCHW"), ("CHWN", "IHWO", "NHWC")])
-def test_any_order_of_axes(numbers):
-    sizes = {"N": 2, "C": 4, "H": 5, "W": 6, "I": 4, "O": 3}
-    x, w = arrays(*[tuple(3 if c in "HW" and "I" in order else sizes[c] for c in order) for order in numbers[:2]])
-    step = jax.value_and_grad(loss_of((1, 1), "SAME", (1, 1), 1, numbers), argnums=(0, 1), has_aux=True)
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-5)
+@pytest.mark.parametrize("how", SPELLINGS)
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_every_spelling_computes_the_same(double, how, strides, groups):
+    x, w = arrays("float64", (2, 8, 9, 3), (3, 3, 3 // groups, 3))
+    for equation in convolutions(training(strides, "SAME", 1, groups), x, w):
+        shape = spelled_shape(equation)
+        if (how == "shifted products") != is_elementwise(shape) or (how.startswith("columns") and shape.groups > 1):
+            continue
+        if how.startswith("columns") and (how == "columns of places") != (shape.places < shape.taps):
+            continue
+        image, kernel = arrays("float64", *(v.aval.shape for v in equation.invars))
+        got = respelled(image, kernel, how=how, **equation.params)
+        want = equation.primitive.bind(image, kernel, **equation.params)
+        assert_same(got, want, "float64")
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-def test_one_and_three_spatial_axes(rank):
-    x, w = arrays((2, 4, *[5] * rank), (3, 4, *[3] * rank))
-    step = jax.grad(lambda x, w: jnp.sum(lax.conv(x, w, (1,) * rank, "SAME") ** 2), argnums=(0, 1))
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-4)
+@pytest.mark.parametrize("column_bytes", [1, 1000, 1 << 24])
+def test_columns_are_made_piece_by_piece(double, monkeypatch, column_bytes):
+    monkeypatch.setattr("anytpu.engine.convolution.COLUMN_BYTES", column_bytes)
+    x, w = arrays("float64", (6, 8, 9, 3), (3, 3, 3, 4))
+    train = training(1, "SAME", 1, 1)
+    assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float64")
 
 
-def test_half_precision_is_left_to_jax():
-    x, w = (array.astype(jnp.bfloat16) for array in arrays((2, 6, 6, 4), (3, 3, 4, 8)))
-    step = jax.value_and_grad(loss_of((1, 1), "SAME", (1, 1), 1), has_aux=True)
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 2e-2)
+@pytest.mark.parametrize("space", [1, 3])
+def test_one_and_three_dimensions(double, space):
+    x, w = arrays("float64", (2, *(6,) * space, 3), (*(3,) * space, 3, 4))
+    train = training(2, "SAME", 1, 1, space)
+    assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float64")
 
 
-def test_transposed_convolution():
-    x, w = arrays((2, 4, 4, 3), (3, 3, 3, 5))
-    step = jax.grad(lambda x, w: jnp.sum(lax.conv_transpose(x, w, (2, 2), "SAME") ** 2), argnums=(0, 1))
-    is_close(compiled(step, x, w, fast=True), compiled(step, x, w, fast=False), 1e-5)
+@pytest.mark.parametrize("each_its_own", [False, True])
+def test_batched_over_replicas_inside_a_loop(double, each_its_own):
+    x, w = arrays("float64", (8, 2, 6, 6, 3), (8, 3, 3, 3, 4) if each_its_own else (3, 3, 3, 4))
+    train = training(1, "SAME", 1, 1)
+
+    def steps(x, w):
+        def body(_, state):
+            x, w = state
+            _, dx, dw = jax.vmap(train, in_axes=(0, 0 if each_its_own else None))(x, w)
+            return x - 0.01 * dx, w - 0.01 * (dw if each_its_own else dw.sum(0))
+
+        return lax.fori_loop(0, 3, body, (x, w))
+
+    assert_same(compiled(steps, x, w, fast=True), compiled(steps, x, w, fast=False), "float64")
 
 
-def test_the_switch_is_off_outside_and_in_other_threads():
-    from concurrent.futures import ThreadPoolExecutor
+def test_a_gradient_of_replicas_together_stays_one_convolution():
+    x, w = arrays("float32", (8, 2, 6, 6, 3), (3, 3, 3, 4))
+    train = training(1, "SAME", 1, 1)
+    gradient = jax.grad(lambda w: sum(jnp.sum(one) for one in jax.vmap(lambda x: train(x, w)[0])(x)))
+    assert [e.params["batch_group_count"] for e in convolutions(gradient, w)][-1] == 1
 
-    x, w = arrays((2, 6, 6, 4), (3, 3, 4, 4))
 
-    def lowered():
-        step = jax.grad(lambda x, w: loss_of((1, 1), "SAME", (1, 1), 1)(x, w)[0], argnums=1)
-        return jax.jit(step).lower(x, w).as_text()
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_only_put_in_order(dtype):
+    x, w = arrays(dtype, (2, 6, 6, 3), (3, 3, 3, 4))
+    for equation in convolutions(training(1, "SAME", 1, 1), x, w):
+        assert spelling(spelled_shape(equation)) == "fast order"
+    got, want = (compiled(training(1, "SAME", 1, 1), x, w, fast=fast) for fast in (True, False))
+    for ours, own in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.float32(ours), np.float32(own), rtol=0.05, atol=0.05)
 
-    plain = lowered()
+
+def test_outside_the_switch_nothing_changes():
+    x, w = arrays("float32", (2, 6, 6, 3), (3, 3, 3, 4))
+    train = training(1, "SAME", 1, 1)
+
+    def text() -> str:
+        return jax.jit(lambda x, w: train(x, w)).lower(x, w).as_text()
+
     with fast_kernels():
-        assert lowered() != plain
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lowered).result() == plain
-    assert lowered() == plain
+        fast = text()
+    assert "dim_numbers = [f, 0, 1, b]" in text()
+    assert "dim_numbers = [f, 0, 1, b]" not in fast
 
 
-def test_respelled_takes_the_parameters_of_the_primitive():
-    x, w = arrays((2, 5, 5, 3), (3, 3, 3, 4))
-    closed = jax.make_jaxpr(lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC))(x, w)
-    (equation,) = [one for one in closed.eqns if one.primitive is lax.conv_general_dilated_p]
-    own = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
-    is_close(respelled(x, w, **equation.params), own, 1e-5)
+def test_integers_and_empty_operands_are_left_alone():
+    (equation,) = convolutions(
+        lambda x, w: lax.conv(x, w, (1, 1), "SAME"), *arrays("int32", (1, 1, 4, 4), (1, 1, 3, 3))
+    )
+    assert not is_to_be_respelled(*(v.aval for v in equation.invars), equation.params)
+    (equation,) = convolutions(
+        lambda x, w: lax.conv(x, w, (1, 1), "SAME"), *arrays("float32", (0, 1, 4, 4), (1, 1, 3, 3))
+    )
+    assert not is_to_be_respelled(*(v.aval for v in equation.invars), equation.params)
+
+
+def shape(
+    batch=20, features=256, filters=256, kernel=(3, 3), output=(24, 24), padding=(0, 0), groups=1, dtype="float32"
+):
+    ones, borders = (1, 1), (padding, padding)
+    return Convolution(batch, groups, features, filters, kernel, output, ones, borders, ones, ones, np.dtype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("convolution", "expected"),
+    [
+        (shape(), True),
+        (shape(padding=(1, 1)), False),
+        (shape(features=128), False),
+        (shape(features=16, kernel=(1, 1)), True),
+        (shape(features=1, filters=32, padding=(1, 1), output=(8, 8)), False),
+        # Gradients of a kernel: its places are the kernel's, its taps are the image's.
+        (shape(batch=256, features=20, kernel=(24, 24), output=(3, 3)), True),
+        (shape(batch=64, features=20, filters=64, kernel=(28, 28), output=(3, 3)), False),
+        (shape(batch=1, features=20, filters=64, kernel=(28, 28), output=(3, 3)), True),
+        (shape(batch=32, features=64, filters=32, kernel=(8, 8), output=(3, 3), padding=(1, 1)), False),
+        (shape(features=4, padding=(1, 1), dtype="float64"), True),
+        (shape(dtype="bfloat16"), False),
+        (shape(groups=2), False),
+    ],
+)
+def test_matrix_products_are_used_where_they_were_measured_to_be_faster(convolution, expected):
+    assert is_faster_as_matmuls(convolution) is expected
+
+
+def test_a_large_kernel_over_a_large_image_is_never_written_out():
+    assert spelling(shape(kernel=(11, 11), dtype="float64")) == "fast order"
+
+
+def spelled_shape(equation) -> Convolution:
+    """Return the shape of a traced convolution, as `respelled` sees it."""
+    found = []
+    image, kernel = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+
+    def note(image, kernel):
+        image, kernel = module._in_fast_order(image, kernel, equation.params)
+        found.append(shape_of(image, kernel, equation.params))
+
+    jax.eval_shape(note, image, kernel)
+    assert found[0].output == tuple(
+        np.delete(equation.outvars[0].aval.shape, np.array(equation.params["dimension_numbers"].out_spec[:2]))
+    )
+    return found[0]
+
+
+def test_flops_and_columns_are_counted():
+    found = shape(batch=2, features=3, filters=5, kernel=(3, 3), output=(4, 4))
+    assert found.flops == 2 * 2 * 16 * 9 * 3 * 5
+    assert found.column_bytes == 2 * 16 * 9 * 3 * 4

@@ -1,134 +1,172 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from keras.src import backend
-from keras.src.backend.common import dtypes
+from jax import lax
 
+from anytpu import _keras
 from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.lstm import is_faster
 
-OPTIONS = [
-    {},
-    {"return_sequences": True},
-    {"return_sequences": True, "go_backwards": True},
-    {"return_state": True},
-    {"use_bias": False, "return_sequences": True},
-    {"unroll": True},
-    {"activation": "relu"},
-    {"recurrent_activation": "hard_sigmoid"},
-    {"dropout": 0.0, "unit_forget_bias": False},
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+CASES = [
+    dict(
+        zip(("return_sequences", "go_backwards", "return_state", "masked", "zero_output_for_mask"), flags, strict=True)
+    )
+    for flags in itertools.product((False, True), repeat=5)
+    if flags[3] or not flags[4]
 ]
 
 
-def layer_of(options, features=5, dtype="float32"):
-    keras.utils.set_random_seed(3)
-    layer = keras.layers.LSTM(4, dtype=dtype, **options)
-    layer.build((None, None, features))
-    for variable in layer.trainable_variables:
-        variable.assign(np.random.default_rng(1).normal(size=variable.shape) * 0.5)
-    return layer
-
-
-def step_of(layer, **call):
-    def loss(weights, x):
-        out, _ = layer.stateless_call(weights, [v.value for v in layer.non_trainable_variables], x, **call)
-        return sum(jnp.sum(jnp.sin(one)) for one in jax.tree.leaves(out)), out
-
-    return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-
-
-def both(layer, x, **call):
-    """Compute loss, outputs and gradients with Keras's own LSTM and with ours, each from a fresh function."""
-    weights = [v.value for v in layer.trainable_variables]
-    own = jax.jit(step_of(layer, **call)).lower(weights, x).compile()(weights, x)
-    with fast_kernels():
-        ours = jax.jit(step_of(layer, **call)).lower(weights, x).compile()(weights, x)
-    return ours, own
-
-
-def is_close(ours, own, tolerance):
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(own), strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
-        scale = max(1.0, float(jnp.max(jnp.abs(other))))
-        assert float(jnp.max(jnp.abs(one - other))) <= tolerance * scale
-
-
-def sequences(rows=3, steps=7, features=5, dtype=np.float32):
-    return jnp.asarray(np.random.default_rng(0).normal(size=(rows, steps, features)).astype(dtype))
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_outputs_and_gradients_are_those_of_keras(options):
-    is_close(*both(layer_of(options), sequences()), 1e-5)
-
-
 @pytest.fixture
-def double_precision(monkeypatch):
-    """Let Keras compute in float64: its `result_type` lowers float64 to float32, also under floatx float64."""
+def double(monkeypatch):
+    """Let Keras compute in float64, all of it: its `result_type` lowers float64 to float32 otherwise."""
+    from keras.src.backend.common import dtypes
 
-    def result_type(*of):
-        return str(jnp.result_type(*[one for one in of if one is not None]))
-
-    monkeypatch.setattr(dtypes, "result_type", result_type)
-    monkeypatch.setattr(backend, "result_type", result_type)
-    keras.config.set_floatx("float64")
+    monkeypatch.setitem(dtypes.BIT64_TO_BIT32_DTYPE, "float64", "float64")
     with jax.enable_x64(True):
         yield
-    keras.config.set_floatx("float32")
 
 
-@pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("options", OPTIONS[:5], ids=str)
-def test_in_double_precision(options):
-    is_close(*both(layer_of(options, dtype="float64"), sequences(dtype=np.float64)), 1e-11)
+def training(layer, steps, **call):
+    """Return a function that runs a layer and pulls a gradient back to its weights and inputs."""
+    others = [v.value for v in layer.non_trainable_variables]
+
+    def train(weights, inputs):
+        outputs, pull = jax.vjp(lambda w, x: layer.stateless_call(w, others, x, **call)[0], weights, inputs)
+        return outputs, pull(jax.tree.map(jnp.cos, outputs))
+
+    layer(steps)
+    weights = [
+        jnp.asarray(np.random.default_rng(1).normal(size=v.shape) * 0.5, v.dtype) for v in layer.trainable_variables
+    ]
+    return train, weights
+
+
+def compiled(function, *args, fast: bool):
+    jitted = jax.jit(lambda *values: function(*values))
+    if not fast:
+        return jitted.lower(*args).compile()(*args)
+    with fast_kernels():
+        lowered = jitted.lower(*args)
+    return lowered.compile()(*args)
+
+
+def assert_same(function, *args, dtype: str = "float64") -> None:
+    got, want = compiled(function, *args, fast=True), compiled(function, *args, fast=False)
+    for ours, own in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
+        assert np.max(np.abs(ours - own)) <= TOLERANCE[dtype] * max(1, np.max(np.abs(own)))
+
+
+def sequences(batch=3, time=7, features=5, dtype="float64"):
+    return jnp.asarray(np.random.default_rng(0).normal(size=(batch, time, features)), dtype)
+
+
+def is_ours(layer, inputs) -> bool:
+    """Say whether a layer traces to our LSTM; Keras's own has no gradient of its own."""
+    layer(inputs)
+    others = [v.value for v in layer.non_trainable_variables]
+    weights = [v.value for v in layer.trainable_variables]
+    return "custom_vjp_call" in str(jax.make_jaxpr(lambda w, x: layer.stateless_call(w, others, x)[0])(weights, inputs))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(name for name, on in case.items() if on) or "plain")
+def test_outputs_and_gradients_are_those_of_keras(double, case):
+    inputs = sequences()
+    mask = jnp.asarray(np.random.default_rng(2).random(inputs.shape[:2]) > 0.4) if case["masked"] else None
+    layer = keras.layers.LSTM(4, dtype="float64", **{name: on for name, on in case.items() if name != "masked"})
+    train, weights = training(layer, inputs, mask=mask)
+    assert_same(train, weights, inputs)
+
+
+@pytest.mark.parametrize(("batch", "time", "features", "units"), [(1, 1, 1, 1), (2, 30, 3, 8), (16, 5, 1, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sizes(double, batch, time, features, units, dtype):
+    inputs = sequences(batch, time, features, dtype)
+    train, weights = training(keras.layers.LSTM(units, dtype=dtype), inputs)
+    assert_same(train, weights, inputs, dtype=dtype)
+
+
+def test_an_initial_state_and_its_gradient(double):
+    inputs, start = sequences(), [sequences(3, 4, 1)[..., 0], sequences(3, 4, 1)[..., 0] / 2]
+    layer = keras.layers.LSTM(4, dtype="float64", return_sequences=True)
+    _, weights = training(layer, inputs)
+
+    def from_state(weights, start, inputs):
+        others = [v.value for v in layer.non_trainable_variables]
+        call = lambda w, s, x: layer.stateless_call(w, others, x, initial_state=s)[0]  # noqa: E731
+        outputs, pull = jax.vjp(call, weights, start, inputs)
+        return outputs, pull(jnp.sin(outputs))
+
+    assert_same(from_state, weights, start, inputs)
+
+
+def test_without_a_bias(double):
+    inputs = sequences()
+    layer = keras.layers.LSTM(4, dtype="float64", use_bias=False)
+    train, weights = training(layer, inputs)
+    assert_same(train, weights, inputs)
+    with fast_kernels():
+        assert is_ours(layer, inputs)
+
+
+def test_bidirectional_with_a_mask(double):
+    inputs = sequences()
+    mask = jnp.arange(7)[None] < jnp.asarray([[7], [3], [1]])
+    layer = keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True, dtype="float64"), dtype="float64")
+    train, weights = training(layer, inputs, mask=mask)
+    assert_same(train, weights, inputs)
+
+
+@pytest.mark.parametrize("each_its_own", [False, True])
+def test_batched_over_replicas_inside_a_loop(double, each_its_own):
+    inputs = sequences(16).reshape(8, 2, 7, 5)
+    train, weights = training(keras.layers.LSTM(4, dtype="float64"), inputs[0])
+    if each_its_own:
+        weights = [jnp.stack([w * (1 + i / 8) for i in range(8)]) for w in weights]
+
+    def steps(weights, inputs):
+        def body(_, weights):
+            _, (slopes, _) = jax.vmap(train, in_axes=(0 if each_its_own else None, 0))(weights, inputs)
+            return [w - 0.01 * (s if each_its_own else s.sum(0)) for w, s in zip(weights, slopes, strict=True)]
+
+        return lax.fori_loop(0, 3, body, weights)
+
+    assert_same(steps, weights, inputs)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"return_sequences": True}, {"zero_output_for_mask": True, "return_sequences": True}]
+    "settings",
+    [
+        {"activation": "relu"},
+        {"recurrent_activation": "hard_sigmoid"},
+        {"unroll": True},
+        {"recurrent_dropout": 0.5},
+        {"use_cudnn": False},
+        {"dtype": "mixed_bfloat16"},
+    ],
+    ids=str,
 )
-def test_masked_steps(options):
-    options = dict(options)
-    zero = options.pop("zero_output_for_mask", False)
-    layer = layer_of(options)
-    layer.zero_output_for_mask = zero
-    mask = jnp.asarray([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1]], bool)
-    is_close(*both(layer, sequences(), mask=mask), 1e-5)
-
-
-def test_an_initial_state():
-    state = [jnp.full((3, 4), 0.3), jnp.full((3, 4), -0.2)]
-    is_close(*both(layer_of({"return_sequences": True}), sequences(), initial_state=state), 1e-5)
-
-
-def test_a_long_sequence_is_walked_back_in_spans():
-    is_close(*both(layer_of({}), sequences(rows=64, steps=250)), 1e-4)
-
-
-def test_ours_is_really_used():
-    layer = layer_of({"return_sequences": True})
-    weights, x = [v.value for v in layer.trainable_variables], sequences()
-    own = jax.jit(step_of(layer)).lower(weights, x).as_text()
+def test_other_settings_are_left_to_keras(settings):
     with fast_kernels():
-        ours = jax.jit(step_of(layer)).lower(weights, x).as_text()
-    assert ours != own
-    assert jax.jit(step_of(layer)).lower(weights, x).as_text() == own
+        assert not is_ours(keras.layers.LSTM(4, **settings), sequences(dtype="float32"))
 
 
-def test_over_replicas():
-    layer = layer_of({})
-    weights, x = [v.value for v in layer.trainable_variables], sequences(rows=6).reshape(2, 3, 7, 5)
-
-    def mapped(weights, x):
-        return jax.vmap(step_of(layer), in_axes=(None, 0))(weights, x)
-
-    own = jax.jit(lambda w, x: mapped(w, x)).lower(weights, x).compile()(weights, x)
-    with fast_kernels():
-        ours = jax.jit(lambda w, x: mapped(w, x)).lower(weights, x).compile()(weights, x)
-    is_close(ours, own, 1e-5)
+def test_the_switch_is_off_outside_and_in_other_threads():
+    inputs, layer = sequences(dtype="float32"), keras.layers.LSTM(4)
+    with fast_kernels(), ThreadPoolExecutor() as threads:
+        assert is_ours(layer, inputs)
+        assert not threads.submit(is_ours, layer, inputs).result()
+    assert not is_ours(layer, inputs)
+    assert _keras.is_wrapped(_keras.keras_backend().lstm)
 
 
-def test_half_precision_is_left_to_keras():
-    layer = layer_of({}, dtype="mixed_bfloat16")
-    is_close(*both(layer, sequences()), 2e-2)
+def test_large_batches_of_few_units_are_left_to_keras():
+    assert is_faster(64, 100)
+    assert is_faster(8, 2)
+    assert not is_faster(256, 32)
