@@ -194,7 +194,7 @@ def shape(
         # Gradients of a kernel: its places are the kernel's, its taps are the image's.
         (shape(batch=256, features=20, kernel=(24, 24), output=(3, 3)), True),
         (shape(batch=64, features=20, filters=64, kernel=(28, 28), output=(3, 3)), False),
-        (shape(batch=1, features=20, filters=64, kernel=(28, 28), output=(3, 3)), True),
+        (shape(batch=1, features=64, filters=32, kernel=(28, 28), output=(3, 3)), True),
         (shape(batch=32, features=64, filters=32, kernel=(8, 8), output=(3, 3), padding=(1, 1)), False),
         (shape(features=4, padding=(1, 1), dtype="float64"), True),
         (shape(dtype="bfloat16"), False),

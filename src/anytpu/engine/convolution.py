@@ -41,9 +41,9 @@ MOST_WINDOWS = 64
 WIDE_INPUT = 256
 """From this many input features on, a convolution without padding is faster as a matrix product (2.5 times at 256)."""
 
-LARGE_IMAGE, WIDE_GRADIENT = 24 * 24, 128
-"""Likewise a kernel's gradient over so many places, with so many features on one side or a single input feature (1.4 to
-4 times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
+CACHE_BYTES = 1 << 22
+"""A kernel's gradient convolves with the gradients of a whole batch; from this many bytes of them on, likewise (1.3 to 4
+times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +90,11 @@ class Convolution:
     def flops(self) -> int:
         """Multiplications and additions of the whole convolution."""
         return 2 * self.batch * self.places * self.taps * self.groups * self.features * self.filters
+
+    @property
+    def kernel_bytes(self) -> int:
+        """Memory that the kernel takes."""
+        return self.taps * self.groups * self.features * self.filters * self.dtype.itemsize
 
     @property
     def column_bytes(self) -> int:
@@ -150,8 +155,7 @@ def is_faster_as_matmuls(shape: Convolution) -> bool:
     if shape.dtype == np.float64 or min(shape.taps, shape.places) == 1:  # XLA:CPU has no fast float64 convolution.
         return True
     if _is_over_places(shape):
-        is_wide = shape.batch == 1 or max(shape.batch, shape.filters) >= WIDE_GRADIENT
-        return is_wide and shape.taps >= LARGE_IMAGE
+        return shape.kernel_bytes >= CACHE_BYTES
     dense = not any(map(any, shape.padding)) and math.prod(shape.spread) == 1
     return dense and shape.features >= WIDE_INPUT
 
