@@ -167,7 +167,10 @@ def main() -> int:
             progress.advance(task)
     lines = summary(results)
     print(table(lines))
-    chosen.output.write_text(json.dumps({**machine(), "lines": lines}, indent=1) + "\n")
+    chosen.output.write_text(
+        json.dumps({**machine(), "cases": len(results), "of": len(list(grid.every_case())), "lines": lines}, indent=1)
+        + "\n"
+    )
     return 1 if any(line["faults"] for line in lines) else 0
 
 
