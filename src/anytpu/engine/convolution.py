@@ -42,8 +42,8 @@ WIDE_INPUT = 256
 """From this many input features on, a convolution without padding is faster as a matrix product (2.5 times at 256)."""
 
 CACHE_BYTES = 1 << 22
-"""A kernel's gradient convolves with the gradients of a whole batch; from this many bytes of them on, likewise (1.3 to 4
-times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
+"""A kernel's gradient convolves with the gradients of a whole batch; from this many bytes of them on, likewise (1.3
+to 4 times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
 
 
 @dataclasses.dataclass(frozen=True)
