@@ -19,6 +19,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from anytpu.engine.backend import Loop
+from anytpu.errors import SettingError
 from anytpu.program.contract import check_pair, check_result
 from anytpu.program.program import Program, Tree
 
@@ -37,8 +38,13 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
     Returns:
         `run(state, feed, start, count) -> (state, last, every, bad_step)`, to be compiled; `bad_step` is None without a
         guard.
+
+    Raises:
+        SettingError: the step has no output of the guard's name.
     """
     replay, outputs = traced(step, state, batch)
+    if loop.guard is not None and loop.guard not in outputs:
+        raise SettingError(_no_guard(loop.guard, outputs))
     pick = _rows if loop.feed == "rows" else _batch
 
     def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
@@ -117,6 +123,14 @@ def _batch(feed: Tree, i: Any, batch: Tree) -> Tree:
 def cut(leaf: Any, spec: jax.ShapeDtypeStruct) -> Any:
     """Return a leaf of a batch without what was added for the transport."""
     return leaf if leaf.shape == spec.shape else leaf[tuple(slice(size) for size in spec.shape)]
+
+
+def _no_guard(guard: str, outputs: Tree) -> str:
+    there = ", ".join(map(repr, outputs)) or "none"
+    return (
+        f'on_nan="raise" watches the log {guard!r}, and the training step returns no such log; it returns {there}. Add '
+        f"{guard!r} to what train_step returns, or leave on_nan away"
+    )
 
 
 def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:

@@ -155,15 +155,13 @@ def _no_guard(model: Any, on_nan: Any) -> str:
 
 @contextlib.contextmanager
 def _adopting(trainer: Trainer) -> Iterator[None]:
-    """Leave the model whole however a call of Keras's ends, and at home here when that call built it."""
+    """Leave the model whole however a call of Keras's ends; what it built, or found built, is at home here."""
     _ = trainer.backend
-    model, was_built = trainer.model, _keras.is_built(trainer.model)
     try:
         yield
     finally:
         trainer.attach()
-        if not was_built:
-            claim(model.variables, trainer.strategy.system)
+        claim(trainer.model.variables, trainer.strategy.system)
 
 
 @contextlib.contextmanager
@@ -175,6 +173,8 @@ def _running(trainer: Trainer, mode: str, callbacks: Any) -> Iterator[None]:
             yield
         finally:
             trainer.one_step_calls = before
+            if mode == "train":
+                trainer.guard = None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from anytpu import _keras
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
-from anytpu.train.feeds import BatchSource, Group, ResidentArrays, RowSource, Source
+from anytpu.train.feeds import BatchSource, Group, ResidentArrays, RowSource, Source, shapes_of
 
 if TYPE_CHECKING:
     from anytpu.train.trainer import Trainer
@@ -56,6 +56,8 @@ class Epochs(_KerasEpochIterator):
                 checks.check_strict(trainer.strategy, rows)
         resident = arrays is not None and trainer.fits(arrays)
         self._resident = ResidentArrays(trainer.backend, arrays) if resident else None
+        resident = self._resident
+        trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
 
     def reset(self) -> None:
         """Start again at the first epoch."""

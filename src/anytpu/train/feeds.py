@@ -15,6 +15,7 @@ import abc
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
@@ -25,6 +26,7 @@ from anytpu.engine.backend import Backend, Loop
 from anytpu.program.program import REPLICATED, Layout, Tree, spec_of
 
 MOST_STEPS = 1024
+ROOM_BYTES = 64 * 2**20
 _STACK = Layout(1)
 
 LoopOf = Callable[[Tree, Loop], Loop]
@@ -83,7 +85,10 @@ class Source(abc.ABC):
 
 
 class ResidentArrays:
-    """A data set that lies on the device whole, uploaded when it is first used.
+    """A data set that lies on the device whole, copied there when it is first used.
+
+    A small one is given room for the next power of two of examples, so that data sets of other lengths run in the same
+    executable; no row number reaches the room that is left.
 
     Args:
         backend: where.
@@ -93,20 +98,33 @@ class ResidentArrays:
     def __init__(self, backend: Backend, arrays: Tree) -> None:
         self.backend = backend
         self.arrays = arrays
-        self.examples = len(jax.tree.leaves(arrays)[0])
+        leaves = jax.tree.leaves(arrays)
+        is_small = sum(leaf.nbytes for leaf in leaves) <= ROOM_BYTES
+        self.room = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
         self._handles: Tree = None
+        self._batches: dict[int, Tree] = {}
 
     @property
     def handles(self) -> Tree:
         """Handles of the arrays."""
         if self._handles is None:
-            self._handles = self.backend.put(self.arrays, REPLICATED)
+            self._handles = self.backend.put(jax.tree.map(self._roomy, self.arrays), REPLICATED)
         return self._handles
 
     def batch(self, rows: int) -> Tree:
-        """Return the specs of a batch of so many rows."""
-        specs = spec_of(self.arrays)
-        return jax.tree.map(lambda spec: jax.ShapeDtypeStruct((rows, *spec.shape[1:]), spec.dtype), specs)
+        """Return the specs of a batch of so many rows; the same object each time."""
+        if rows not in self._batches:
+            specs = spec_of(self.arrays)
+            batch = jax.tree.map(lambda spec: jax.ShapeDtypeStruct((rows, *spec.shape[1:]), spec.dtype), specs)
+            self._batches[rows] = batch
+        return self._batches[rows]
+
+    def _roomy(self, array: np.ndarray) -> np.ndarray:
+        """Copy an array into its room. Always a copy: what its owner writes there later is for the next fit."""
+        copy = aligned((self.room, *array.shape[1:]), array.dtype)
+        copy[: len(array)] = array
+        copy[len(array) :] = 0
+        return copy
 
 
 @final
@@ -170,11 +188,11 @@ class _RowGroup(Group):
 
     def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
         source, full = self._source, self._source.full_steps()
-        examples = source.data.examples
+        examples = source.data.room
         step, end = self._first, self._first + self.steps
         while step < min(end, full):
             batch = source.data.batch(len(source.rows(step)))
-            loop = loop_of(batch, Loop(min(MOST_STEPS, full), "rows", examples=examples))
+            loop = loop_of(batch, Loop(min(MOST_STEPS, power_of_two(full)), "rows", examples=examples))
             number, start = divmod(step, loop.capacity)
             count = min(end, full, (number + 1) * loop.capacity) - step
             yield Segment(batch, loop, (source.data.handles, source.chunk(number, loop.capacity)), start, count)
@@ -206,7 +224,11 @@ class BatchSource(Source):
         if first is None:
             return None
         most = min(most, self.capacity(_bytes_of(first)))
-        return _BatchGroup(self, [first, *itertools.islice(self._batches, most - 1)])
+        if most == 1:
+            return _BatchGroup(self, [first])
+        # Copies: whoever yields these may fill one buffer again and again.
+        batches = itertools.chain([first], itertools.islice(self._batches, most - 1))
+        return _BatchGroup(self, [jax.tree.map(np.array, batch) for batch in batches])
 
 
 @final
@@ -218,7 +240,7 @@ class _BatchGroup(Group):
         return self._batches[0]
 
     def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
-        for _, run in itertools.groupby(self._batches, key=_shapes_of):
+        for _, run in itertools.groupby(self._batches, key=shapes_of):
             batches = list(run)
             specs = spec_of(batches[0])
             loop = loop_of(specs, Loop(self._source.capacity(_bytes_of(batches[0])), "batches"))
@@ -228,12 +250,27 @@ class _BatchGroup(Group):
                 yield Segment(specs, loop, self._source.backend.put(stacked, _STACK), 0, len(part))
 
 
-def _stacked(capacity: int, spec: jax.ShapeDtypeStruct, *parts: Any) -> np.ndarray:
-    """Stack arrays in a buffer of fixed capacity, on a cache line, so that a CPU device can use it where it is."""
-    size = int(np.prod((capacity, *spec.shape))) * spec.dtype.itemsize
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not less.
+
+    Example:
+        >>> [power_of_two(number) for number in (1, 5, 64)]
+        [1, 8, 64]
+    """
+    return 1 << (number - 1).bit_length()
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an uninitialised array that starts on a cache line, so that a CPU device can use it where it is."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + 64, np.uint8)
     start = -room.ctypes.data % 64
-    stack = room[start : start + size].view(spec.dtype).reshape(capacity, *spec.shape)
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+def _stacked(capacity: int, spec: jax.ShapeDtypeStruct, *parts: Any) -> np.ndarray:
+    """Stack arrays in a buffer of fixed capacity."""
+    stack = aligned((capacity, *spec.shape), spec.dtype)
     for index, part in enumerate(parts):
         stack[index] = part
     return stack
@@ -243,6 +280,7 @@ def _bytes_of(batch: Tree) -> int:
     return sum(int(np.prod(spec.shape)) * spec.dtype.itemsize for spec in jax.tree.leaves(spec_of(batch)))
 
 
-def _shapes_of(batch: Tree) -> tuple:
+def shapes_of(batch: Tree) -> tuple:
+    """Return what tells batches apart: their structure, shapes and dtypes."""
     leaves, tree = jax.tree.flatten(spec_of(batch))
     return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree, spec_of
@@ -110,7 +111,7 @@ class KerasMaker:
             input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or
                 `(x,)` to infer.
             mode: "train" or "infer".
-            tensors: not used here; the weights are the state's.
+            tensors: also copy the values of the variables into the Program.
 
         Raises:
             ProgramError: no input specs, or a model that is not compiled.
@@ -128,7 +129,10 @@ class KerasMaker:
         elif not job.built:
             job.build(jax.tree.map(lambda spec: spec.shape, batch[0]))
         keras_mode = "train" if mode == "train" else "predict"
-        return keras_program(job, keras_mode, batch, parts_of(job, keras_mode))
+        parts = parts_of(job, keras_mode)
+        program = keras_program(job, keras_mode, batch, parts)
+        values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
+        return dataclasses.replace(program, tensors=values)
 
 
 KERAS_MAKER = KerasMaker()

@@ -69,9 +69,10 @@ class Trainer:
         self.every: list[tuple[Tree, int]] = []
         """Handles of the logs of the steps of each segment of the last call, and how many."""
         self._live: _Live | None = None
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
         self._output_bytes: dict[tuple, int] = {}
+        self._last: tuple[tuple, Executable] | None = None
         self._ran: tuple[Pace, int, float, Any] | None = None
         self._initial_epoch = 0
         self._epoch = 1
@@ -170,15 +171,22 @@ class Trainer:
         began_s = time.perf_counter()
         done = executable.steps(self._live.handles, segment.feed, segment.start, segment.count)
         self._live.handles = done.state
-        self.every.append((done.every, segment.count))
+        if mode != "predict":
+            self.every.append((done.every, segment.count))
         self._check(mode, done, segment)
         self._measure(mode, done, segment, began_s)
         return done
 
     def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
+        call = (mode, parts, segment.batch, segment.loop)
+        if self._last is None or self._last[0] != call:
+            self._last = (call, self._find_executable(mode, parts, segment))
+        return self._last[1]
+
+    def _find_executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
         specs, tree = jax.tree.flatten(segment.batch)
         shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
-        held = tuple(id(variable) for variable in _flat(parts))
+        held = tuple(tuple(id(variable) for variable in part.variables) for part in parts)
         key = (mode, tree, shapes, segment.loop, held)
         if key not in self._executables:
             program = keras_program(self.model, mode, segment.batch, parts)
@@ -199,10 +207,20 @@ class Trainer:
             self._output_bytes[key] = size
         return max(1, min(capacity, _BUFFER_BYTES // max(self._output_bytes[key], 1)))
 
+    def set_pace(self, mode: str, batches: Any) -> None:
+        """Start choosing the steps of calls afresh, unless the batches are like those of the last time.
+
+        Args:
+            mode: "train", "test" or "predict".
+            batches: what a batch is like, or None when that is not known before the first.
+        """
+        if batches is None or mode not in self._paces or self._paces[mode][0] != batches:
+            self._paces[mode] = (batches, Pace(fixed=self.steps_per_execution))
+
     def _pace(self, mode: str) -> Pace:
         if mode not in self._paces:
-            self._paces[mode] = Pace(fixed=self.steps_per_execution)
-        return self._paces[mode]
+            self.set_pace(mode, None)
+        return self._paces[mode][1]
 
     def _wait_for_last_call(self) -> None:
         """Wait for the call before the one that is about to start, and learn how long it took."""
