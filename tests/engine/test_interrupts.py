@@ -61,6 +61,55 @@ with deferred_interrupts():
 """
 
 
+FORK = """
+import multiprocessing, signal
+from anytpu.engine.interrupts import deferred_interrupts, raise_if_interrupted
+
+context = multiprocessing.get_context("fork")
+ready, wait = context.Event(), context.Event()
+
+def work():
+    ready.set()
+    wait.wait()
+
+def walk_on():
+    with deferred_interrupts():
+        raise_if_interrupted()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+with deferred_interrupts():
+    child = context.Process(target=work)
+    child.start()
+    ready.wait()
+    child.terminate()
+    child.join(10)
+    print(child.exitcode == -signal.SIGTERM)
+    if child.exitcode is None:
+        child.kill()
+    child = context.Process(target=walk_on)
+    child.start()
+    child.join(10)
+    print(child.exitcode)
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+
+FORK_OUT_OF_THE_BLOCK = """
+import os, signal
+from anytpu.engine.interrupts import deferred_interrupts
+
+with deferred_interrupts():
+    signal.raise_signal(signal.SIGINT)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+assert child == 0
+with deferred_interrupts():
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+
+
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
@@ -129,6 +178,20 @@ def test_ctrl_c_waits_for_the_call():
     assert (child.returncode, out) == (-signal.SIGINT, "called\n")
     assert err.startswith(STOPPING)
     assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_has_the_handlers_from_before():
+    with start(FORK) as child:
+        out, _ = child.communicate()
+    assert (child.returncode, out) == (0, "True\n0\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_does_not_get_the_signal_of_its_parent():
+    with start(FORK_OUT_OF_THE_BLOCK) as child:
+        out, _ = child.communicate()
+    assert (child.returncode, out) == (-signal.SIGINT, "0\n")
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ the handlers only set a flag, and the loop looks at it between two calls, when t
 before gets the signal: Python's own handlers (KeyboardInterrupt; the end of the process), or the program's.
 
 Rule: signals belong to the main thread; elsewhere nothing is installed. A signal that was ignored stays ignored. A
-second one does not wait.
+second one does not wait. A process that is forked meanwhile has nothing to finish: it gets the handlers that were there
+before.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ def deferred_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    if _pending.depth == 0:
+    mine = _pending
+    if mine.depth == 0:
         _install()
-    _pending.depth += 1
+    mine.depth += 1
     try:
         yield
     finally:
-        _pending.depth -= 1
-        if _pending.depth == 0:
+        mine.depth -= 1
+        # In a process that was forked inside the block it is another one, and all is put back already.
+        if mine.depth == 0 and mine is _pending:
             _restore()
             raise_if_interrupted()
 
@@ -90,3 +93,14 @@ def _install() -> None:
 def _restore() -> None:
     while _pending.previous:
         signal.signal(*_pending.previous.popitem())
+
+
+def _start_anew() -> None:
+    """Put the handlers back in a process that was just forked, and forget what its parent waits for."""
+    global _pending
+    _restore()
+    _pending = _Pending()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
