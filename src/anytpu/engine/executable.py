@@ -1,7 +1,7 @@
 """`Compiled`: the executable of the backends that run in this process.
 
 Rule: everything is compiled ahead of its first call, so a compilation is counted, timed and refused in one place, and a
-call does nothing but hand over arrays.
+call does nothing but hand over arrays. A call that fails has consumed its state already, and its error says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Executable, Steps
+from anytpu.errors import BackendError
 from anytpu.program.program import Tree
 
 
@@ -21,11 +22,10 @@ class Compiled(Executable):
 
     Args:
         lowered: what `jax.jit(...).lower(...)` returned, of a function whose second result is the outputs of one step.
-        options: options for XLA, or None.
     """
 
-    def __init__(self, lowered: jax.stages.Lowered, options: dict[str, Any] | None = None) -> None:
-        self._call = lowered.compile(compiler_options=options)
+    def __init__(self, lowered: jax.stages.Lowered) -> None:
+        self._compiled = lowered.compile()
         self._outputs = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), lowered.out_info[1])
 
     @property
@@ -34,10 +34,32 @@ class Compiled(Executable):
         return self._outputs
 
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        """Run one step."""
+        """Run one step.
+
+        Raises:
+            BackendError: XLA failed while it ran, for example for want of memory.
+        """
         return self._call(state, batch)
 
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
-        """Run `count` steps of a feed in one compiled loop."""
+        """Run `count` steps of a feed in one compiled loop.
+
+        Raises:
+            BackendError: XLA failed while it ran, for example for want of memory.
+        """
         state, last, every, bad_step = self._call(state, feed, np.int32(start), np.int32(count))
         return Steps(state, last, every, count, bad_step)
+
+    def _call(self, *given: Any) -> Any:
+        try:
+            return self._compiled(*given)
+        except jax.errors.JaxRuntimeError as error:
+            raise BackendError(_failed(str(error))) from error
+
+
+def _failed(reason: str) -> str:
+    first_line = next(iter(reason.strip().splitlines()), "")
+    return (
+        f"the call of a compiled program failed: XLA says {first_line!r}. The state that was handed to this call is "
+        "lost: load saved weights into the model before you go on"
+    )

@@ -34,9 +34,13 @@ class LocalBackend(Backend):
 
     Args:
         cores: the cores to use; each names its JAX device by `device_id`.
+
+    Raises:
+        BackendError: JAX runs on several hosts.
     """
 
     def __init__(self, cores: tuple[Core, ...]) -> None:
+        check_hosts(jax.process_count())
         devices = {(d.platform, d.id): d for platform in {c.platform for c in cores} for d in jax.devices(platform)}
         self._cores = cores
         self._mesh = Mesh(np.array([devices[core.platform, core.device_id] for core in cores]), (REPLICA_AXIS,))
@@ -101,7 +105,7 @@ class LocalBackend(Backend):
 
     def _feed(self, batch: Tree, program: Program, loop: Loop) -> Tree:
         """Return the specs of a loop's feed: the data set whole on every core, what names or is a batch split."""
-        feed = feed_specs(batch, program.layout, loop)
+        feed = feed_specs(batch, loop)
         if loop.feed == "rows":
             resident, numbers = feed
             return _specs(resident, self._sharding(Layout(None))), _specs(numbers, self._sharding(Layout(1)))
@@ -140,6 +144,19 @@ class LocalBackend(Backend):
             return self._sharding(Layout(offset if splits else None))
 
         return jax.tree.map(sharding, outputs)
+
+
+def check_hosts(count: int) -> None:
+    """Refuse a JAX that runs on `count` hosts (its processes), unless it is one.
+
+    Raises:
+        BackendError: it is not one.
+    """
+    if count > 1:
+        raise BackendError(
+            f"JAX runs on {count} hosts here, and this release of anytpu drives the TPU cores or GPUs of one host "
+            "only. Start the program on one host, without jax.distributed.initialize()"
+        )
 
 
 def _specs(tree: Tree, sharding: NamedSharding) -> Tree:

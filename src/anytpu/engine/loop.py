@@ -93,12 +93,11 @@ def carried(program: Program, step: Step) -> Step:
     return carrying
 
 
-def feed_specs(batch: Tree, layout: Tree, loop: Loop) -> Tree:
+def feed_specs(batch: Tree, loop: Loop) -> Tree:
     """Return the specs of the feed of a call: see `Executable.steps`.
 
     Args:
         batch: specs of one batch as it travels (padded to what the cores divide).
-        layout: unused leaves are replicated; only the shapes matter here.
         loop: capacity, feed and, for "rows", the number of examples.
     """
     if loop.feed == "batches":

@@ -64,7 +64,7 @@ class VirtualBackend(Backend):
                 if loop is None:
                     return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
                 run = looped(step, state, batch, loop)
-                feed = self._here(feed_specs(batch, program.layout, loop))
+                feed = self._here(feed_specs(batch, loop))
                 count = jax.ShapeDtypeStruct((), "int32")
                 return Compiled(jax.jit(run, donate_argnums=0).lower(state, feed, count, count))
         except jax.errors.JaxRuntimeError as error:
