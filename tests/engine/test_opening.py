@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import pytest
 
 from anytpu import engine
+from anytpu.engine import opening
 from anytpu.engine.twin import TwinBackend
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.errors import BackendError
@@ -36,6 +40,25 @@ def test_once_for_each_system():
     assert engine.backend_of(system) is engine.backend_of(system)
     assert engine.backend_of(system) is not engine.backend_of(running_system(Address("twin", 3)))
     assert len(engine.backend_of(running_system(Address("twin", 3))).cores) == 3
+
+
+def test_once_for_two_threads(monkeypatch: pytest.MonkeyPatch):
+    plain, both, opened = opening.open, threading.Barrier(2), []
+
+    def slow(*given):
+        opened.append(given)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return plain(*given)
+
+    monkeypatch.setattr(opening, "open", slow)
+    system = running_system(Address("twin", 6))
+    threads = [threading.Thread(target=engine.backend_of, args=(system,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened == [(system.address, system.topology.cores)]
 
 
 def test_another_one_after_a_reset(monkeypatch: pytest.MonkeyPatch):

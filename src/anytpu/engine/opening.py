@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from importlib.metadata import entry_points
 
@@ -11,15 +12,17 @@ from anytpu.system.cores import Address, Core
 from anytpu.system.lifecycle import System
 
 _OPEN: weakref.WeakKeyDictionary[System, Backend] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 def backend_of(system: System) -> Backend:
     """Return the backend of a running system; opened once, closed when the system is shut down."""
-    if system not in _OPEN:
-        backend = open(system.address, system.topology.cores)
-        _OPEN[system] = backend
-        system.on_shutdown(backend.close)
-    return _OPEN[system]
+    with _lock:
+        if system not in _OPEN:
+            backend = open(system.address, system.topology.cores)
+            _OPEN[system] = backend
+            system.on_shutdown(backend.close)
+        return _OPEN[system]
 
 
 def open(address: Address, cores: tuple[Core, ...]) -> Backend:
