@@ -220,6 +220,11 @@ def test_no_thread_count_without_forced_devices():
     assert printed(program) == "False"
 
 
+def test_libtpu_where_a_variable_says_it_is():
+    program = "from anytpu import _env; print(_env.has_libtpu())"
+    assert printed(program, TPU_LIBRARY_PATH="/lib/libtpu.so") == "True"
+
+
 @cpu_only
 def test_an_installed_libtpu_stays_quiet(tmp_path: Path):
     """A libtpu that speaks when it is loaded must not be loaded on a machine without a TPU."""

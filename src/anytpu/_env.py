@@ -151,8 +151,8 @@ def has_cuda_plugin() -> bool:
 
 
 def has_libtpu() -> bool:
-    """Tell whether libtpu, with which JAX reaches a TPU, is installed."""
-    return importlib.util.find_spec("libtpu") is not None
+    """Tell whether libtpu, with which JAX reaches a TPU, is installed, or TPU_LIBRARY_PATH says where it is."""
+    return bool(os.environ.get("TPU_LIBRARY_PATH")) or importlib.util.find_spec("libtpu") is not None
 
 
 def other_plugins() -> tuple[str, ...]:
