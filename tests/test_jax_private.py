@@ -1,0 +1,39 @@
+"""Each private name of JAX that is used is named here, and a JAX without it fails here first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import mlir
+
+from anytpu.strategy.replicas import is_mapped
+
+
+def test_a_value_under_vmap_is_a_batch_tracer():
+    seen: list[Any] = []
+
+    def look(x: Any, same: Any) -> Any:
+        seen.extend([x, is_mapped(x), is_mapped(same)])
+        return x
+
+    jax.vmap(look, in_axes=(0, None))(jnp.zeros(2), jnp.zeros(2))
+    assert type(seen[0]).__name__ == "BatchTracer", (
+        f"JAX {jax.__version__} names the values under vmap {type(seen[0]).__name__}, and strategy/replicas.is_mapped "
+        "knows by the name BatchTracer which values differ between replicas"
+    )
+    assert getattr(seen[0], "batch_dim", None) == 0, (
+        f"JAX {jax.__version__} has no BatchTracer.batch_dim, by which is_mapped knows a value that is mapped"
+    )
+    assert seen[1:] == [True, False]
+
+
+def test_the_table_of_lowerings_is_there():
+    lowerings = getattr(mlir, "_lowerings", {})
+    rule = getattr(lowerings.get(lax.conv_general_dilated_p), "rule", None)
+    assert callable(rule), (
+        f"JAX {jax.__version__} has no mlir._lowerings[lax.conv_general_dilated_p].rule, the plain lowering that "
+        "engine/kernels.py falls back on"
+    )
