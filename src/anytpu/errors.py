@@ -54,7 +54,3 @@ class BackendError(AnyTPUError, RuntimeError):
 
 class HandleError(BackendError, TypeError):
     """A handle of a backend is used as if it were an array. Only `backend.get` opens one."""
-
-
-class MissingExtraError(AnyTPUError, ImportError):
-    """An optional dependency is needed; the message names the extra to install."""
