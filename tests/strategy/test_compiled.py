@@ -214,7 +214,7 @@ def test_variables_of_another_system(strategy):
         strategy.run(lambda: weight.assign_add(1.0))
     assert str(caught.value) == (
         "mixing different strategies: the variable 'level' was made in the scope of a strategy on another system than "
-        "<TPUStrategy: 2 virtual cores, 2 virtual cores>. Run the function with the strategy that the variable was "
+        "<TPUStrategy: 2 virtual cores>. Run the function with the strategy that the variable was "
         "made with, or make the model again in this one's scope"
     )
 

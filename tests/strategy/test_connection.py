@@ -23,7 +23,7 @@ def made_and_compiled(strategy):
 def test_connect():
     strategy = tpu.connect("virtual", cores=3)
     assert strategy.num_replicas_in_sync == 3
-    assert repr(strategy) == "<TPUStrategy: 3 virtual cores, 3 virtual cores>"
+    assert repr(strategy) == "<TPUStrategy: 3 virtual cores>"
     assert repr(tpu.connect("v2-8")) == "<TPUStrategy: v2-8, 8 virtual cores>"
     assert tpu.connect("v2-8", strict=True).strict
 
@@ -76,8 +76,8 @@ def test_scopes_of_different_systems_do_not_mix():
     with outer.scope(), pytest.raises(StrategyError) as caught, inner.scope():
         pass
     assert str(caught.value) == (
-        "mixing different strategies: the scope of <TPUStrategy: 3 virtual cores, 3 virtual cores> was opened inside "
-        "the scope of <TPUStrategy: 2 virtual cores, 2 virtual cores>. Close the outer scope first; a model belongs to "
+        "mixing different strategies: the scope of <TPUStrategy: 3 virtual cores> was opened inside "
+        "the scope of <TPUStrategy: 2 virtual cores>. Close the outer scope first; a model belongs to "
         "one strategy"
     )
 
@@ -98,7 +98,7 @@ def test_after_shutdown():
         with pytest.raises(StrategyError) as caught:
             use()
         assert str(caught.value) == (
-            "the TPU system of <TPUStrategy: 5 virtual cores, 5 virtual cores> was shut down. Make a new strategy with "
+            "the TPU system of <TPUStrategy: 5 virtual cores> was shut down. Make a new strategy with "
             "tpu.connect() and compile the model again in its scope; the model keeps its weights"
         )
     again = tpu.connect("virtual", cores=5)

@@ -128,9 +128,10 @@ class TPUStrategy(Strategy):
         return executable
 
     def __repr__(self) -> str:
-        topology = self._system.topology
-        kind = "virtual " if self._resolver.is_virtual else ""
-        return f"<TPUStrategy: {topology.name}, {self.num_replicas_in_sync} {kind}cores>"
+        name = self._system.topology.name
+        if not name.endswith(("core", "cores")):
+            name += f", {self.num_replicas_in_sync} {'virtual ' if self._resolver.is_virtual else ''}cores"
+        return f"<TPUStrategy: {name}>"
 
 
 def _checked(resolver: Any) -> TPUClusterResolver:
