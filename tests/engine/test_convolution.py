@@ -16,6 +16,7 @@ from anytpu.engine.convolution import (
     spelling,
 )
 from anytpu.engine.kernels import fast_kernels
+from engine.kernel_switch import compiled
 
 ORDERS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
@@ -45,16 +46,6 @@ def training(strides, padding, dilation, groups, space=2):
         return y, *pull(jnp.sin(y))
 
     return train
-
-
-def compiled(function, *args, fast: bool):
-    """Compile a fresh copy of a function, with or without the CPU's own kernels."""
-    jitted = jax.jit(lambda *values: function(*values))
-    if not fast:
-        return jitted.lower(*args).compile()(*args)
-    with fast_kernels():
-        lowered = jitted.lower(*args)
-    return lowered.compile()(*args)
 
 
 def assert_same(got, want, dtype: str) -> None:

@@ -11,6 +11,7 @@ from jax import lax
 from anytpu import _keras
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.lstm import is_faster
+from engine.kernel_switch import compiled
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 CASES = [
@@ -45,15 +46,6 @@ def training(layer, steps, **call):
         jnp.asarray(np.random.default_rng(1).normal(size=v.shape) * 0.5, v.dtype) for v in layer.trainable_variables
     ]
     return train, weights
-
-
-def compiled(function, *args, fast: bool):
-    jitted = jax.jit(lambda *values: function(*values))
-    if not fast:
-        return jitted.lower(*args).compile()(*args)
-    with fast_kernels():
-        lowered = jitted.lower(*args)
-    return lowered.compile()(*args)
 
 
 def assert_same(function, *args, dtype: str = "float64") -> None:

@@ -26,7 +26,8 @@ from anytpu.engine.backend import Backend, Loop
 from anytpu.program.program import REPLICATED, Layout, Tree, spec_of
 
 MOST_STEPS = 1024
-ROOM_BYTES = 64 * 2**20
+BUFFER_BYTES = 64 * 2**20
+"""The most that a stack of batches or of predictions takes, and a data set that is given room to spare."""
 _STACK = Layout(1)
 
 LoopOf = Callable[[Tree, Loop], Loop]
@@ -99,7 +100,7 @@ class ResidentArrays:
         self.backend = backend
         self.arrays = arrays
         leaves = jax.tree.leaves(arrays)
-        is_small = sum(leaf.nbytes for leaf in leaves) <= ROOM_BYTES
+        is_small = sum(leaf.nbytes for leaf in leaves) <= BUFFER_BYTES
         self.room = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
         self._handles: Tree = None
         self._batches: dict[int, Tree] = {}

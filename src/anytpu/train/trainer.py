@@ -26,11 +26,10 @@ from anytpu.program.program import Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.feeds import MOST_STEPS, BatchSource, Group, Segment
+from anytpu.train.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
 from anytpu.train.keras_program import Part, keras_program, parts_of
 from anytpu.train.pace import Pace
 
-_BUFFER_BYTES = 64 * 2**20
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _MOST_EXECUTABLES = 16
@@ -101,7 +100,7 @@ class Trainer:
         """Return how many batches of this size travel together."""
         if self.steps_per_execution is not None:
             return self.steps_per_execution
-        return 1 if self.one_step_calls else max(1, min(MOST_STEPS, _BUFFER_BYTES // max(batch_bytes, 1)))
+        return 1 if self.one_step_calls else max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
     def state(self, mode: str) -> tuple[Part, ...]:
         """Return the state as Keras carries it: the lists of variables that a step of this mode takes."""
@@ -205,7 +204,7 @@ class Trainer:
             _, outputs = jax.eval_shape(program.step, program.state, program.batch)
             size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
             self._output_bytes[key] = size
-        return max(1, min(capacity, _BUFFER_BYTES // max(self._output_bytes[key], 1)))
+        return max(1, min(capacity, BUFFER_BYTES // max(self._output_bytes[key], 1)))
 
     def set_pace(self, mode: str, batches: Any) -> None:
         """Start choosing the steps of calls afresh, unless the batches are like those of the last time.
