@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
+from anytpu.engine.feeds import power_of_two
 from anytpu.errors import SettingError
-from anytpu.train.feeds import power_of_two
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(128, 8)).astype(np.float32)

@@ -19,10 +19,10 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, Source, shapes_of
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
-from anytpu.train.feeds import BatchSource, Group, ResidentArrays, RowSource, Source, shapes_of
 
 if TYPE_CHECKING:
     from anytpu.train.trainer import Trainer

@@ -20,15 +20,15 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
 from anytpu.engine.interrupts import raise_if_interrupted
+from anytpu.engine.pace import Pace, Watch
 from anytpu.errors import NaNLossError
 from anytpu.program.program import Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
 from anytpu.train.keras_program import Part, keras_program, parts_of
-from anytpu.train.pace import Pace
 
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -72,7 +72,7 @@ class Trainer:
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, Executable] | None = None
-        self._ran: tuple[Pace, int, float, Any] | None = None
+        self._watch = Watch()
         self._initial_epoch = 0
         self._epoch = 1
         self._step = 0
@@ -166,7 +166,7 @@ class Trainer:
             taken = iter(homes.take(self.backend, _flat(parts)))
             self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts))
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
-        self._wait_for_last_call()
+        self._watch.wait(self.backend)
         began_s = time.perf_counter()
         done = executable.steps(self._live.handles, segment.feed, segment.start, segment.count)
         self._live.handles = done.state
@@ -221,24 +221,13 @@ class Trainer:
             self.set_pace(mode, None)
         return self._paces[mode][1]
 
-    def _wait_for_last_call(self) -> None:
-        """Wait for the call before the one that is about to start, and learn how long it took."""
-        if self._ran is None:
-            return
-        pace, steps, began_s, results = self._ran
-        self._ran = None
-        results = jax.tree.leaves(self.backend.get(results))
-        waits = not all(_is_ready(one) for one in results)
-        jax.block_until_ready(results)
-        pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
-
     def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
             return
-        self._ran = (pace, segment.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
+        self._watch.started(pace, segment.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
         if pace.is_measuring:
-            self._wait_for_last_call()
+            self._watch.wait(self.backend)
 
     def _check(self, mode: str, done: Steps, segment: Segment) -> None:
         if mode != "train":
@@ -251,11 +240,6 @@ class Trainer:
             "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the "
             "data"
         )
-
-
-def _is_ready(array: Any) -> bool:
-    """Say whether an array is computed; one that was fetched from a backend of another process is."""
-    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _flat(parts: tuple[Part, ...]) -> list[Any]:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
-from anytpu.program.program import REPLICATED, Layout, Tree, spec_of
+from anytpu.program.program import REPLICATED, ROWS, Layout, Tree, spec_of
 
 MOST_STEPS = 1024
 BUFFER_BYTES = 64 * 2**20
@@ -212,11 +212,19 @@ class BatchSource(Source):
         backend: where they go.
         batches: yields trees of arrays.
         capacity: the steps that one stack holds, of batches of so many bytes.
+        layout_of: from the specs of a batch to its tree of layouts; None splits the rows of every leaf over the cores.
     """
 
-    def __init__(self, backend: Backend, batches: Iterator[Tree], capacity: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        batches: Iterator[Tree],
+        capacity: Callable[[int], int],
+        layout_of: Callable[[Tree], Tree] | None = None,
+    ) -> None:
         self.backend = backend
         self.capacity = capacity
+        self.layout_of = layout_of or (lambda batch: jax.tree.map(lambda _: ROWS, batch))
         self._batches = batches
 
     def take(self, most: int) -> Group | None:
@@ -230,6 +238,14 @@ class BatchSource(Source):
         # Copies: whoever yields these may fill one buffer again and again.
         batches = itertools.chain([first], itertools.islice(self._batches, most - 1))
         return _BatchGroup(self, [jax.tree.map(np.array, batch) for batch in batches])
+
+    def put(self, stack: Tree) -> Tree:
+        """Bring a stack of batches to the device, the axis of each layout being behind that of the steps."""
+
+        def one(leaf: Any, layout: Layout) -> Any:
+            return self.backend.put(leaf, Layout(None if layout.axis is None else layout.axis + 1))
+
+        return jax.tree.map(one, stack, self.layout_of(stack))
 
 
 @final
@@ -248,7 +264,7 @@ class _BatchGroup(Group):
             for first in range(0, len(batches), loop.capacity):
                 part = batches[first : first + loop.capacity]
                 stacked = jax.tree.map(functools.partial(_stacked, loop.capacity), specs, *part)
-                yield Segment(specs, loop, self._source.backend.put(stacked, _STACK), 0, len(part))
+                yield Segment(specs, loop, self._source.put(stacked), 0, len(part))
 
 
 def power_of_two(number: int) -> int:

@@ -1,6 +1,6 @@
 import pytest
 
-from anytpu.train.pace import Pace
+from anytpu.engine.pace import Pace
 
 
 def test_a_fixed_pace_is_kept_up_to_a_boundary():

@@ -10,6 +10,13 @@ Rule: how many steps a call runs never changes what they compute, so this may fo
 from __future__ import annotations
 
 import dataclasses
+import time
+from typing import Any
+
+import jax
+
+from anytpu.engine.backend import Backend
+from anytpu.program.program import Tree
 
 _TARGET_S = 0.25
 _GROWTH = 8
@@ -53,3 +60,40 @@ class Pace:
         self.steps = max(self.steps, steps)
         step_s = max(duration_s / steps, 1e-7)
         self.step_s = step_s if is_exact or self.step_s == 0.0 else min(step_s, self.step_s)
+
+
+class Watch:
+    """Learns how long calls take, while the host goes on.
+
+    The host waits for call n - 1 before it starts call n + 1, never for the call that runs.
+    """
+
+    def __init__(self) -> None:
+        self._ran: tuple[Pace, int, float, Tree] | None = None
+
+    def started(self, pace: Pace, steps: int, began_s: float, results: Tree) -> None:
+        """Note a call that was just started.
+
+        Args:
+            pace: what learns from it.
+            steps: how many steps it runs.
+            began_s: when it began, by `time.perf_counter`.
+            results: handles of what it returned.
+        """
+        self._ran = pace, steps, began_s, results
+
+    def wait(self, backend: Backend) -> None:
+        """Wait for the call that was noted last, if it is not known yet how long it took."""
+        if self._ran is None:
+            return
+        pace, steps, began_s, results = self._ran
+        self._ran = None
+        arrays = jax.tree.leaves(backend.get(results))
+        waits = not all(_is_ready(one) for one in arrays)
+        jax.block_until_ready(arrays)
+        pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
+
+
+def _is_ready(array: Any) -> bool:
+    """Say whether an array is computed; one that was fetched from a backend of another process is."""
+    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
