@@ -32,6 +32,14 @@ class DataExhaustedError(DataError):
     """A dataset ended before the steps that were asked of it."""
 
 
+class RecordError(DataError):
+    """A record cannot be read, parsed or written: the message names the file, the record and the byte where it can."""
+
+
+class FileError(AnyTPUError, OSError):
+    """A file cannot be found, opened, read or written, on this machine or in a bucket."""
+
+
 class StrategyError(AnyTPUError, RuntimeError):
     """A strategy is used where it cannot be: after shutdown, mixed with another, outside its scope."""
 
