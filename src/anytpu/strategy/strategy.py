@@ -9,11 +9,13 @@ Rule: two strategies on the same system are the same to a model, so a notebook c
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any, final
 
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.opening import backend_of
+from anytpu.engine.opening import backend_of, open
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Program
 from anytpu.strategy import scopes
@@ -47,6 +49,8 @@ class TPUStrategy(Strategy):
         self._resolver = _checked(tpu_cluster_resolver)
         self._system = running_system(self._resolver.address)
         self._steps = CompiledSteps()
+        self._parts: dict[int, TPUStrategy] = {}
+        self._part_backend: Backend | None = None
         self.strict = strict
         self.compilations = 0
         """How many programs this strategy has compiled."""
@@ -73,12 +77,41 @@ class TPUStrategy(Strategy):
                 f"the TPU system of {self!r} was shut down. Make a new strategy with tpu.connect() and compile the "
                 "model again in its scope; the model keeps its weights"
             )
-        return backend_of(self._system)
+        return self._part_backend or backend_of(self._system)
 
     @property
     def num_replicas_in_sync(self) -> int:
         """The number of cores."""
-        return len(self._system.topology.cores)
+        return len(self._part_backend.cores if self._part_backend else self._system.topology.cores)
+
+    def part(self, cores: int) -> TPUStrategy:
+        """Return the strategy of the first cores of the same system; asked again, the same object.
+
+        Variables that were made in the scope of this strategy belong to its part too.
+
+        Args:
+            cores: how many, from 1 to `num_replicas_in_sync`.
+
+        Raises:
+            SettingError: the strategy has not so many.
+
+        Example:
+            >>> TPUStrategy(TPUClusterResolver("v2-8")).part(2).num_replicas_in_sync
+            2
+        """
+        count = self.num_replicas_in_sync
+        if not 1 <= cores <= count:
+            raise SettingError(f"a part of {self!r} has from 1 to {count} cores, not {cores}")
+        if cores == count:
+            return self
+        if cores not in self._parts:
+            address = dataclasses.replace(self._system.address, cores=cores, shape=None)
+            backend = open(address, self.backend.cores[:cores])
+            self._system.on_shutdown(backend.close)
+            made = copy.copy(self)
+            made._steps, made._parts, made._part_backend, made.compilations = CompiledSteps(), {}, backend, 0
+            self._parts[cores] = made
+        return self._parts[cores]
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which models, optimizers and metrics are made and compiled.
@@ -130,7 +163,9 @@ class TPUStrategy(Strategy):
     def __repr__(self) -> str:
         name = self._system.topology.name
         if not name.endswith(("core", "cores")):
-            name += f", {self.num_replicas_in_sync} {'virtual ' if self._resolver.is_virtual else ''}cores"
+            name += f", {len(self._system.topology.cores)} {'virtual ' if self._resolver.is_virtual else ''}cores"
+        if self._part_backend:
+            name = f"{self.num_replicas_in_sync} of {name}"
         return f"<TPUStrategy: {name}>"
 
 
