@@ -15,7 +15,7 @@ from anytpu.system.lifecycle import current_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 
 _NAME = re.compile(
-    r"(?:/job:\w+/replica:\d+/task:(?P<host>\d+))?/?(?:device:)?(?P<kind>TPU|GPU|CPU)(?::(?P<number>\d+))?",
+    r"(?:/job:\w+/replica:\d+/task:(?P<host>\d+))?/?(?:device:)?(?P<kind>TPU|GPU|CPU)(?:_REPLICATED_CORE)?(?::(?P<number>\d+))?",
     re.IGNORECASE | re.ASCII,
 )
 _CPU = Core(0, "cpu", virtual=False, device_id=0)

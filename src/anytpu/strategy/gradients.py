@@ -92,14 +92,27 @@ def value_and_grad(
         if local or replica is None or replica.axis is None:
             (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
         else:
-            differentiate = _on_mesh if is_on_mesh() else _over_lanes
-            (loss, (aux, updates)), gradients = differentiate(loss_of, values)
+            (loss, (aux, updates)), gradients = summed_value_and_grad(loss_of, values)
             gradients = [SummedGradient(gradient) for gradient in gradients]
         for variable, update in zip(written, updates, strict=True):
             variable.assign(update)
         return ((loss, aux) if has_aux else loss), gradients
 
     return call
+
+
+def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
+    """Return a loss of one replica and its gradients summed over the replicas, inside one of several.
+
+    Args:
+        loss_of: takes the list of arrays `values`, and returns the pair of the loss, a scalar, and a tree of other
+            arrays.
+        values: the arrays to differentiate by; the same on every replica.
+
+    Returns:
+        The pair that `loss_of` returned, and one gradient for each array.
+    """
+    return (_on_mesh if is_on_mesh() else _over_lanes)(loss_of, values)
 
 
 def _checked(variables: Any) -> list[Any]:

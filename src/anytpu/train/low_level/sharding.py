@@ -1,0 +1,242 @@
+"""`shard`, `batch_parallel`, `replicate` and `rewrite`: a function of arrays, run on the cores.
+
+Idea: the TPU's first interface. Each of the four lays its inputs over some cores, runs the function there as
+`strategy.run` does, and joins what the cores return; so a function is compiled once for its code and its shapes,
+whichever of them calls it.
+
+Rule: what comes back is a list, as it was of old: `tpu.rewrite(f, [x])[0]` is the value of an `f` that returns one. The
+arrays in it stay on the cores until somebody looks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.errors import SettingError
+from anytpu.program.program import ROWS
+from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.train.low_level.cores import cores_of, refuse_nested
+from anytpu.train.low_level.inputs import checked_axes, checked_inputs, checked_replicas, split_size
+
+
+def shard(
+    computation: Callable,
+    inputs: Sequence[Any] | None = None,
+    num_shards: int | None = None,
+    input_shard_axes: Sequence[int | None] | None = None,
+    outputs_from_all_shards: bool | Sequence[bool] = True,
+    output_shard_axes: Sequence[int] | None = None,
+) -> list[Any] | None:
+    """Run a function on every core, each on its part of the inputs.
+
+    Args:
+        computation: takes one shard of each input. It may use `cross_replica_sum`, `CrossShardOptimizer`, Keras models
+            and optimizers, and JAX's collectives over the axis "replica".
+        inputs: a list of arrays, or of trees of them; None means none.
+        num_shards: on how many cores, the first ones; None is all.
+        input_shard_axes: along which axis each input is split; None in the list gives every shard the whole input. None
+            splits each along axis 0.
+        outputs_from_all_shards: for each output, or for all: join what all shards return, or take what shard 0 does.
+        output_shard_axes: along which axis each output is joined; None joins along axis 0. Numbers are stacked.
+
+    Returns:
+        A list with one entry for each value that `computation` returns (one, unless it returns a list or tuple), or
+        None if it returns None.
+
+    Raises:
+        SettingError: an argument is not what is said here, or the shards do not divide an input.
+        StrategyError: called inside a function that runs on the cores already.
+        ReplicaError: `computation` returns what is not an array.
+
+    Example:
+        >>> initialize_tpu_system(TPUClusterResolver("virtual", cores=4)).name
+        '4 virtual cores'
+        >>> sums = lambda x: (x.mean(), cross_replica_sum(x.sum()))
+        >>> means, total = shard(sums, [np.arange(8.0)], outputs_from_all_shards=[True, False])
+        >>> means.tolist(), float(total)
+        ([0.5, 2.5, 4.5, 6.5], 28.0)
+    """
+    refuse_nested("shard")
+    listed = checked_inputs(inputs, "shard")
+    strategy = cores_of(num_shards)
+    axes = checked_axes(input_shard_axes, len(listed), "input_shard_axes", "inputs") or [0] * len(listed)
+    parts = [
+        _split(strategy, one, axis, f"inputs[{i}]") for i, (one, axis) in enumerate(zip(listed, axes, strict=True))
+    ]
+    outputs = _listed(strategy.run(computation, tuple(parts)))
+    if outputs is None:
+        return None
+    from_all = _for_each(outputs_from_all_shards, len(outputs), "outputs_from_all_shards")
+    out_axes = checked_axes(output_shard_axes, len(outputs), "output_shard_axes", "outputs") or [0] * len(outputs)
+    joined = [axis if is_all else None for axis, is_all in zip(out_axes, from_all, strict=True)]
+    return [_together(strategy, one, axis) for one, axis in zip(outputs, joined, strict=True)]
+
+
+def batch_parallel(
+    computation: Callable, inputs: Sequence[Any] | None = None, num_shards: int | None = None
+) -> list[Any] | None:
+    """Run a function on every core, each on its rows: `shard` with every input split, every output joined, on axis 0.
+
+    Args, Returns and Raises: those of `shard`.
+
+    Example:
+        >>> batch_parallel(lambda x: x * 2, [np.arange(4)], num_shards=2)[0].tolist()
+        [0, 2, 4, 6]
+    """
+    return shard(computation, inputs, num_shards)
+
+
+def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = None) -> list[Any]:
+    """Run a function on cores that are each given inputs of their own.
+
+    Args:
+        computation: takes one replica's inputs.
+        inputs: a list with one list of inputs for each replica, all of the same shapes; None runs it without inputs on
+            all cores.
+
+    Returns:
+        A list with what each replica returned: a list as `shard` returns it, or None.
+
+    Raises:
+        SettingError: the replicas' inputs are not alike, or there are more of them than cores.
+        StrategyError: called inside a function that runs on the cores already.
+        ReplicaError: `computation` returns what is not an array.
+
+    Example:
+        >>> [float(one[0]) for one in replicate(lambda x, y: x + y, [[1.0, 2.0], [3.0, 4.0]])]
+        [3.0, 7.0]
+    """
+    refuse_nested("replicate")
+    given = None if inputs is None else checked_replicas(inputs)
+    strategy = cores_of(None if given is None else len(given))
+    arguments = () if given is None else jax.tree.map(lambda *parts: _own(parts), *[tuple(one) for one in given])
+    outputs = _listed(strategy.run(computation, arguments))
+    if outputs is None:
+        return [None] * strategy.num_replicas_in_sync
+    return [_of_replica(outputs, index) for index in range(strategy.num_replicas_in_sync)]
+
+
+def rewrite(computation: Callable, inputs: Sequence[Any] | None = None) -> list[Any] | None:
+    """Run a function on one core of the TPU, compiled as a whole.
+
+    Args:
+        computation: takes the inputs.
+        inputs: a list of arrays, or of trees of them; None means none.
+
+    Returns:
+        As `shard`.
+
+    Raises:
+        SettingError: `inputs` is not such a list.
+        StrategyError: called inside a function that runs on the cores already.
+        ReplicaError: `computation` returns what is not an array.
+
+    Example:
+        >>> float(rewrite(lambda x: x**2, [3.0])[0])
+        9.0
+    """
+    refuse_nested("rewrite")
+    listed = checked_inputs(inputs, "rewrite")
+    return _listed(cores_of(1).run(computation, tuple(listed)))
+
+
+def _listed(outputs: Any) -> list[Any] | None:
+    """Return what a computation returned as a list with one entry for each value. A record is one value."""
+    if outputs is None:
+        return None
+    return list(outputs) if type(outputs) in (list, tuple) else [outputs]
+
+
+def _for_each(given: Any, count: int, name: str) -> list[bool]:
+    if isinstance(given, bool):
+        return [given] * count
+    if not isinstance(given, list | tuple) or len(given) != count:
+        raise SettingError(
+            f"{name} must be True, False, or a list with one of them for each of the {count} outputs, not {given!r}"
+        )
+    return [bool(one) for one in given]
+
+
+# Inputs.
+
+
+def _split(strategy: Any, tree: Any, axis: int | None, name: str) -> Any:
+    """Lay one input over the shards: parted along an axis, or whole on each for None."""
+    shards = strategy.num_replicas_in_sync
+    if axis is None:
+        return tree
+
+    def one(path: Any, leaf: Any) -> Any:
+        at = split_size(leaf, axis, shards, name + jax.tree_util.keystr(path))
+        if shards == 1 or is_per_replica(leaf):
+            return leaf
+        stacked = _stacked(leaf, at, shards)
+        spec = jax.ShapeDtypeStruct(stacked.shape, jax.dtypes.canonicalize_dtype(stacked.dtype))
+        return PerReplica.of_handle(strategy.backend, strategy.backend.put(stacked, ROWS), spec)
+
+    return jax.tree_util.tree_map_with_path(one, tree, is_leaf=is_per_replica)
+
+
+def _stacked(leaf: Any, axis: int, shards: int) -> Any:
+    """Return an array with its shards along a new axis in front; of the host's arrays, a copy."""
+    if isinstance(leaf, jax.Array):
+        return _shards_in_front(leaf, axis, shards)
+    return np.array(_moved(np.asarray(leaf), axis, shards, np))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _shards_in_front(leaf: Any, axis: int, shards: int) -> Any:
+    return _moved(leaf, axis, shards, jnp)
+
+
+def _moved(leaf: Any, axis: int, shards: int, library: Any) -> Any:
+    shape = leaf.shape
+    parted = leaf.reshape(*shape[:axis], shards, shape[axis] // shards, *shape[axis + 1 :])
+    return library.moveaxis(parted, axis, 0)
+
+
+def _own(parts: tuple[Any, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else PerReplica(list(parts))
+
+
+# Outputs.
+
+
+def _together(strategy: Any, tree: Any, axis: int | None) -> Any:
+    """Make one array of each shard's: joined along an axis, or shard 0's for None."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, PerReplica):
+            return leaf if axis is None or np.ndim(leaf) else leaf.reshape(1)
+        array = strategy.backend.get(leaf.handle_on(strategy.backend))
+        return _joined_there(array, axis) if isinstance(array, jax.Array) else _joined(array, axis, np)
+
+    return jax.tree.map(one, tree, is_leaf=is_per_replica)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _joined_there(stacked: Any, axis: int | None) -> Any:
+    return _joined(stacked, axis, jnp)
+
+
+def _joined(stacked: Any, axis: int | None, library: Any) -> Any:
+    if axis is None:
+        return stacked[0]
+    if stacked.ndim == 1:
+        return stacked
+    at = axis % (stacked.ndim - 1)
+    moved = library.moveaxis(stacked, 0, at)
+    shape = moved.shape
+    return moved.reshape(*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
+
+
+def _of_replica(outputs: list[Any], index: int) -> list[Any]:
+    return jax.tree.map(
+        lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, outputs, is_leaf=is_per_replica
+    )
