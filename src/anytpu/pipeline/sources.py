@@ -1,8 +1,8 @@
 """Records, and what they are read from: many files as one list, or as one stream.
 
-Idea: a loader wants a list: its length, and record number i, from any thread or process. A `RecordSource` is one over any
-number of files. Where that cannot be, in compressed files, a `RecordStream` gives the records in order, and nothing
-else.
+Idea: a loader wants a list: its length, and record number i, from any thread or process. A `RecordSource` is one over
+any number of files. Where that cannot be, in compressed files, a `RecordStream` gives the records in order, and
+nothing else.
 
 Rule: a record knows where it came from, so that whoever finds a fault in it can name the file, the record and the byte.
 """
@@ -114,7 +114,7 @@ class RecordStream:
 
     @property
     def skipped(self) -> tuple[Fault, ...]:
-        """What `on_error="skip"` has left out so far; a fault in a file's structure stands for the rest of that file."""
+        """What `on_error="skip"` has left out so far; a fault in a file's structure stands for all after it."""
         return tuple(itertools.chain.from_iterable(shard.faults for shard in self.shards))
 
     def __repr__(self) -> str:

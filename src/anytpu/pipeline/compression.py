@@ -1,0 +1,113 @@
+"""Compressed files: gzip and zlib, read and written in pieces.
+
+Idea: what a file holds is read as far as it is asked for, so that a small file that unpacks to a huge one, or says that
+it does, takes no more memory than one record.
+
+Rule: of the compressed form, only what makes it unreadable is reported here: `CompressionError`, for whoever knows the
+record to add where it was.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+
+from anytpu.errors import SettingError
+from anytpu.pipeline.storage import Readable, Writable
+from anytpu.units import MIB
+
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+_PIECE_BYTES = MIB // 4
+
+
+class CompressionError(Exception):
+    """What is read is not compressed in the way that was said, or it is damaged."""
+
+
+def compression_of(name: str | None) -> str | None:
+    """Return "gzip", "zlib" or None of what a user wrote; "GZIP", "ZLIB" and "" are what TensorFlow calls them.
+
+    Raises:
+        SettingError: there is no such compression.
+    """
+    if name is None or name == "":
+        return None
+    if not isinstance(name, str) or name.lower() not in _WINDOW_BITS:
+        raise SettingError(f'compression must be None, "gzip" or "zlib", not {name!r}')
+    return name.lower()
+
+
+class Inflated(io.RawIOBase):
+    """What a compressed stream holds, as a stream.
+
+    Args:
+        stream: the compressed bytes.
+        compression: "gzip", also of several members one after another, or "zlib".
+    """
+
+    def __init__(self, stream: Readable, compression: str):
+        self._stream, self._compression = stream, compression
+        self._state = _new_state(compression)
+        self._input = b""
+        self._has_begun = False
+
+    def readable(self) -> bool:
+        """Tell that this can be read."""
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Fill the buffer as far as one step of decompression goes, and return how far: 0 at the end.
+
+        Raises:
+            CompressionError: the stream is damaged or ends too early.
+        """
+        piece = b""
+        while not piece and self._has_input():
+            piece = self._inflate(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def _has_input(self) -> bool:
+        self._input = self._input or self._stream.read(_PIECE_BYTES)
+        if self._state.eof:
+            self._begin_next_member()
+        if not self._input and self._has_begun and not self._state.eof:
+            raise CompressionError(f"the {self._compression} stream ends before its end mark")
+        return bool(self._input)
+
+    def _begin_next_member(self) -> None:
+        # gzip files may be padded with zero bytes after a member.
+        while self._input and not (rest := self._input.lstrip(b"\0")):
+            self._input = self._stream.read(_PIECE_BYTES)
+        self._input = rest if self._input else b""
+        if self._input:
+            self._state = _new_state(self._compression)
+
+    def _inflate(self, length_bytes: int) -> bytes:
+        self._has_begun = True
+        try:
+            piece = self._state.decompress(self._input, length_bytes)
+        except zlib.error as error:
+            raise CompressionError(f"this is not {self._compression}, or it is damaged: {error}") from error
+        self._input = self._state.unused_data if self._state.eof else self._state.unconsumed_tail
+        return piece
+
+
+def _new_state(compression: str) -> zlib._Decompress:
+    return zlib.decompressobj(_WINDOW_BITS[compression])
+
+
+class Deflated:
+    """A stream that compresses what is written to it into another; `finish` ends it."""
+
+    def __init__(self, stream: Writable, compression: str):
+        self._stream = stream
+        self._state = zlib.compressobj(wbits=_WINDOW_BITS[compression])
+
+    def write(self, content: bytes) -> None:
+        """Compress these bytes."""
+        self._stream.write(self._state.compress(content))
+
+    def finish(self) -> None:
+        """Write what is left, and the end mark."""
+        self._stream.write(self._state.flush())

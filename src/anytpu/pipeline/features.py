@@ -1,0 +1,183 @@
+"""What a feature of an example should be: its type, and how many values it has.
+
+Idea: an example holds lists of bytes, float32 or int64, without shapes. A specification says what each should be, and
+takes a list to an array of that, or says why it cannot.
+
+Rule: nothing is cut, stretched or converted on the quiet: a list of another kind, another length or out of the type's
+range is an error.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from anytpu.errors import RecordError, SettingError
+
+_STRING_TYPES = (bytes, str, "bytes", "string", "str")
+KIND_NAMES = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "integers"}
+
+
+class FeatureSpec(abc.ABC):
+    """What a feature should be.
+
+    Attributes:
+        dtype: the values' type: `bytes`, or a NumPy type of integers, bools or floats.
+    """
+
+    dtype: Any
+
+    @property
+    def kind(self) -> str:
+        """The list of an example that holds such values: "bytes_list", "float_list" or "int64_list"."""
+        return _kind(self.dtype)
+
+    @abc.abstractmethod
+    def missing(self, name: str) -> Any:
+        """Return what stands for a feature that an example lacks.
+
+        Raises:
+            RecordError: nothing does.
+        """
+
+    @abc.abstractmethod
+    def value(self, name: str, values: Any) -> Any:
+        """Return the feature, of the values in its list.
+
+        Raises:
+            RecordError: they do not fit.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLenFeature(FeatureSpec):
+    """A feature with one shape.
+
+    Attributes:
+        shape: of the array; `()` for one value. Values fill it in C order.
+        dtype: `bytes`, or a NumPy type of integers, bools or floats.
+        default_value: what stands for a feature that is missing: one value for all, or an array of the shape. None: a
+            missing feature is an error.
+
+    Example:
+        >>> FixedLenFeature((2, 2), "float32").value("box", [0.0, 1.0, 2.0, 3.0]).tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise SettingError(f"shape must be whole numbers from 0 up, such as () or (28, 28), not {self.shape!r}")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
+
+    def missing(self, name: str) -> Any:
+        """Return the default."""
+        if self.default_value is None:
+            raise RecordError(f"feature {name!r} is missing; give it a default_value if it may be")
+        if self.dtype is bytes and not self.shape:
+            return self.default_value
+        return np.broadcast_to(np.asarray(self.default_value, _array_dtype(self.dtype)), self.shape).copy()
+
+    def value(self, name: str, values: Any) -> Any:
+        """Return one value, or an array of the shape."""
+        count = math.prod(self.shape)
+        if len(values) != count:
+            raise RecordError(
+                f"feature {name!r} must have {_values(count)}, as its shape {self.shape} says, not {len(values)}"
+            )
+        if self.dtype is bytes and not self.shape:
+            return values[0]
+        return _array(name, values, self.dtype).reshape(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class VarLenFeature(FeatureSpec):
+    """A feature of any number of values, padded to one length if that is given. A missing one has none.
+
+    Attributes:
+        dtype: `bytes`, or a NumPy type of integers, bools or floats.
+        length: how many values the array has; more in a record are an error. None: as many as there are, so that
+            records of different lengths cannot be in one batch.
+        padding: what stands after the last value; None is 0, or b"".
+
+    Example:
+        >>> VarLenFeature("int64", length=4).value("words", [5, 6]).tolist()
+        [5, 6, 0, 0]
+    """
+
+    dtype: Any
+    length: int | None = None
+    padding: Any = None
+
+    def __post_init__(self) -> None:
+        if self.length is not None and (not isinstance(self.length, int) or self.length < 0):
+            raise SettingError(f"length must be a whole number from 0 up, or None, not {self.length!r}")
+        object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
+
+    def missing(self, name: str) -> np.ndarray:
+        """Return no values, padded."""
+        return self.value(name, ())
+
+    def value(self, name: str, values: Any) -> np.ndarray:
+        """Return the values, padded."""
+        array = _array(name, values, self.dtype)
+        if self.length is None:
+            return array
+        if len(array) > self.length:
+            raise RecordError(f"feature {name!r} must have {_values(self.length)} at most, not {len(array)}")
+        empty = b"" if self.dtype is bytes else 0
+        padded = np.full(self.length, empty if self.padding is None else self.padding, array.dtype)
+        padded[: len(array)] = array
+        return padded
+
+
+def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
+    if dtype is bytes:
+        array = np.empty(len(values), object)
+        array[:] = list(values)
+        return array
+    stored = np.array(values, np.float32 if dtype.kind == "f" else np.int64)
+    if stored.dtype == dtype:
+        return stored
+    array = stored.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(array, stored):
+        wrong = stored[array != stored][0]
+        raise RecordError(f"feature {name!r} has the value {wrong}, which {dtype} cannot hold")
+    return array
+
+
+def _checked_dtype(dtype: Any) -> Any:
+    if dtype in _STRING_TYPES:
+        return bytes
+    try:
+        checked = np.dtype(dtype)
+    except TypeError:
+        checked = np.dtype(object)
+    if checked.kind == "S":
+        return bytes
+    if checked.kind not in "iubf":
+        raise SettingError(f'dtype must be bytes, or a type of numbers such as "int64" or "float32", not {dtype!r}')
+    return checked
+
+
+def _array_dtype(dtype: Any) -> Any:
+    return object if dtype is bytes else dtype
+
+
+def _kind(dtype: Any) -> str:
+    if dtype is bytes:
+        return "bytes_list"
+    return "float_list" if dtype.kind == "f" else "int64_list"
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count} values"
