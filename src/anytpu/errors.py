@@ -16,6 +16,10 @@ class SettingError(AnyTPUError, ValueError):
     """An argument, an environment variable or a setting has a value that cannot be used."""
 
 
+class SettingTypeError(SettingError, TypeError):
+    """An argument has a type that cannot be used: a `TypeError` too, as it was of old."""
+
+
 class TPUNotFoundError(AnyTPUError, ValueError):
     """No TPU, or no accelerator of the kind that was asked for, was found: a `ValueError`, as it was of old."""
 
@@ -26,6 +30,10 @@ class UnknownTPUError(AnyTPUError, ValueError):
 
 class DataError(AnyTPUError, ValueError):
     """The training data cannot be used: its shapes, its types or its length."""
+
+
+class IndivisibleError(DataError, AssertionError):
+    """A strict strategy was given rows that its cores do not divide: an `AssertionError` too, as it was of old."""
 
 
 class DataExhaustedError(DataError):
@@ -52,6 +60,10 @@ class NaNLossError(AnyTPUError, ArithmeticError):
     """The loss became NaN or infinite, and `on_nan="raise"` was asked for."""
 
 
+class EstimatorError(AnyTPUError, ValueError):
+    """What a model_fn or an input_fn of a TPUEstimator returns, or makes, cannot be used."""
+
+
 class ProgramError(AnyTPUError, ValueError):
     """A Program cannot be made, written, read or lowered."""
 
@@ -62,3 +74,7 @@ class BackendError(AnyTPUError, RuntimeError):
 
 class HandleError(BackendError, TypeError):
     """A handle of a backend is used as if it were an array. Only `backend.get` opens one."""
+
+
+class PortError(AnyTPUError, ValueError):
+    """A program cannot be ported: it cannot be read, is no Python, or has a backup already."""
