@@ -70,6 +70,15 @@ class CrossShardOptimizer:
             check_groups(group_assignment)
         self._groups = group_assignment
 
+    @property
+    def opt(self) -> Any:
+        """The optimizer inside."""
+        return self._opt
+
+    def loss_scale(self) -> float:
+        """Return what a shard's loss is multiplied by before it is differentiated, so that the sum is the reduction."""
+        return self._scale(current_replica()) or 1.0
+
     def init(self, params: Any) -> Any:
         """Return the state of the optax optimizer inside for a tree of parameters."""
         return self._optax("init").init(params)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from anytpu import _keras
 from anytpu.errors import SettingError, SettingTypeError
@@ -144,7 +145,7 @@ def _listed(inputs: Any, name: str) -> list[Any]:
 def _check_turns(n: Any) -> None:
     is_array = isinstance(n, jax.Array) or hasattr(n, "dtype")
     is_whole = jnp.issubdtype(n.dtype, jnp.integer) and n.shape == () if is_array else isinstance(n, numbers.Integral)
-    if not is_whole or isinstance(n, bool) or (not isinstance(n, jax.core.Tracer) and n < 0):
+    if not is_whole or isinstance(n, bool) or (not isinstance(n, Tracer) and n < 0):
         raise SettingError(f"n must be a whole number from 0 up, or an integer scalar, not {n!r}")
 
 

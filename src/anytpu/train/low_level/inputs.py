@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax.core import Tracer
 
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
@@ -125,7 +126,7 @@ def _checked_tree(tree: Any, name: str, function: str) -> Any:
 
 def _checked_leaf(leaf: Any, name: str, function: str) -> Any:
     if isinstance(leaf, PerReplica | jax.Array):
-        if isinstance(leaf, jax.core.Tracer):
+        if isinstance(leaf, Tracer):
             raise SettingError(
                 f"{name} is being traced by JAX, and tpu.{function} compiles by itself: call it outside of jax.jit, "
                 "jax.grad and jax.vmap"
