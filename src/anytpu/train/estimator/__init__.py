@@ -1,0 +1,1 @@
+"""`TPUEstimator`: a model function, trained, evaluated and asked for predictions on all cores."""

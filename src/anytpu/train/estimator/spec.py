@@ -1,0 +1,158 @@
+"""`TPUEstimatorSpec`: what a model_fn returns.
+
+Rule: tensors that leave the cores (for `eval_metrics` and `host_call`) keep their axis of rows; the functions beside
+them run on the host, on the rows of all cores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from anytpu.errors import EstimatorError
+from anytpu.train.estimator.modes import ModeKeys
+
+HostPair = tuple[Callable, Any]
+"""A function for the host, and the list or dictionary of tensors that are its arguments."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TPUEstimatorSpec:
+    """What a model_fn returns for one mode.
+
+    Attributes:
+        mode: one of `tpu.ModeKeys`.
+        predictions: a dictionary of tensors, `(rows, ...)` each; for mode PREDICT.
+        loss: the mean loss of the shard, a scalar; for TRAIN and EVAL.
+        train_op: what `optimizer.minimize(loss)` returned; for TRAIN.
+        eval_metrics: the pair (metric_fn, tensors); for EVAL. metric_fn is called on the host, once an evaluation, with
+            the rows of all its steps, and returns a dictionary of Keras metrics or of values.
+        export_outputs: has no effect: a prediction's outputs are its `predictions`.
+        scaffold_fn: has no effect.
+        host_call: the pair (function, tensors); called on the host for the steps of training.
+        training_hooks: hooks for `train`; evaluation_hooks and prediction_hooks likewise.
+        evaluation_hooks: see `training_hooks`.
+        prediction_hooks: see `training_hooks`.
+
+    Raises:
+        EstimatorError: what the mode needs is missing or of another form.
+    """
+
+    mode: str
+    predictions: dict[str, Any] | None = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metrics: HostPair | None = None
+    export_outputs: Any = None
+    scaffold_fn: Any = None
+    host_call: HostPair | None = None
+    training_hooks: tuple[Any, ...] | list[Any] | None = None
+    evaluation_hooks: tuple[Any, ...] | list[Any] | None = None
+    prediction_hooks: tuple[Any, ...] | list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("eval_metrics", "host_call"):
+            pair = getattr(self, name)
+            if pair is not None:
+                _check_pair(name, pair)
+        if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise EstimatorError(f"mode must be one of tpu.ModeKeys ('train', 'eval', 'infer'), not {self.mode!r}")
+        if self.mode != ModeKeys.PREDICT:
+            _check_loss(self.mode, self.loss)
+        if self.mode == ModeKeys.TRAIN and self.train_op is None:
+            raise EstimatorError(
+                "Missing train_op: for mode 'train' a model_fn returns "
+                "TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))"
+            )
+        if self.mode == ModeKeys.PREDICT and (not isinstance(self.predictions, dict) or not self.predictions):
+            raise EstimatorError(
+                f"TPUEstimatorSpec.predictions must be dict of Tensors, not {self.predictions!r}: for mode 'infer' a "
+                'model_fn returns TPUEstimatorSpec(mode, predictions={"probabilities": probabilities})'
+            )
+
+
+def rows_first(name: str, tensors: Any) -> None:
+    """Check that each tensor that leaves the cores has an axis of rows.
+
+    Args:
+        name: the field of the spec.
+        tensors: its list or dictionary of tensors.
+
+    Raises:
+        EstimatorError: one is a scalar.
+    """
+    items = tensors.items() if isinstance(tensors, dict) else enumerate(tensors)
+    for key, tensor in items:
+        if jnp.ndim(tensor) == 0:
+            raise EstimatorError(
+                "All tensors outfed from TPU should preserve batch size dimension, but got scalar "
+                f"{key!r} in TPUEstimatorSpec.{name}: give it one, for example keras.ops.reshape(loss, [1])"
+            )
+
+
+def called(name: str, pair: HostPair, tensors: Any) -> Any:
+    """Call the function of a pair on the host.
+
+    Args:
+        name: the field of the spec, for the error.
+        pair: the function, and the tensors of one core, whose form says how it is called.
+        tensors: the arrays to call it with, of the same form.
+
+    Raises:
+        EstimatorError: the names of the tensors are not those of the function's arguments.
+    """
+    function = pair[0]
+    if not isinstance(tensors, dict):
+        return function(*tensors)
+    try:
+        inspect.signature(function).bind(**tensors)
+    except TypeError as error:
+        raise EstimatorError(
+            f"the tensors of TPUEstimatorSpec.{name} are named {sorted(tensors)}, and {_name(function)} takes "
+            f"{inspect.signature(function)}: the names of the dictionary must be those of its arguments"
+        ) from error
+    return function(**tensors)
+
+
+def _check_pair(name: str, pair: Any) -> None:
+    shape = f"TPUEstimatorSpec(mode, {name}=(function, [tensor, ...]))"
+    if not isinstance(pair, tuple | list):
+        raise EstimatorError(f"{name} should be tuple or list, not {pair!r}: {shape}")
+    if len(pair) != 2:
+        raise EstimatorError(f"{name} should have two elements, not {len(pair)}: {shape}")
+    function, tensors = pair
+    if not callable(function):
+        raise EstimatorError(f"{name}[0] should be callable, not {function!r}: {shape}")
+    if not isinstance(tensors, tuple | list | dict):
+        raise EstimatorError(f"{name}[1] should be tuple or list, or dict, not {type(tensors).__name__}: {shape}")
+    if not isinstance(tensors, dict):
+        _check_count(name, function, len(tensors))
+
+
+def _check_count(name: str, function: Callable, count: int) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return
+    takes = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    if takes != count:
+        raise EstimatorError(
+            f"In TPUEstimatorSpec.{name}, length of tensors {count} does not match method args of the function, which "
+            f"takes {takes}: {_name(function)}{inspect.signature(function)}"
+        )
+
+
+def _check_loss(mode: str, loss: Any) -> None:
+    if loss is None:
+        raise EstimatorError(f"Missing loss: for mode {mode!r} a model_fn returns TPUEstimatorSpec(mode, loss=loss, ...)")
+    if jnp.shape(loss) not in ((), (1,)):
+        raise EstimatorError(
+            f"Loss must be scalar, and it has the shape {jnp.shape(loss)}: take keras.ops.mean(losses)"
+        )
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,185 @@
+"""The steps of one replica: of training, of evaluation, of prediction.
+
+Idea: a step calls the model_fn with the replica's rows and returns what the host wants of it. It is what the strategy
+compiles, alone or in a loop.
+
+Rule: before a step is compiled it is called once abstractly (`make`), to make the model's and the optimizer's
+variables. The spec of that call says which hooks and host functions there are.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from anytpu.errors import EstimatorError
+from anytpu.program.program import REPLICA_AXIS, Tree
+from anytpu.strategy import scopes
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.gradients import SummedGradient
+from anytpu.strategy.replicas import Replica, ReplicaScope, inside
+from anytpu.train.estimator import optimization
+from anytpu.train.estimator.model import Model
+from anytpu.train.estimator.spec import TPUEstimatorSpec, rows_first
+from anytpu.train.estimator.variable_store import ModelCall, VariableStore
+
+
+class ModelStep(abc.ABC):
+    """One step of a model_fn in one mode.
+
+    Args:
+        model: the model_fn for this mode.
+        store: its variables.
+
+    Attributes:
+        spec: what the model_fn returned when it was first called: its functions and hooks; the tensors in it are
+            traced and of no use. None before.
+    """
+
+    def __init__(self, model: Model, store: VariableStore) -> None:
+        self.model, self.store = model, store
+        self.spec: TPUEstimatorSpec | None = None
+
+    def __call__(self, batch: tuple[Tree, Tree]) -> Tree:
+        """Run one replica's step on (features, labels)."""
+        with self.store.call(makes=False) as call:
+            return self._run(call, *batch)
+
+    def make(self, strategy: Any, batch: tuple[Tree, Tree]) -> Tree:
+        """Make the variables, by calling the model_fn abstractly.
+
+        Args:
+            strategy: where the step will run.
+            batch: specs of the batches of all replicas, `(replicas, rows, ...)` each.
+
+        Returns:
+            Specs of the outputs, `(replicas, ...)` each.
+        """
+        replicas = strategy.num_replicas_in_sync
+        scopes.install()
+        scope = ReplicaScope([], makes_variables=True)
+        token = CURRENT.set(strategy)
+        try:
+            with scope, inside(Replica(replicas)):
+                over = jax.vmap(self._make_one, axis_name=REPLICA_AXIS, axis_size=replicas)
+                outputs = jax.eval_shape(over, batch)
+        finally:
+            CURRENT.reset(token)
+        self.store.settle(scope.seen)
+        return outputs
+
+    def _make_one(self, batch: tuple[Tree, Tree]) -> Tree:
+        with self.store.call(makes=True) as call:
+            return self._make(call, *batch)
+
+    def _spec(self, call: ModelCall, features: Tree, labels: Tree) -> TPUEstimatorSpec:
+        """Call the model_fn; the caller is in the scope of the call."""
+        spec = self.model.spec(features, labels)
+        if spec.mode != self.model.mode:
+            raise EstimatorError(
+                f"model_fn was called for mode {self.model.mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
+                "pass on the mode that it was given"
+            )
+        if self.spec is None:
+            self.spec = spec
+        return spec
+
+    @abc.abstractmethod
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        """Run the step."""
+
+    def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        """Call the model_fn so that it makes its variables."""
+        return self._run(call, features, labels)
+
+
+@final
+class TrainStep(ModelStep):
+    """A step of training. Its outputs are the replica's loss and the tensors of the host_call."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        specs: list[TPUEstimatorSpec] = []
+
+        def loss_fn() -> tuple[Any, Tree]:
+            with call.scope():
+                spec = self._spec(call, features, labels)
+                train_op = optimization.checked_train_op(spec.train_op, self.model.params["use_tpu"])
+                specs.append(spec)
+                loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
+                return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+
+        variables = self._variables(call, None)
+        outputs, gradients = optimization.differentiated(loss_fn, variables)
+        wanted = {id(variable) for variable in self._variables(call, specs[-1])}
+        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if id(v) in wanted]
+        self._apply(call, specs[-1], [g for g, _ in pairs], [v for _, v in pairs])
+        return outputs
+
+    def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            spec = self._spec(call, features, labels)
+            optimization.checked_train_op(spec.train_op, self.model.params["use_tpu"])
+            outputs = {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+        variables = self._variables(call, spec)
+        if not variables:
+            raise EstimatorError(
+                "No variables to optimize: model_fn makes no trainable variable, and none is in the var_list of "
+                "optimizer.minimize"
+            )
+        zeros = [SummedGradient(jnp.zeros(variable.shape, variable.dtype)) for variable in variables]
+        self._apply(call, spec, zeros, variables)
+        self.store.is_trained = True
+        return outputs
+
+    def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
+        """Return what is trained: of a spec, the var_list of its wish; else all that could be."""
+        chosen = None if spec is None else spec.train_op.variables
+        return self.store.trainable() if chosen is None else [call.original(variable) for variable in chosen]
+
+    def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> None:
+        with call.scope():
+            optimization.apply(spec.train_op, gradients, variables)
+            self.store.global_step.assign_add(1)
+
+
+@final
+class EvalStep(ModelStep):
+    """A step of evaluation. Its outputs are the replica's loss and the tensors of the eval_metrics."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            spec = self._spec(call, features, labels)
+            return {"loss": _scalar(spec.loss), "eval_metrics": _tensors("eval_metrics", spec.eval_metrics)}
+
+
+@final
+class PredictStep(ModelStep):
+    """A step of prediction. Its outputs are the predictions."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            predictions = self._spec(call, features, None).predictions
+            assert predictions is not None
+            rows_first("predictions", predictions)
+            return {name: _array(tensor) for name, tensor in predictions.items()}
+
+
+def _tensors(name: str, pair: Any) -> Tree:
+    if pair is None:
+        return None
+    rows_first(name, pair[1])
+    if isinstance(pair[1], dict):
+        return {key: _array(tensor) for key, tensor in pair[1].items()}
+    return [_array(tensor) for tensor in pair[1]]
+
+
+def _array(tensor: Any) -> jax.Array:
+    return jnp.asarray(tensor.value if isinstance(tensor, keras.Variable) else tensor)
+
+
+def _scalar(loss: Any) -> jax.Array:
+    return _array(loss).reshape(())

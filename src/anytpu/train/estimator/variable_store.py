@@ -1,0 +1,234 @@
+"""`VariableStore`: the variables that a model_fn makes, made once and met again by name.
+
+Idea: a model_fn makes its layers each time it is called, and it is called for each mode and each time that JAX traces
+it. The first call makes the variables; in every later one a new variable of a known name stands for the one that was
+made first. Names count from the beginning in each call (`dense/kernel`, `dense_1/kernel`), so they depend on the order
+in which layers are made and on nothing else, and are the names in a checkpoint.
+
+Rule: a name keeps its shape and dtype. What training has not made cannot be trained elsewhere: a new trainable variable
+in another mode is an error that names the layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from anytpu import _keras
+from anytpu.errors import EstimatorError
+from anytpu.strategy.current import CURRENT
+
+GLOBAL_STEP = "global_step"
+"""The name of the variable that counts the steps of training."""
+
+_CALL: contextvars.ContextVar[ModelCall | None] = contextvars.ContextVar("model_call", default=None)
+
+
+class VariableStore:
+    """The variables of one estimator.
+
+    Attributes:
+        global_step: counts the steps of training.
+    """
+
+    def __init__(self) -> None:
+        _install()
+        self.global_step = keras.Variable(
+            0, dtype="int32", trainable=False, name=GLOBAL_STEP, aggregation="only_first_replica"
+        )
+        self._variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
+        self._loaded: dict[str, np.ndarray] = {}
+        self.is_trained = False
+        """True once a call for training has made all variables of the model."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> Any:
+        return self._variables[name]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the variables, in the order in which they were made."""
+        return list(self._variables)
+
+    def trainable(self) -> list[Any]:
+        """Return the trainable variables, in the order in which they were made."""
+        return [variable for variable in self._variables.values() if variable.trainable]
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return a copy of each value."""
+        return {name: np.array(variable.value) for name, variable in self._variables.items()}
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Give variables these values: those that there are now, the others when they are made.
+
+        Raises:
+            EstimatorError: a value has another shape than the variable of its name.
+        """
+        self._loaded = dict(values)
+        self._give(self._variables)
+
+    @contextlib.contextmanager
+    def call(self, *, makes: bool) -> Iterator[ModelCall]:
+        """Call a model_fn.
+
+        Args:
+            makes: variables of new names are made; otherwise they are an error.
+        """
+        one = ModelCall(self, makes)
+        token = _CALL.set(one)
+        try:
+            with _keras.fresh_names():
+                yield one
+        finally:
+            _CALL.reset(token)
+
+    def settle(self, seen: Iterable[Any]) -> None:
+        """Take in the variables that a call used without having made them, and give new ones their loaded values."""
+        known = {id(variable) for variable in self._variables.values()}
+        for variable in seen:
+            if id(variable) not in known:
+                self._variables[_free_name(variable.path, self._variables)] = variable
+        self._give(self._variables)
+
+    def add(self, name: str, variable: Any) -> None:
+        """Take in a variable that a call makes."""
+        self._variables[name] = variable
+
+    def _give(self, names: Iterable[str]) -> None:
+        for name in [name for name in names if name in self._loaded]:
+            value, variable = self._loaded.pop(name), self._variables[name]
+            if tuple(value.shape) != tuple(variable.shape):
+                raise EstimatorError(
+                    f"the checkpoint holds {name!r} with the shape {tuple(value.shape)}, and model_fn makes it with "
+                    f"{tuple(variable.shape)}: train a changed model in another model_dir"
+                )
+            variable.assign(value)
+
+
+class ModelCall:
+    """One call of a model_fn, and the variables that it makes."""
+
+    def __init__(self, store: VariableStore, makes: bool) -> None:
+        self._store, self._makes = store, makes
+        self._counts: dict[str, int] = {}
+        self._stands_for: dict[int, tuple[Any, Any]] = {}
+
+    def scope(self) -> _StandIns:
+        """Return the stateless scope in which new variables stand for those of the store."""
+        return _StandIns(self.original)
+
+    def original(self, variable: Any) -> Any:
+        """Return the variable of the store that one stands for; any other as it is."""
+        found = self._stands_for.get(id(variable))
+        return variable if found is None else found[1]
+
+    def made(self, variable: Any) -> None:
+        """Take in a variable that was just made."""
+        count = self._counts[variable.path] = self._counts.get(variable.path, 0) + 1
+        name = variable.path if count == 1 else f"{variable.path}#{count}"
+        if name not in self._store:
+            self._check_may_make(name, variable)
+            self._store.add(name, variable)
+            return
+        known = self._store[name]
+        if (known.shape, known.dtype) != (variable.shape, variable.dtype):
+            raise EstimatorError(
+                f"model_fn makes {_layer(name)} of another form than before: its {variable.name!r} was "
+                f"{_form(known)} and is {_form(variable)} now. A model_fn must make the same layers in the same order "
+                "in every mode; give a layer that only one mode has a name of its own"
+            )
+        self._stands_for[id(variable)] = (variable, known)
+        _keras.forget_uninitialized(variable)
+
+    def _check_may_make(self, name: str, variable: Any) -> None:
+        if self._makes and not (self._store.is_trained and variable.trainable):
+            return
+        raise EstimatorError(
+            f"model_fn makes {_layer(name)}, which it did not make when it was called before: a variable {name!r} of "
+            f"the form {_form(variable)}. A model_fn must make the same layers in the same order in every mode; what "
+            "one mode makes depends on mode and params only"
+        )
+
+
+class _StandIns(keras.StatelessScope):
+    """Reads and writes the variables of a store in the place of those that stand for them."""
+
+    def __init__(self, original: Callable[[Any], Any]) -> None:
+        super().__init__(collect_losses=True)
+        self._original = original
+        self._outer = _keras.stateless_scope()
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the value in the scope around this one."""
+        original = self._original(variable)
+        value = self._outer.get_current_value(original)  # pyright: ignore[reportOptionalMemberAccess]
+        # What stands for another has no value of its own to fall back on.
+        return original.value if value is None and original is not variable else value
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Write in the scope around this one."""
+        self._outer.add_update((self._original(update[0]), update[1]))  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@functools.cache
+def _install() -> None:
+    _keras.wrap(_keras.variable_class(), "__init__", _telling, by="estimator")
+
+
+def _telling(init: Callable) -> Callable:
+    signature = inspect.signature(init)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        call = _CALL.get()
+        if call is None:
+            init(self, *args, **kwargs)
+            return
+        bound = signature.bind(self, *args, **kwargs)
+        if not callable(bound.arguments["initializer"]) and not isinstance(bound.arguments["initializer"], str):
+            bound.arguments.update(_deferred(bound.arguments["initializer"], bound.arguments.get("dtype")))
+        # In the scope of nobody: the variables of an estimator may go from one system to another.
+        token = CURRENT.set(None)
+        try:
+            init(*bound.args, **bound.kwargs)
+        finally:
+            CURRENT.reset(token)
+        call.made(self)
+
+    return __init__
+
+
+def _deferred(value: Any, dtype: Any) -> dict[str, Any]:
+    """Turn an initial value into an initializer, which is all that Keras takes while it traces."""
+    with jax.ensure_compile_time_eval():
+        array = np.asarray(keras.ops.convert_to_tensor(value, dtype=dtype))
+
+    def initializer(shape: Any, dtype: Any = None) -> Any:
+        return keras.ops.convert_to_tensor(array, dtype=dtype)
+
+    return {"initializer": initializer, "shape": array.shape, "dtype": dtype or array.dtype.name}
+
+
+def _free_name(path: str, taken: Mapping[str, Any]) -> str:
+    count, name = 1, path
+    while name in taken:
+        count += 1
+        name = f"{path}#{count}"
+    return name
+
+
+def _layer(name: str) -> str:
+    return f"the layer {name.rpartition('/')[0]!r}" if "/" in name else f"the variable {name!r}"
+
+
+def _form(variable: Any) -> str:
+    return f"{variable.dtype}{list(variable.shape)}"
