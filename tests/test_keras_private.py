@@ -56,6 +56,8 @@ NAMES = [
     ("keras.src.utils", "is_default", "whether a callback wants every step"),
     ("keras.src.layers.layer", "Layer._flatten_layers", "whether a model is built"),
     ("keras.src.layers.rnn.lstm", "LSTM.inner_loop", "it knows what a skipped step puts out"),
+    ("keras.src.models.functional", "Functional", "which models Keras can clone"),
+    ("keras.src.trainers.data_adapters.data_adapter", "DataAdapter", "a data set of ours in place of Keras's"),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 
@@ -105,6 +107,25 @@ def test_a_variable_holds_its_array_in_one_attribute():
     _keras.attach(variable, array)
     assert _keras.value_of(variable) is array
     assert np.array(variable.value).tolist() == [1, 1]
+
+
+def test_a_compiled_model_keeps_what_it_was_compiled_with():
+    loss, model = keras.losses.MeanSquaredError(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss, metrics=["mae"])
+    settings = _keras.compiled_with(model)
+    assert settings["loss"] is loss
+    assert settings["metrics"] == ["mae"]
+    assert settings["steps_per_execution"] == 1
+    with _keras.uncompiled(model):
+        assert keras.models.clone_model(model).compiled is False
+    assert model.compiled is True
+
+
+def test_an_optimizer_keeps_the_variables_that_it_was_built_for():
+    variables = [keras.Variable(np.zeros(2, "float32"))]
+    for optimizer in (keras.optimizers.Adam(), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
+        optimizer.build(variables)
+        assert [id(one) for one in _keras.optimized_variables(optimizer)] == [id(variables[0])]
 
 
 def test_rows_are_drawn_as_keras_draws_them():

@@ -10,22 +10,37 @@ imported inside the functions, so that importing anytpu stays light.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _WRAPPED = "_anytpu_wrapped"
 
 
-def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replace `owner.name` by `make(original)`, once; a second call does nothing."""
+def wrap(owner: Any, name: str, make: Callable[[Callable], Callable], by: str = "") -> None:
+    """Replace `owner.name` by `make(original)`, once; a second call does nothing, unless it comes from somebody else.
+
+    Args:
+        owner: the class or module.
+        name: the name in it.
+        make: makes the wrapper.
+        by: who wraps, where more than one does.
+    """
     original = getattr(owner, name)
-    if _WRAPPED in vars(original):
+    before = vars(original).get(_WRAPPED, frozenset())
+    if by in before:
         return
     wrapper = functools.wraps(original)(make(original))
-    setattr(wrapper, _WRAPPED, True)
+    setattr(wrapper, _WRAPPED, before | {by})
     setattr(owner, name, wrapper)
+
+
+def add_method(owner: Any, name: str, function: Callable) -> None:
+    """Give a class a method of a name that it does not have."""
+    if not hasattr(owner, name):
+        setattr(owner, name, function)
 
 
 def is_wrapped(function: Any) -> bool:
@@ -83,6 +98,28 @@ def stateless_scope() -> Any | None:
     return scopes.get_stateless_scope()
 
 
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Let the names that Keras gives to layers and variables count from the beginning in a block, as in a new process."""
+    from keras.src.backend.common import global_state
+    from keras.src.utils import naming
+
+    before = global_state.get_global_attribute("object_name_uids")
+    naming.reset_uids()
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("object_name_uids", before)
+
+
+def forget_uninitialized(variable: Any) -> None:
+    """Leave a variable that was made while Keras traces without a value of its own."""
+    from keras.src.backend.common import global_state
+
+    waiting = global_state.get_global_attribute("uninitialized_variables") or []
+    waiting[:] = [one for one in waiting if one is not variable]
+
+
 def row_arrays(adapter: Any) -> Any | None:
     """Return the arrays of an `ArrayDataAdapter` as NumPy arrays, cast as Keras casts; None for other adapters.
 
@@ -133,6 +170,64 @@ def is_one_shot(adapter: Any) -> bool:
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
     return isinstance(adapter, GeneratorDataAdapter)
+
+
+def data_adapter_class() -> Any:
+    """Return the class of which Keras takes an object in place of data: it yields the batches of each pass."""
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    return DataAdapter
+
+
+# Copies of models.
+
+
+def is_graph(model: Any) -> bool:
+    """Say whether a model is a graph of layers that Keras can clone: Sequential, or functional."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    return isinstance(model, keras.Sequential | Functional)
+
+
+@contextlib.contextmanager
+def uncompiled(model: Any) -> Iterator[None]:
+    """Let a model pass for one that is not compiled: Keras's clone is compiled too, with all of it copied by JSON."""
+    before = vars(model)["compiled"]
+    vars(model)["compiled"] = False
+    try:
+        yield
+    finally:
+        vars(model)["compiled"] = before
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Return a model and all layers in it, however deep."""
+    return model._flatten_layers()
+
+
+def compiled_with(model: Any) -> dict[str, Any]:
+    """Return the arguments of a model's `compile`, as they were passed."""
+    return model._compile_config.config
+
+
+def optimized_variables(optimizer: Any) -> list[Any]:
+    """Return the variables that a built optimizer was built for."""
+    return optimizer._trainable_variables
+
+
+def data_adapters_module() -> Any:
+    """Return the module in which Keras looks up `get_data_adapter`, which chooses the adapter of x by its type."""
+    from keras.src.trainers import data_adapters
+
+    return data_adapters
+
+
+def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
+    """Return the weight of each row of y, as Keras's own adapters weigh classes."""
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+
+    return class_weight_to_sample_weights(y, class_weight)
 
 
 # The LSTM of the CPU's own kernels.

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.errors import DataError, SettingError
+from anytpu.errors import DataError, IndivisibleError, SettingError
 
 _BATCH_METHODS = {
     "train": ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -101,7 +101,7 @@ def check_strict(strategy: Any, rows: int | None) -> None:
         return
     lower, upper = rows // cores * cores, (rows // cores + 1) * cores
     nearest = f"{lower} or {upper}" if lower else str(upper)
-    raise DataError(
+    raise IndivisibleError(
         f"a batch of {rows} rows is not divisible by the number of TPU cores in use ({rows} vs {cores}): pass a "
         f"batch_size of {nearest} and a number of examples that it divides, or a strategy without strict=True, which "
         "computes any size exactly"

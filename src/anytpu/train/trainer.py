@@ -11,6 +11,7 @@ Rule: a step is compiled once for full batches and once more for a last partial 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections import OrderedDict
@@ -24,7 +25,7 @@ from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Se
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.engine.pace import Pace, Watch
 from anytpu.errors import NaNLossError
-from anytpu.program.program import Tree
+from anytpu.program.program import Program, Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
@@ -33,6 +34,7 @@ from anytpu.train.keras_program import Part, keras_program, parts_of
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _MOST_EXECUTABLES = 16
+_LOG = logging.getLogger("anytpu")
 
 
 @dataclasses.dataclass
@@ -189,11 +191,19 @@ class Trainer:
         key = (mode, tree, shapes, segment.loop, held)
         if key not in self._executables:
             program = keras_program(self.model, mode, segment.batch, parts)
+            began_s = time.perf_counter()
             self._executables[key] = self.strategy.compile(program, segment.loop)
+            self._log_compilation(program, time.perf_counter() - began_s)
             if len(self._executables) > _MOST_EXECUTABLES:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
         return self._executables[key]
+
+    def _log_compilation(self, program: Program, duration_s: float) -> None:
+        count = self.strategy.num_replicas_in_sync
+        cores = "1 core" if count == 1 else f"{count} cores"
+        shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(program.batch))
+        _LOG.info("compiled %s for %s and batches of %s: %.2f s", program.name, cores, shapes, duration_s)
 
     def _output_capacity(self, parts: tuple[Part, ...], batch: Tree, capacity: int) -> int:
         """Return the capacity at which the predictions of a call still fit the buffer."""

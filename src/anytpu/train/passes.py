@@ -1,0 +1,47 @@
+"""Batches that a function makes anew for each pass, as Keras takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from anytpu import _keras
+
+_DataAdapter: Any = _keras.data_adapter_class()
+
+
+class Passes(_DataAdapter):
+    """A data set that starts again for each pass.
+
+    Args:
+        start: returns the batches of one pass, as tuples `(x, y)` or `(x, y, sample_weight)`.
+        num_batches: how many batches a pass has, None when that is not known.
+        batch_size: the rows of a batch, None when that is not known.
+    """
+
+    num_batches: int | None = None
+    batch_size: int | None = None
+    has_partial_batch = False
+    partial_batch_size: int | None = None
+
+    def __init__(self, start: Callable[[], Iterable[Any]], num_batches: int | None = None) -> None:
+        self._start = start
+        self.num_batches = num_batches
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Start a pass; its arrays are NumPy's or JAX's."""
+        return iter(self._start())
+
+    get_numpy_iterator = get_jax_iterator
+
+
+def passes_of(make: Callable[[], Iterable[Any]]) -> Passes:
+    """Return a data set whose passes are what `make()` returns each time, such as a generator."""
+    return Passes(lambda: (keras.tree.map_structure(_array, batch) for batch in make()))
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if leaf is None or isinstance(leaf, np.ndarray) else np.asarray(leaf)
