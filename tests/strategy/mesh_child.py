@@ -13,6 +13,7 @@ import keras
 
 import anytpu as tpu
 from anytpu.system.cores import Address
+from strategy.loop_checks import LOOP_CHECKS
 from strategy.replica_checks import CHECKS
 
 keras.config.set_floatx("float64")
@@ -21,7 +22,7 @@ SYSTEMS = {"local": Address("local", 8), "virtual": Address("virtual", 3)}
 failures = {}
 for kind, address in SYSTEMS.items():
     strategy = tpu.TPUStrategy(tpu.TPUClusterResolver.from_address(address))
-    for name, check in CHECKS.items():
+    for name, check in {**CHECKS, **LOOP_CHECKS}.items():
         try:
             check(strategy)
         except Exception:

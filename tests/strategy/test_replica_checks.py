@@ -1,4 +1,4 @@
-"""The checks of `replica_checks.py` on every kind of backend."""
+"""The checks of `replica_checks.py` and `loop_checks.py` on every kind of backend."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 import anytpu as tpu
+from strategy.loop_checks import LOOP_CHECKS
 from strategy.replica_checks import CHECKS
+
+ALL = {**CHECKS, **LOOP_CHECKS}
 
 SYSTEMS = [("virtual", 1), ("virtual", 3), ("virtual", 8), ("twin", 2)]
 
 
 @pytest.mark.parametrize(("kind", "cores"), SYSTEMS, ids=lambda value: str(value))
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.filterwarnings("ignore:.* those of a replica that got some of its rows only are approximate")
+@pytest.mark.parametrize("check", ALL.values(), ids=ALL)
 def test_check(check, kind, cores):
     check(tpu.connect(kind, cores=cores))
 
@@ -42,7 +46,7 @@ def mesh_failures() -> dict[str, str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["local", "virtual"])
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", ALL)
 def test_check_in_float64_on_a_mesh_and_on_virtual_cores(check, kind, mesh_failures):
     failure = mesh_failures.get(f"{kind}/{check}")
     assert failure is None, failure

@@ -30,12 +30,14 @@ class Loop:
         guard: the name of the output to watch. Once it is not finite the state is frozen, and the call reports the
             first such step. None watches nothing and costs nothing.
         examples: the number of rows of the data set on the device, for feed "rows".
+        keeps_every: keep the outputs of all steps, which takes `capacity` times the memory of one; else the last ones.
     """
 
     capacity: int
     feed: Literal["rows", "batches"]
     guard: str | None = None
     examples: int | None = None
+    keeps_every: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Steps:
     Attributes:
         state: handles of the state after the last step.
         last: handles of the outputs of the last step that ran.
-        every: handles of the outputs of all steps, `(capacity, ...)` each; rows past the count are unspecified.
+        every: handles of the outputs of all steps, `(capacity, ...)` each, rows past the count being unspecified; None
+            where the loop does not keep them.
         count: how many steps ran.
         bad_step: handle of the first step whose guarded output was not finite, counted from 0 in this call, or -1; None
             without a guard.

@@ -53,11 +53,13 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
             new_state, last = replay(state, pick(feed, start + i, batch))
             bad = _first_bad(bad, i, last, loop.guard)
             state = jax.tree.map(lambda old, new: _kept(old, new, bad), state, new_state)
-            every = jax.tree.map(lambda all_, one: lax.dynamic_update_index_in_dim(all_, one, i, 0), every, last)
+            if loop.keeps_every:
+                every = jax.tree.map(lambda all_, one: lax.dynamic_update_index_in_dim(all_, one, i, 0), every, last)
             return state, last, every, bad
 
         last = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), outputs)
-        every = jax.tree.map(lambda s: jnp.zeros((loop.capacity, *s.shape), s.dtype), outputs)
+        kept = outputs if loop.keeps_every else None
+        every = jax.tree.map(lambda s: jnp.zeros((loop.capacity, *s.shape), s.dtype), kept)
         bad = None if loop.guard is None else jnp.int32(-1)
         return lax.fori_loop(0, count, body, (state, last, every, bad))
 

@@ -8,21 +8,29 @@ _env.require_keras_on_jax()
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.connection import connect, get_strategy
 from anytpu.strategy.default import DefaultStrategy
+from anytpu.strategy.distributed import InputContext
 from anytpu.strategy.gradients import SummedGradient, value_and_grad
-from anytpu.strategy.losses import compute_average_loss
+from anytpu.strategy.losses import compute_average_loss, scale_regularization_loss
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.reduction import ReduceOp
+from anytpu.strategy.replica_context import ReplicaContext, get_replica_context
+from anytpu.strategy.rows import row_mask
 from anytpu.strategy.strategy import TPUStrategy
 
 __all__ = [
     "DefaultStrategy",
+    "InputContext",
     "PerReplica",
     "ReduceOp",
+    "ReplicaContext",
     "Strategy",
     "SummedGradient",
     "TPUStrategy",
     "compute_average_loss",
     "connect",
+    "get_replica_context",
     "get_strategy",
+    "row_mask",
+    "scale_regularization_loss",
     "value_and_grad",
 ]

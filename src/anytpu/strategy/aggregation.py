@@ -16,9 +16,11 @@ import jax.numpy as jnp
 
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
+from anytpu.strategy.replicas import Shard
 
-Merge = Callable[[Any, Any], Any]
-"""`merge(old, new) -> value`: from the value before the step and this replica's new one, the same on every replica."""
+Merge = Callable[[Any, Any, Shard | None], Any]
+"""`merge(old, new, shard) -> value`: from the value before the step and this replica's new one, the same on every
+replica; `shard` is the replica's part of a batch that does not fill all of them."""
 
 _BATCH_STATISTICS = frozenset({"moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev"})
 """The names of the variables of `keras.layers.BatchNormalization` that follow the batches."""
@@ -42,7 +44,9 @@ def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None
         return None
     if variable.aggregation == "only_first_replica":
         return _first
-    if variable.aggregation == "mean" or variable.name in _BATCH_STATISTICS:
+    if follows_batches(variable):
+        return _mean_over_rows
+    if variable.aggregation == "mean":
         _check_has_mean(variable)
         return _mean
     raise ReplicaError(
@@ -53,19 +57,32 @@ def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None
     )
 
 
-def _sum(_: Any, new: Any) -> Any:
+def follows_batches(variable: Any) -> bool:
+    """Say whether a variable is a statistic of BatchNorm."""
+    return variable.name in _BATCH_STATISTICS
+
+
+def _sum(_: Any, new: Any, __: Any) -> Any:
     return jax.lax.psum(new, REPLICA_AXIS)
 
 
-def _sum_of_changes(old: Any, new: Any) -> Any:
+def _sum_of_changes(old: Any, new: Any, _: Any) -> Any:
     return old + jax.lax.psum(new - old, REPLICA_AXIS)
 
 
-def _mean(_: Any, new: Any) -> Any:
+def _mean(_: Any, new: Any, __: Any) -> Any:
     return jax.lax.pmean(new, REPLICA_AXIS)
 
 
-def _first(_: Any, new: Any) -> Any:
+def _mean_over_rows(_: Any, new: Any, shard: Shard | None) -> Any:
+    """Return the mean weighted by real rows, so that a replica that got none counts for nothing."""
+    if shard is None:
+        return jax.lax.pmean(new, REPLICA_AXIS)
+    rows = shard.rows.astype(new.dtype)
+    return jax.lax.psum(new * rows, REPLICA_AXIS) / jax.lax.psum(rows, REPLICA_AXIS)
+
+
+def _first(_: Any, new: Any, __: Any) -> Any:
     mine = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, new, jnp.zeros_like(new))
     return jax.lax.psum(mine, REPLICA_AXIS).astype(new.dtype)
 

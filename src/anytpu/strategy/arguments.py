@@ -19,6 +19,7 @@ import numpy as np
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS, Layout
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.replicas import Shard
 
 _BY_VALUE = (bool, str, bytes, type(None))
 _NUMBERS = (int, float, complex)
@@ -60,13 +61,17 @@ class Fixed:
 class Form:
     """Everything about the arguments of a run but the values that travel.
 
+    Where the batch does not fill all replicas, the real rows of each replica travel too, behind the leaves.
+
     Attributes:
         tree: the structure of `(args, kwargs)`, a `PerReplica` being a leaf.
         leaves: each leaf, in order.
+        room: the rows of each replica with pads, where some are pads; else None.
     """
 
     tree: Any
     leaves: tuple[Travels | Fixed, ...]
+    room: int | None = None
 
     def rebuilt(self, arrays: list[Any]) -> tuple[tuple, dict]:
         """Return `(args, kwargs)` with these arrays in the place of the leaves that travel."""
@@ -75,11 +80,27 @@ class Form:
 
     def specs(self) -> list[jax.ShapeDtypeStruct]:
         """Return the spec of each array that travels."""
-        return [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in self.leaves if type(one) is Travels]
+        return [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in self._travellers()]
 
     def layouts(self) -> list[Layout]:
         """Return the layout of each array that travels."""
-        return [ROWS if one.is_split else REPLICATED for one in self.leaves if type(one) is Travels]
+        return [ROWS if one.is_split else REPLICATED for one in self._travellers()]
+
+    def shard(self, arrays: list[Any]) -> Shard | None:
+        """Return one replica's part of a batch that does not fill all replicas, from what travelled to it."""
+        return None if self.room is None else Shard(arrays[-1], self.room)
+
+    def longer(self) -> Form:
+        """Return the form of a batch that has one more row a replica."""
+        assert self.room is not None
+        return Form(self.tree, tuple(_longer(leaf, self.room) for leaf in self.leaves), self.room + 1)
+
+    def _travellers(self) -> list[Travels]:
+        leaves = [one for one in self.leaves if type(one) is Travels]
+        if self.room is None:
+            return leaves
+        replicas = next(one.shape[0] for one in leaves if one.is_split)
+        return [*leaves, Travels((replicas,), np.dtype("int32"), True)]
 
 
 def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
@@ -91,11 +112,13 @@ def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
         replicas: how many parts a `PerReplica` must have.
 
     Returns:
-        The form, and the leaves that travel: arrays, Python numbers and `PerReplica`.
+        The form, and what travels: arrays, Python numbers and `PerReplica`, the last one being the real rows of each
+        replica where some are pads.
 
     Raises:
         SettingError: `args` is not a tuple or `kwargs` not a dict, or a leaf is a Keras variable or holds strings.
-        ReplicaError: a `PerReplica` has another number of parts, or parts of different shapes.
+        ReplicaError: a `PerReplica` has another number of parts, or parts of different shapes; or two of them have
+            different real rows.
     """
     if not isinstance(args, tuple | list):
         raise SettingError(
@@ -109,7 +132,31 @@ def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
     leaves = tuple([_leaf(value, arrays) for value in values])
     for index, leaf in enumerate(leaves):
         _check(leaf, replicas, tree, index)
-    return Form(tree, leaves), arrays
+    uneven = [value for value in values if isinstance(value, PerReplica) and value.rows is not None]
+    if not uneven:
+        return Form(tree, leaves), arrays
+    rows, room = _rows_of(uneven)
+    return Form(tree, leaves, room), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
+
+
+def _rows_of(uneven: list[PerReplica]) -> tuple[tuple[int, ...], int]:
+    """Return the real rows of each replica, and the rows with pads, of values of one batch."""
+    found = dict.fromkeys((one.rows, one.spec().shape[1]) for one in uneven)
+    if len(found) > 1:
+        listed = " and ".join(str(list(rows or ())) for rows, _ in found)
+        raise ReplicaError(
+            f"two batches that do not fill all replicas are passed together, with {listed} rows on the replicas: pass "
+            "the parts of one batch, as one next(iterator) returns them"
+        )
+    ((rows, room),) = found
+    assert rows is not None
+    return rows, room
+
+
+def _longer(leaf: Travels | Fixed, room: int) -> Travels | Fixed:
+    if isinstance(leaf, Fixed) or not leaf.is_split or leaf.shape[1:2] != (room,):
+        return leaf
+    return dataclasses.replace(leaf, shape=(leaf.shape[0], room + 1, *leaf.shape[2:]))
 
 
 def _leaf(value: Any, arrays: list[Any]) -> Travels | Fixed:

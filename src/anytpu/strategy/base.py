@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anytpu.strategy import reduction
+from anytpu.strategy.distributed import DistributedDataset, InputContext, ValueContext
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import refuse_inside
 
@@ -27,6 +28,78 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
         """Run a function once on each replica."""
+
+    @abc.abstractmethod
+    def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
+        """Run a function once on each replica for each of so many batches."""
+
+    def distribute_dataset(self, dataset: Any) -> Any:
+        """Return a data set whose batches come split over the replicas.
+
+        Args:
+            dataset: yields batches of the GLOBAL size: arrays, or tuples and dictionaries of them.
+
+        Returns:
+            An iterable of trees of `PerReplica`. Where the rows do not fill the replicas, the first ones get theirs
+            first, and `compute_average_loss` and metrics leave the pads of the others out.
+
+        Raises:
+            DataError: what was passed yields no batches; (on iterating) a leaf of a batch has no rows.
+
+        Example:
+            >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
+            >>> next(iter(strategy.distribute_dataset([np.arange(6)])))
+            PerReplica:{
+              0: [0 1 2],
+              1: [3 4 5]
+            }
+        """
+        return DistributedDataset(self, dataset, is_per_replica=False)
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+        """Return a data set whose batches are those of each replica, from a function that makes the data set.
+
+        Args:
+            dataset_fn: takes an `InputContext` and returns a data set that yields batches of the PER-REPLICA size; it
+                is called once, for this host. A step takes one batch for each replica.
+
+        Example:
+            >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
+            >>> made = strategy.distribute_datasets_from_function(lambda context: [np.zeros(3), np.ones(3)])
+            >>> next(iter(made))
+            PerReplica:{
+              0: [0. 0. 0.],
+              1: [1. 1. 1.]
+            }
+        """
+        made = dataset_fn(InputContext(num_replicas_in_sync=self.num_replicas_in_sync))
+        return DistributedDataset(self, made, is_per_replica=True)
+
+    def experimental_distribute_dataset(self, dataset: Any) -> Any:
+        """Do what `distribute_dataset` does; this was its name at first."""
+        return self.distribute_dataset(dataset)
+
+    def experimental_distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+        """Do what `distribute_datasets_from_function` does; this was its name at first."""
+        return self.distribute_datasets_from_function(dataset_fn)
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable) -> Any:
+        """Return a `PerReplica` of what a function makes for each replica; a plain value when there is one.
+
+        Args:
+            value_fn: takes a `ValueContext` and returns an array or a number.
+
+        Example:
+            >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
+            >>> strategy.experimental_distribute_values_from_function(lambda it: it.replica_id_in_sync_group)
+            PerReplica:{
+              0: 0,
+              1: 1
+            }
+        """
+        replicas = self.num_replicas_in_sync
+        made = [value_fn(ValueContext(replica, replicas)) for replica in range(replicas)]
+        return made[0] if replicas == 1 else PerReplica(made)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Make one value of one value for each replica.

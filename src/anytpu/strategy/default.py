@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from anytpu.strategy.base import Strategy
+from anytpu.strategy.distributed import InputContext
 from anytpu.strategy.replicas import Replica, inside, refuse_inside
 
 
@@ -28,6 +29,24 @@ class DefaultStrategy(Strategy):
         refuse_inside("run", "call the function itself")
         with inside(Replica(1, axis=None)):
             return fn(*args, **(kwargs or {}))
+
+    def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
+        """Call the function on one batch after the other; it is not compiled."""
+        outputs = None
+        for _ in range(steps):
+            if state is None:
+                outputs = self.run(fn, (next(iterator),))
+            else:
+                state, outputs = self.run(fn, (state, next(iterator)))
+        return outputs if state is None else (state, outputs)
+
+    def distribute_dataset(self, dataset: Any) -> Any:
+        """Return the data set itself."""
+        return dataset
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+        """Return the data set that the function makes."""
+        return dataset_fn(InputContext())
 
     def __repr__(self) -> str:
         return "<DefaultStrategy: one replica, on the default device of JAX>"

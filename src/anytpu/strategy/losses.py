@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.replicas import current_replica
+from anytpu.strategy.rows import mask_of
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None) -> Any:
@@ -16,7 +17,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     Args:
         per_example_loss: losses of this replica's rows, `(rows, ...)`.
         sample_weight: a weight for each row, `(rows,)`, or for each loss, or None.
-        global_batch_size: the rows of the global batch; None takes this replica's rows times the replicas.
+        global_batch_size: the rows of the global batch; None takes the real rows of all replicas.
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
@@ -44,6 +45,36 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     if sample_weight is not None:
         weights = jnp.asarray(sample_weight, losses.dtype)
         losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
-    rows = losses.shape[0] * replica.replicas if global_batch_size is None else global_batch_size
+    mask = mask_of(losses)
+    if mask is not None:
+        losses = jnp.where(mask.reshape(mask.shape + (1,) * (losses.ndim - 1)), losses, 0)
+    rows: Any = global_batch_size
+    if rows is None:
+        rows = losses.shape[0] * replica.replicas if mask is None else replica.sum(jnp.sum(mask))
     # An empty batch has a loss of zero, not of 0 / 0.
     return jnp.sum(losses) / jnp.maximum(rows, 1)
+
+
+def scale_regularization_loss(regularization_loss: Any) -> Any:
+    """Return this replica's share of a loss that is the same on every replica: its sum over the number of replicas.
+
+    Args:
+        regularization_loss: a number, an array or a list of them, such as `model.losses`.
+
+    Raises:
+        StrategyError: called outside a function that `strategy.run` runs.
+
+    Example:
+        >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=8))
+        >>> shares = strategy.run(lambda: scale_regularization_loss([1.0, 3.0]))
+        >>> float(strategy.reduce("SUM", shares))
+        4.0
+    """
+    replica = current_replica()
+    if replica is None:
+        raise StrategyError(
+            "scale_regularization_loss is for one replica's share: call it inside a function that you pass to "
+            "strategy.run. Outside, take the sum of the losses"
+        )
+    listed = regularization_loss if isinstance(regularization_loss, list | tuple) else [regularization_loss]
+    return sum((jnp.sum(jnp.asarray(one)) for one in listed), start=jnp.zeros(())) / replica.replicas

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NoReturn, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from anytpu.engine.backend import Backend
 from anytpu.errors import ReplicaError, SettingError
@@ -40,33 +42,76 @@ class PerReplica:
             )
         self._values: tuple[Any, ...] | None = tuple(values)
         self._replicas = len(self._values)
+        self._rows: tuple[int, ...] | None = None
+        self._stack: Any = None
         self._backend: Backend | None = None
         self._handle: Any = None
         self._spec: jax.ShapeDtypeStruct | None = None
 
     @classmethod
-    def of_handle(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
-        """Return the `PerReplica` of a stacked array, `(replicas, ...)`; it is fetched when it is looked at."""
+    def of_stack(cls, stack: np.ndarray, rows: tuple[int, ...] | None = None) -> PerReplica:
+        """Return the `PerReplica` of a stacked array, `(replicas, rows, ...)`.
+
+        Args:
+            stack: the values, one after the other.
+            rows: how many rows of each value are real, the rest being pads; None when all are.
+        """
         made = cls.__new__(cls)
-        made._values, made._replicas = None, spec.shape[0]
+        made._values, made._replicas, made._rows = None, len(stack), rows
+        made._backend, made._handle, made._spec, made._stack = None, None, None, stack
+        return made
+
+    @classmethod
+    def of_handle(
+        cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct, rows: tuple[int, ...] | None = None
+    ) -> PerReplica:
+        """Return the `PerReplica` of a stacked array on a backend; it is fetched when it is looked at.
+
+        Args:
+            backend: where it lies.
+            handle: its handle.
+            spec: of the stack, `(replicas, ...)`.
+            rows: how many rows of each value are real; None when all are.
+        """
+        made = cls.__new__(cls)
+        made._values, made._replicas, made._rows, made._stack = None, spec.shape[0], rows, None
         made._backend, made._handle, made._spec = backend, handle, spec
         return made
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values, in the order of the replicas."""
+        """The values, in the order of the replicas, without pads."""
         if self._values is None:
-            self._values = tuple(self.stacked())
+            stack = self.padded()
+            rows = self._rows or (None,) * self._replicas
+            self._values = tuple(one[:real] if real is not None else one for one, real in zip(stack, rows, strict=True))
         return self._values
 
+    @property
+    def rows(self) -> tuple[int, ...] | None:
+        """How many rows of each value are real where the stacked array has pads; None where it has none."""
+        return self._rows
+
+    def padded(self) -> Any:
+        """Return the values as one NumPy array, `(replicas, ...)`, with the pads of a batch that is not full.
+
+        Raises:
+            ReplicaError: they are of different shapes, and nobody padded them.
+        """
+        if self._backend is not None:
+            return np.asarray(self._backend.get(self._handle))
+        return self.stacked() if self._stack is None else self._stack
+
     def stacked(self) -> Any:
-        """Return the values as one NumPy array, `(replicas, ...)`.
+        """Return the values as one array, `(replicas, ...)`: of NumPy, or of JAX while JAX traces them.
 
         Raises:
             ReplicaError: they are of different shapes.
         """
-        if self._backend is not None:
-            return np.asarray(self._backend.get(self._handle))
+        if self._rows is None and (self._backend is not None or self._stack is not None):
+            return self.padded()
+        if any(is_traced(value) for value in self.values):
+            return jnp.stack(self.values)
         try:
             return np.stack([np.asarray(value) for value in self.values])
         except ValueError:
@@ -74,12 +119,16 @@ class PerReplica:
             raise
 
     def spec(self) -> jax.ShapeDtypeStruct:
-        """Return the spec of the stacked array.
+        """Return the spec of the stacked array, with pads.
 
         Raises:
             ReplicaError: the values are of different shapes.
         """
         if self._spec is not None:
+            return self._spec
+        if self._stack is not None:
+            dtype = jax.dtypes.canonicalize_dtype(self._stack.dtype)
+            self._spec = jax.ShapeDtypeStruct(self._stack.shape, dtype)
             return self._spec
         _check_shapes(self.values)
         types = {getattr(value, "dtype", None) or np.result_type(value) for value in self.values}
@@ -130,15 +179,37 @@ def _check_shapes(values: tuple[Any, ...]) -> None:
         )
 
 
+def is_traced(value: Any) -> bool:
+    """Say whether a value is one that JAX traces, and so has no numbers yet."""
+    return isinstance(value, Tracer)
+
+
 def is_per_replica(leaf: Any) -> bool:
     """Say whether a leaf of a tree is a `PerReplica`."""
     return isinstance(leaf, PerReplica)
 
 
-def of_handles(backend: Backend, stacked: Any, specs: Any) -> Any:
-    """Return a tree of handles of stacked arrays as a tree of `PerReplica`; of plain values for one replica."""
+def of_handles(
+    backend: Backend, stacked: Any, specs: Any, rows: tuple[int, ...] | None = None, has_rows: Any = None
+) -> Any:
+    """Return a tree of handles of stacked arrays as a tree of `PerReplica`; of plain values for one replica.
+
+    Args:
+        backend: where they lie.
+        stacked: the handles.
+        specs: of the stacks, `(replicas, ...)`.
+        rows: how many rows of each replica's batch were real; None when all were.
+        has_rows: a tree of bools: which values have an axis of rows in front, that is to lose its pads.
+    """
     if len(backend.cores) == 1:
         arrays = backend.get(stacked)
         are_jax = all(isinstance(array, jax.Array) for array in jax.tree.leaves(arrays))
         return _only(arrays) if are_jax else jax.tree.map(lambda array: array[0], arrays)
-    return jax.tree.map(lambda handle, spec: PerReplica.of_handle(backend, handle, spec), stacked, specs)
+    if rows is None:
+        return jax.tree.map(lambda handle, spec: PerReplica.of_handle(backend, handle, spec), stacked, specs)
+    return jax.tree.map(
+        lambda handle, spec, has: PerReplica.of_handle(backend, handle, spec, rows if has else None),
+        stacked,
+        specs,
+        has_rows,
+    )

@@ -6,10 +6,11 @@ import enum
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.per_replica import PerReplica, is_per_replica, is_traced
 
 
 class ReduceOp(enum.Enum):
@@ -44,11 +45,11 @@ def gather(value: Any, axis: int) -> Any:
 
 def _reduce_one(op: ReduceOp, leaf: Any, axis: int | None) -> Any:
     if axis is None:
-        stacked = leaf.stacked() if isinstance(leaf, PerReplica) else np.asarray(leaf)[None]
+        stacked = leaf.stacked() if isinstance(leaf, PerReplica) else _array(leaf)[None]
         return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
     parts = _parts(leaf, axis, "reduce")
     # Replicas may have different numbers of rows: the mean is over all of them.
-    total = np.stack([part.sum(axis, dtype=_sum_dtype(part)) for part in parts]).sum(0, dtype=_sum_dtype(parts[0]))
+    total = sum(part.sum(axis, dtype=_sum_dtype(part)) for part in parts)
     return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
 
 
@@ -61,11 +62,11 @@ def _gather_one(leaf: Any, axis: int) -> Any:
             f"the values of this PerReplica have shapes {', '.join(str(part.shape) for part in parts)}, and "
             f"gather(axis={axis}) needs them to be equal in every axis but {axis}: look at the parts with value.values"
         )
-    return np.concatenate(parts, axis)
+    return jnp.concatenate(parts, axis) if is_traced(parts[0]) else np.concatenate(parts, axis)
 
 
-def _parts(leaf: Any, axis: int, name: str) -> list[np.ndarray]:
-    parts = [np.asarray(part) for part in (leaf.values if isinstance(leaf, PerReplica) else (leaf,))]
+def _parts(leaf: Any, axis: int, name: str) -> list[Any]:
+    parts = [_array(part) for part in (leaf.values if isinstance(leaf, PerReplica) else (leaf,))]
     for part in parts:
         if not -part.ndim <= axis < part.ndim:
             raise SettingError(
@@ -74,6 +75,10 @@ def _parts(leaf: Any, axis: int, name: str) -> list[np.ndarray]:
                 "of any shape"
             )
     return parts
+
+
+def _array(value: Any) -> Any:
+    return value if is_traced(value) else np.asarray(value)
 
 
 def _sum_dtype(array: np.ndarray) -> Any:

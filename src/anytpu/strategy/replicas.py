@@ -15,10 +15,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 
 from anytpu.errors import StrategyError
 from anytpu.program.program import REPLICA_AXIS
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One replica's part of a batch that does not fill all replicas: its real rows, then pads that repeat real rows.
+
+    Attributes:
+        rows: how many rows are real, an int32 scalar; 0 for a replica that got none.
+        room: how many rows there are with the pads, the same for every replica.
+    """
+
+    rows: Any
+    room: int
+
+    def mask(self) -> Any:
+        """Return which rows are real, bool `(room,)`."""
+        return jnp.arange(self.room) < self.rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +47,14 @@ class Replica:
         replicas: how many replicas run the step together.
         axis: the name of the axis that joins them; None for the one replica of the default strategy, where nothing is
             traced and no collective exists.
+        shard: the replica's part of a batch that does not fill all replicas; None when all rows are real.
+        averages_losses: a loss may be the mean over this replica's rows: who runs the step divides by the replicas.
     """
 
     replicas: int
     axis: str | None = REPLICA_AXIS
+    shard: Shard | None = None
+    averages_losses: bool = False
 
     @property
     def index(self) -> Any:
@@ -56,6 +78,25 @@ def current_replica() -> Replica | None:
 def inside(replica: Replica) -> Iterator[None]:
     """Run a step function as this replica."""
     token = _CURRENT.set(replica)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def averaging_losses() -> Iterator[None]:
+    """Let losses be means over one replica's rows, for a step that divides them by the number of replicas itself."""
+    replica = _CURRENT.get()
+    assert replica is not None
+    with inside(dataclasses.replace(replica, averages_losses=True)):
+        yield
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Run as nobody in particular, in between the replicas: what `merge_call` calls."""
+    token = _CURRENT.set(None)
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import current_replica
+from anytpu.strategy.rows import weights_of
 
 _SYSTEM = "_anytpu_system"
 
@@ -56,6 +57,9 @@ def install() -> None:
     _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
     _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
     _keras.wrap(keras.random.SeedGenerator, "next", _folding)
+    _keras.wrap(keras.losses.Loss, "__call__", _summable)
+    # The name that metrics had in TensorFlow 2.
+    _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
     for entry in entry_points(group="anytpu.scopes"):
         entry.load()()
 
@@ -107,6 +111,32 @@ def _refusing(apply: Callable) -> Callable:
         )
 
     return wrapper
+
+
+_MEANS = frozenset({"sum_over_batch_size", "mean", "mean_with_sample_weight"})
+
+
+def _summable(call: Callable) -> Callable:
+    def wrapper(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        replica = current_replica()
+        is_alone = replica is None or replica.replicas == 1 or replica.averages_losses
+        if not is_alone and self.reduction in _MEANS:
+            raise ReplicaError(
+                f"the loss {self.name!r} takes the mean over one replica's rows, and gradients are summed over the "
+                'replicas: please use reduction="sum" or reduction="none" for a loss inside strategy.run, for example '
+                f'tpu.compute_average_loss(keras.losses.{type(self).__name__}(reduction="none")(labels, predictions), '
+                "global_batch_size=64)"
+            )
+        if not is_alone and self.reduction == "sum":
+            sample_weight = weights_of(y_pred, sample_weight)
+        return call(self, y_true, y_pred, sample_weight)
+
+    return wrapper
+
+
+def _reset_states(self: Any) -> None:
+    """Do what `reset_state` does."""
+    self.reset_state()
 
 
 def _folding(next_seed: Callable) -> Callable:

@@ -1,7 +1,8 @@
 """A step function of one replica, as a `Program`.
 
 Idea: the function is run once abstractly, to see which Keras variables it reads and writes and which of its writes
-differ between the replicas; then it is a pure function of those variables and its arguments.
+differ between the replicas; then it is a pure function of those variables and its arguments. A pure step,
+`(state, batch) -> (state, metrics)`, has a state of its own beside them.
 
 Rule: after a step every replica must hold the same state (`aggregation.py`). Layers and optimizers that are not built
 yet make their variables in that first, abstract run; later runs may make none.
@@ -10,6 +11,8 @@ yet make their variables in that first, abstract run; later runs may make none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,85 +21,160 @@ import keras
 import numpy as np
 
 from anytpu.errors import ReplicaError, StrategyError
+from anytpu.program.leaves import leaf_names
 from anytpu.program.program import REPLICA_AXIS, Program, Tree
-from anytpu.strategy.aggregation import Merge, merge_of
+from anytpu.strategy.aggregation import Merge, follows_batches, merge_of
 from anytpu.strategy.arguments import Form
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.replicas import Replica, ReplicaScope, inside, is_mapped
+from anytpu.strategy.replicas import Replica, ReplicaScope, Shard, inside, is_mapped
+from anytpu.strategy.rows import mask_metrics
 from anytpu.strategy.scopes import system_of
 
 
-def step_program(fn: Callable, form: Form, strategy: Any) -> tuple[Program, list[Any]]:
-    """Return the Program of a step function and the Keras variables that are its state, in order.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A step function and what it turned out to be.
 
-    Args:
+    Attributes:
+        program: its state is the pair (values of the Keras variables, the state of a pure step or None).
+        variables: the Keras variables, in order.
+        has_rows: for a batch that does not fill all replicas, which outputs have an axis of rows in front; else None.
+    """
+
+    program: Program
+    variables: tuple[Any, ...]
+    has_rows: Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One replica's call of a step function, as a pure function of what travels.
+
+    Attributes:
         fn: what one replica does.
         form: the form of its arguments.
-        strategy: the `TPUStrategy` that runs it; the function finds it with `get_strategy`.
+        strategy: the strategy that runs it; the function finds it with `get_strategy`.
+        is_pure: the function takes its state as its first argument, and returns (state, outputs).
+    """
+
+    fn: Callable
+    form: Form
+    strategy: Any
+    is_pure: bool
+
+    @property
+    def name(self) -> str:
+        """What people call the function."""
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    def __call__(self, own: Tree, arrays: list[Any]) -> tuple[Tree, Tree]:
+        """Run the function as one replica. Return the new state of a pure step, or None, and the outputs."""
+        args, kwargs = self.form.rebuilt(arrays)
+        with _as_replica_of(self.strategy, self.form.shard(arrays)):
+            if not self.is_pure:
+                return None, _outputs(self.name, self.fn(*args, **kwargs))
+            result = self.fn(own, *args, **kwargs)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise ReplicaError(
+                    f"{self.name} was given a state and must return a pair, (state, metrics), not {result!r}. Where "
+                    "there is nothing to report, return (state, None)"
+                )
+            return result[0], _outputs(self.name, result[1])
+
+
+def step_of(call: Call, own: Tree) -> Step:
+    """Return the step of a call.
+
+    Args:
+        call: the function and the form of its arguments.
+        own: specs of the state of a pure step; None for a function that has none.
 
     Raises:
         ReplicaError: a variable that has no aggregation would differ between the replicas, or the function returns what
             is not an array.
         StrategyError: a variable was made in the scope of a strategy on another system that runs.
     """
-    name = getattr(fn, "__name__", type(fn).__name__)
+    form, replicas = call.form, call.strategy.num_replicas_in_sync
+    if form.room is not None:
+        mask_metrics()
+    variables, merges, outputs = _discover(call, own)
+    _check_system(variables, call.strategy)
+    if form.room is not None:
+        _tell_of_statistics(call.name, variables)
 
-    def call(arrays: list[Any]) -> Any:
-        args, kwargs = form.rebuilt(arrays)
-        with _as_replica_of(strategy):
-            return _outputs(name, fn(*args, **kwargs))
-
-    variables, merges = _discover(call, form, strategy.num_replicas_in_sync)
-    _check_system(variables, strategy)
-
-    def step(state: list[Any], arrays: list[Any]) -> tuple[list[Any], Tree]:
-        scope = ReplicaScope(list(zip(variables, state, strict=True)))
+    def step(state: tuple[list[Any], Tree], arrays: list[Any]) -> tuple[tuple[list[Any], Tree], Tree]:
+        scope = ReplicaScope(list(zip(variables, state[0], strict=True)))
         with scope:
-            outputs = call(arrays)
-        _check_made_none(name, scope, variables)
-        written = [scope.held(variable) for variable in variables]
-        return [new if m is None else m(old, new) for m, old, new in zip(merges, state, written, strict=True)], outputs
+            new_own, outputs = call(state[1], arrays)
+        _check_made_none(call.name, scope, variables)
+        shard = form.shard(arrays)
+        written = [(m, old, scope.held(v)) for m, old, v in zip(merges, state[0], variables, strict=True)]
+        return ([new if m is None else m(old, new, shard) for m, old, new in written], new_own), outputs
 
     program = Program(
-        name=name,
+        name=call.name,
         step=step,
-        state=[jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables],
+        state=([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables], own),
         batch=form.specs(),
         layout=form.layouts(),
-        replicas=strategy.num_replicas_in_sync,
-        state_names=tuple(v.path for v in variables),
+        replicas=replicas,
+        state_names=(*(v.path for v in variables), *leaf_names(own, "state")),
     )
-    return program, variables
+    return Step(program, tuple(variables), _has_rows(call, own, outputs))
 
 
-def _discover(call: Callable, form: Form, replicas: int) -> tuple[list[Any], list[Merge | None]]:
-    """Run the step abstractly. Return the variables that it touches, and how the new values of each become one."""
+def _discover(call: Call, own: Tree) -> tuple[list[Any], list[Merge | None], Tree]:
+    """Run the step abstractly.
+
+    Return the variables that it touches, how the new values of each become one, and the specs of the outputs.
+    """
     scope = ReplicaScope([], makes_variables=True)
     differs: set[int] = set()
     written: set[int] = set()
 
-    def one(arrays: list[Any]) -> Any:
-        outputs = call(arrays)
+    def one(own: Tree, arrays: list[Any]) -> Any:
+        _, outputs = call(own, arrays)
         written.update(id(variable) for variable, _ in scope.written())
         differs.update(id(variable) for variable, value in scope.written() if is_mapped(value))
         return outputs
 
-    axes = [layout.axis for layout in form.layouts()]
-    over = jax.vmap(one, in_axes=(axes,), axis_name=REPLICA_AXIS, axis_size=replicas)
     with scope:
-        jax.eval_shape(over, form.specs())
+        outputs = _over_replicas(call, one, own)
     merges = [
         merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
     ]
-    return scope.seen, merges
+    return scope.seen, merges, outputs
+
+
+def _over_replicas(call: Call, one: Callable, own: Tree) -> Tree:
+    """Run one replica's function abstractly over all of them, and return the specs of what it returns, stacked."""
+    axes = [layout.axis for layout in call.form.layouts()]
+    replicas = call.strategy.num_replicas_in_sync
+    over = jax.vmap(one, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
+    return jax.eval_shape(over, own, call.form.specs())
+
+
+def _has_rows(call: Call, own: Tree, outputs: Tree) -> Tree:
+    """Return which outputs have an axis of rows in front: those that grow with the batch."""
+    if call.form.room is None:
+        return None
+    longer = dataclasses.replace(call, form=call.form.longer())
+    try:
+        with ReplicaScope([]):
+            grown = _over_replicas(longer, lambda own, arrays: longer(own, arrays)[1], own)
+    except Exception:
+        # A step for one number of rows only, such as a model with a fixed batch size.
+        return jax.tree.map(lambda _: False, outputs)
+    room = call.form.room
+    return jax.tree.map(lambda a, b: a.shape[1:2] == (room,) and b.shape[1:2] == (room + 1,), outputs, grown)
 
 
 @contextlib.contextmanager
-def _as_replica_of(strategy: Any) -> Iterator[None]:
+def _as_replica_of(strategy: Any, shard: Shard | None) -> Iterator[None]:
     """Run as one replica of a strategy, in its scope."""
     token = CURRENT.set(strategy)
     try:
-        with inside(Replica(strategy.num_replicas_in_sync)):
+        with inside(Replica(strategy.num_replicas_in_sync, shard=shard)):
             yield
     finally:
         CURRENT.reset(token)
@@ -116,6 +194,16 @@ def _outputs(name: str, outputs: Any) -> Any:
         )
 
     return jax.tree.map(one, outputs)
+
+
+def _tell_of_statistics(name: str, variables: list[Any]) -> None:
+    if any(follows_batches(variable) for variable in variables):
+        warnings.warn(
+            f"{name} was given a batch that does not fill all replicas, and updates the statistics of BatchNorm: those "
+            "of a replica that got some of its rows only are approximate. Leave the last batch out, for example with "
+            "batch(rows, drop_remainder=True), or use fit, whose BatchNorm sees the whole batch",
+            stacklevel=2,
+        )
 
 
 def _check_system(variables: list[Any], strategy: Any) -> None:

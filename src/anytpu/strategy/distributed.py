@@ -1,0 +1,194 @@
+"""Data sets whose batches come split over the replicas.
+
+Idea: a batch of rows becomes one part a replica. Where the rows do not fill them, the first replicas get theirs first
+and the rest is pads, copies of real rows that nothing counts (`rows.py`): every replica runs the same compiled step.
+
+Rule: which rows go where depends on the sizes of the batches alone: each replica gets as many as the batch has for each
+replica, rounded up, until there are none left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from anytpu.errors import DataError, SettingError
+from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.replicas import refuse_inside
+
+
+@dataclasses.dataclass(frozen=True)
+class InputContext:
+    """What a function that makes a data set for one host may want to know.
+
+    Attributes:
+        num_input_pipelines: how many hosts there are, each with a data set of its own.
+        input_pipeline_id: which of them this is, from 0.
+        num_replicas_in_sync: how many replicas there are on all hosts.
+
+    Example:
+        >>> print(InputContext(num_replicas_in_sync=8).get_per_replica_batch_size(64))
+        8
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Return the rows of one replica's batch.
+
+        Raises:
+            SettingError: the replicas do not divide the global batch.
+        """
+        if global_batch_size % self.num_replicas_in_sync:
+            raise SettingError(
+                f"the global_batch_size {global_batch_size!r} is not divisible by num_replicas_in_sync, "
+                f"{self.num_replicas_in_sync!r}: take a multiple, or strategy.distribute_dataset(dataset), which "
+                "splits batches of any size"
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+    def __str__(self) -> str:
+        return f"InputContext(input pipeline id {self.input_pipeline_id}, total: {self.num_input_pipelines})"
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueContext:
+    """What a function that makes a value for one replica may want to know.
+
+    Attributes:
+        replica_id_in_sync_group: which replica the value is for, from 0.
+        num_replicas_in_sync: how many replicas there are.
+    """
+
+    replica_id_in_sync_group: int
+    num_replicas_in_sync: int
+
+
+@final
+class DistributedDataset:
+    """A data set whose batches come as trees of `PerReplica`; plain trees where there is one replica.
+
+    Args:
+        strategy: whose replicas.
+        dataset: yields trees of arrays with equal first axes; it is walked over anew by each `iter`.
+        is_per_replica: the batches are those of one replica each; else global ones.
+
+    Raises:
+        DataError: `dataset` does not yield batches.
+    """
+
+    def __init__(self, strategy: Any, dataset: Any, is_per_replica: bool) -> None:
+        if isinstance(dataset, np.ndarray | jax.Array | tuple | dict | str) or not hasattr(dataset, "__iter__"):
+            raise DataError(
+                f"a data set yields batches, one after the other, and this is {_what(dataset)}: for arrays type "
+                "tpu.pipeline.Dataset.from_arrays((x, y)).batch(64)"
+            )
+        self._strategy, self._dataset, self._is_per_replica = strategy, dataset, is_per_replica
+
+    def __iter__(self) -> DistributedIterator:
+        return DistributedIterator(self._strategy, iter(self._dataset), self._is_per_replica)
+
+    def __len__(self) -> int:
+        steps = len(self._dataset)
+        return -(-steps // self._strategy.num_replicas_in_sync) if self._is_per_replica else steps
+
+
+@final
+class DistributedIterator:
+    """One walk over a `DistributedDataset`."""
+
+    def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool) -> None:
+        self._replicas, self._strict = strategy.num_replicas_in_sync, getattr(strategy, "strict", False)
+        self._batches, self._next = batches, self._round if is_per_replica else self._split
+        self._room = 0
+
+    def __iter__(self) -> DistributedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, each array as a `PerReplica`.
+
+        Raises:
+            StrategyError: inside a function that `strategy.run` runs.
+            DataError: an array has no rows, or another number of rows than the others; for a strict strategy, the
+                replicas do not divide the rows.
+        """
+        refuse_inside("distribute_dataset", "use the batch that run was given: strategy.run(fn, args=(next(batches),))")
+        return self._next()
+
+    def _split(self) -> Any:
+        batch = jax.tree.map(np.asarray, next(self._batches))
+        rows = _rows(batch)
+        if self._replicas == 1:
+            return batch
+        each = -(-rows // self._replicas)
+        counts = tuple(min(each, max(0, rows - each * replica)) for replica in range(self._replicas))
+        self._room = max(self._room, each)
+        if rows == self._room * self._replicas:
+            return jax.tree.map(lambda leaf: _reshaped(leaf, self._replicas), batch)
+        self._check_strict(rows)
+        # Row r of replica n: the real ones in order, then the batch's first row again.
+        index = np.zeros((self._replicas, self._room), np.int64)
+        for replica, count in enumerate(counts):
+            index[replica, :count] = each * replica + np.arange(count)
+        return jax.tree.map(lambda leaf: PerReplica.of_stack(leaf[index], counts), batch)
+
+    def _round(self) -> Any:
+        """Return one batch of each replica; at the end of the data the last replicas may get none."""
+        parts = [jax.tree.map(np.asarray, next(self._batches))]
+        for _ in range(self._replicas - 1):
+            one = next(self._batches, None)
+            if one is None:
+                break
+            parts.append(jax.tree.map(np.asarray, one))
+        if self._replicas == 1:
+            return parts[0]
+        counts = [_rows(part) for part in parts] + [0] * (self._replicas - len(parts))
+        self._room = max(self._room, *counts)
+        if set(counts) == {self._room}:
+            return jax.tree.map(lambda *leaves: PerReplica.of_stack(np.stack(leaves)), *parts)
+        self._check_strict(sum(counts))
+        return jax.tree.map(lambda *leaves: PerReplica.of_stack(self._stacked(leaves), tuple(counts)), *parts)
+
+    def _stacked(self, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
+        stack = np.empty((self._replicas, self._room, *leaves[0].shape[1:]), leaves[0].dtype)
+        stack[:] = leaves[0][0]
+        for replica, leaf in enumerate(leaves):
+            stack[replica, : len(leaf)] = leaf
+        return stack
+
+    def _check_strict(self, rows: int) -> None:
+        if self._strict:
+            raise DataError(
+                f"a batch of {rows} rows is not divisible by the number of TPU cores in use "
+                f"({rows} vs {self._replicas}): make batches of a multiple of {self._replicas} and leave the last one "
+                "out, for example with batch(rows, drop_remainder=True), or make the strategy without strict=True"
+            )
+
+
+def _reshaped(leaf: np.ndarray, replicas: int) -> PerReplica:
+    return PerReplica.of_stack(leaf.reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
+
+
+def _rows(batch: Any) -> int:
+    leaves = jax.tree.leaves(batch)
+    counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
+    if len(counts) != 1 or 0 in counts:
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "no array"
+        raise DataError(
+            f"the arrays of a batch must have the same number of rows in front, at least one, and these have the "
+            f"shapes {shapes}: batch the data set first, dataset.batch(64)"
+        )
+    return next(iter(counts))
+
+
+def _what(dataset: Any) -> str:
+    if isinstance(dataset, np.ndarray | jax.Array):
+        return f"an array of shape {dataset.shape}"
+    return f"a {type(dataset).__name__}"

@@ -1,0 +1,191 @@
+"""Many steps of one function in one compiled loop: what `strategy.run_steps` does.
+
+Idea: the batches are stacked, as many as 64 MiB hold, and one call runs the function on one after the other, on the
+device. It is the counterpart of a `tf.range` loop around `strategy.run`.
+
+Rule: a call lasts a quarter of a second or so, so that Ctrl-C is heard; the variables hold their newest values whenever
+nothing runs, also after an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.engine.backend import Backend, Loop
+from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Segment
+from anytpu.engine.interrupts import deferred_interrupts, raise_if_interrupted
+from anytpu.engine.pace import Watch
+from anytpu.errors import DataExhaustedError, SettingError
+from anytpu.program.program import REPLICATED, Tree, spec_of
+from anytpu.strategy import variables as homes
+from anytpu.strategy.arguments import Form, parted
+from anytpu.strategy.compiled import CompiledStep, CompiledSteps, check_callable
+from anytpu.strategy.identity import Identity
+from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.replicas import refuse_inside
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["form"])
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The arguments of one step.
+
+    Attributes:
+        form: everything about them but the values that travel.
+        arrays: what travels.
+    """
+
+    form: Form
+    arrays: list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopResult:
+    """What many steps of a function left.
+
+    Attributes:
+        last: what the last step returned, each array as a `PerReplica`.
+        every: pairs (handles of the outputs of the steps of one call, `(capacity, replicas, ...)` each; how many ran).
+        state: the new state of a pure step, as arrays; None for a function that has none.
+    """
+
+    last: Tree
+    every: list[tuple[Tree, int]]
+    state: Tree
+
+
+class LoopRun:
+    """One run of many steps.
+
+    Args:
+        strategy: where.
+        compiled: the compiled steps of the strategy.
+        fn: what one replica does with one batch, or with (state, batch).
+        state: the state of a pure step, arrays; None for a function that has none.
+        keeps_every: keep the outputs of all steps.
+    """
+
+    def __init__(self, strategy: Any, compiled: CompiledSteps, fn: Callable, state: Tree, keeps_every: bool) -> None:
+        self._strategy, self._compiled, self._fn = strategy, compiled, fn
+        self._backend: Backend = strategy.backend
+        self._identity = Identity(fn)
+        self._keeps_every = keeps_every
+        self._own = None if state is None else spec_of(state)
+        # Copies: a call consumes the state that it is handed, and these arrays are the user's.
+        self._own_handles = None if state is None else self._backend.put(_copied(state), REPLICATED)
+        self._step: CompiledStep | None = None
+        self._values: list[Any] = []
+        self._last_batch: Batch | None = None
+        self._watch = Watch()
+        self._done = 0
+        self._result: tuple[Tree, list[tuple[Tree, int]]] = (None, [])
+
+    def run(self, batches: Iterator[Any], steps: int) -> LoopResult:
+        """Run so many steps.
+
+        Raises:
+            DataExhaustedError: there are fewer batches.
+        """
+        source = BatchSource(self._backend, map(self._batch, batches), _capacity, _layouts)
+        with deferred_interrupts():
+            try:
+                while self._done < steps:
+                    raise_if_interrupted()
+                    group = source.take(self._next_steps(steps - self._done))
+                    if group is None:
+                        raise DataExhaustedError(_ended(self._done, steps))
+                    for segment in group.segments(self._loop):
+                        self._call(segment)
+            finally:
+                self._settle()
+        last, every = self._result
+        assert self._step is not None and self._last_batch is not None
+        last = self._step.opened(self._backend, last, _with_rows(self._last_batch))
+        return LoopResult(last, every, None if self._own is None else self._backend.get(self._own_handles))
+
+    def _batch(self, batch: Any) -> Batch:
+        form, arrays = parted((batch,), None, self._strategy.num_replicas_in_sync)
+        self._last_batch = Batch(form, [one.padded() if isinstance(one, PerReplica) else one for one in arrays])
+        return self._last_batch
+
+    def _loop(self, _: Tree, loop: Loop) -> Loop:
+        return dataclasses.replace(loop, keeps_every=self._keeps_every)
+
+    def _next_steps(self, most: int) -> int:
+        return 1 if self._step is None else self._step.pace.next_steps(most)
+
+    def _call(self, segment: Segment) -> None:
+        step = self._compiled.find(
+            self._strategy, self._fn, self._identity, segment.batch.form, segment.loop, self._own
+        )
+        if step is not self._step:
+            self._settle()
+            self._step, self._values = step, homes.take(self._backend, step.step.variables)
+        self._watch.wait(self._backend)
+        began_s = time.perf_counter()
+        state = (self._values, self._own_handles)
+        done = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
+        self._values, self._own_handles = done.state
+        self._result = done.last, [*self._result[1], (done.every, done.count)] if self._keeps_every else []
+        self._done += done.count
+        self._watch.started(step.pace, done.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
+        if step.pace.is_measuring:
+            self._watch.wait(self._backend)
+
+    def _settle(self) -> None:
+        """Let the variables of the step that ran last hold their newest values."""
+        if self._step is not None:
+            homes.settle(self._backend, self._step.step.variables, self._values)
+
+
+def run_loop(
+    strategy: Any, compiled: CompiledSteps, fn: Callable, iterator: Any, steps: int, state: Tree, keeps_every: bool
+) -> LoopResult:
+    """Run so many steps of a function; see `LoopRun`.
+
+    Raises:
+        SettingError: the iterator is none, or `steps` is not a positive integer.
+        StrategyError: inside a function that `strategy.run` runs.
+    """
+    refuse_inside("run_steps", "write the loop with jax.lax.fori_loop")
+    check_callable(fn, "strategy.run_steps(fn, iterator, steps)")
+    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
+        raise SettingError(f"steps must be a positive integer, not {steps!r}")
+    if not hasattr(iterator, "__next__"):
+        raise SettingError(
+            f"iterator must be an iterator over batches, not a {type(iterator).__name__}, which would start again at "
+            "its first batch at each call: make one with iterator = iter(dataset), once"
+        )
+    return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
+
+
+def _capacity(batch_bytes: int) -> int:
+    return max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
+
+
+def _layouts(stack: Batch) -> Batch:
+    return Batch(stack.form, stack.form.layouts())
+
+
+def _with_rows(batch: Batch) -> list[Any]:
+    """Return the arrays of a batch, the real rows of its replicas being a `PerReplica` as `parted` returns them."""
+    return [*batch.arrays[:-1], PerReplica.of_stack(batch.arrays[-1])] if batch.form.room is not None else batch.arrays
+
+
+def _copied(state: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
+
+
+def _ended(done: int, steps: int) -> str:
+    return (
+        f"the data ended after {done} of the {steps} steps. The model stands at the last finished step. Ask for "
+        f"{max(done, 1)} steps or fewer, or let the data go on: dataset.repeat()"
+    )

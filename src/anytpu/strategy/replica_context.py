@@ -1,0 +1,138 @@
+"""`get_replica_context`: which replica a step function runs as, and what the replicas do together.
+
+Idea: inside `strategy.run` each replica may ask for the sum, the mean or all of the replicas' values, and may step out
+of itself with `merge_call`, to where the values of all replicas are seen at once.
+
+Rule: under a scope, and in what `merge_call` calls, there is no replica: the context is None there, as it was of old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from anytpu.errors import SettingError
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.reduction import ReduceOp
+from anytpu.strategy.replicas import Replica, current_replica, outside
+
+
+@final
+class ReplicaContext:
+    """The replica that a step function runs as.
+
+    Args:
+        replica: which.
+        strategy: whose; None for the default one.
+    """
+
+    def __init__(self, replica: Replica, strategy: Any) -> None:
+        self._replica = replica
+        self.strategy = strategy
+        """The strategy that runs the step, or None for the default one."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas run the step together."""
+        return self._replica.replicas
+
+    @property
+    def replica_id_in_sync_group(self) -> Any:
+        """This replica's number, from 0, an int32 scalar."""
+        return self._replica.index
+
+    def all_reduce(self, reduce_op: Any, value: Any) -> Any:
+        """Return the sum or the mean of the replicas' values, on every replica. It can be differentiated.
+
+        Args:
+            reduce_op: `ReduceOp.SUM` or `ReduceOp.MEAN`, or their names in any case.
+            value: a tree of arrays.
+
+        Raises:
+            SettingError: the operation is not SUM or MEAN.
+
+        Example:
+            >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
+            >>> def step():
+            ...     context = get_replica_context()
+            ...     return context.all_reduce("SUM", context.replica_id_in_sync_group)
+            >>> strategy.run(step)
+            PerReplica:{
+              0: 1,
+              1: 1
+            }
+        """
+        op, replica = ReduceOp.of(reduce_op), self._replica
+        divisor = replica.replicas if op is ReduceOp.MEAN else 1
+        return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        """Return the replicas' values, one after the other along an axis, on every replica.
+
+        Args:
+            value: a tree of arrays, of the same shapes on every replica.
+            axis: the axis to concatenate along.
+
+        Raises:
+            SettingError: a value has no such axis.
+        """
+        return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
+
+    def merge_call(self, merge_fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Call a function once for all replicas, with the values of all of them.
+
+        Args:
+            merge_fn: takes the strategy and the arguments, each array as a `PerReplica`; it may use `strategy.reduce`
+                and write to variables. What it returns goes to every replica, of a `PerReplica` its own part.
+            args: its arguments behind the strategy.
+            kwargs: its keyword arguments; None means none.
+        """
+        given = jax.tree.map(self._all, (args, kwargs or {}))
+        with outside():
+            merged = merge_fn(self.strategy or CURRENT.get(), *given[0], **given[1])
+        return jax.tree.map(self._mine, merged, is_leaf=is_per_replica)
+
+    def _stack(self, leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        return leaf[None] if self._replica.axis is None else jax.lax.all_gather(leaf, self._replica.axis)
+
+    def _gathered(self, leaf: Any, axis: int) -> Any:
+        leaf = jnp.asarray(leaf)
+        if not -leaf.ndim <= axis < leaf.ndim:
+            raise SettingError(
+                f"all_gather was given axis={axis}, and this replica's value has the shape {leaf.shape}: the axis "
+                "counts the axes of one value, from 0; for a number type value[None]"
+            )
+        stack = self._stack(leaf)
+        return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
+
+    def _all(self, leaf: Any) -> Any:
+        stack = self._stack(leaf)
+        parts = [stack[replica] for replica in range(self._replica.replicas)]
+        return parts[0] if len(parts) == 1 else PerReplica(parts)
+
+    def _mine(self, leaf: Any) -> Any:
+        return leaf.stacked()[self._replica.index] if isinstance(leaf, PerReplica) else leaf
+
+    def __repr__(self) -> str:
+        return f"<ReplicaContext: one of {self._replica.replicas}>"
+
+
+_DEFAULT = ReplicaContext(Replica(1, axis=None), None)
+
+
+def get_replica_context() -> ReplicaContext | None:
+    """Return the replica that runs now; outside every scope the default one, of one replica; None under a scope.
+
+    Example:
+        >>> get_replica_context().num_replicas_in_sync
+        1
+    """
+    replica = current_replica()
+    if replica is not None:
+        return ReplicaContext(replica, CURRENT.get())
+    return _DEFAULT if CURRENT.get() is None else None
