@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from anytpu.pipeline.array_record import array_records, to_array_records
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
         encode_example,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     )
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
     from anytpu.pipeline.fixed import fixed_records
+    from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
     from anytpu.pipeline.named import digits, iris
     from anytpu.pipeline.sources import RecordSource, RecordStream
     from anytpu.pipeline.text import lines
@@ -28,8 +30,13 @@ _HOMES = {
     "RecordSource": "sources",
     "RecordStream": "sources",
     "VarLenFeature": "features",
+    "array_records": "array_record",
+    "decode_image": "images",
+    "decode_images": "images",
     "digits": "named",
     "encode_example": "example",
+    "encode_jpeg": "images",
+    "encode_png": "images",
     "encode_sequence_example": "example",
     "fixed_records": "fixed",
     "iris": "named",
@@ -37,6 +44,7 @@ _HOMES = {
     "parse_example": "example",
     "parse_sequence_example": "example",
     "records": "tfrecord",
+    "to_array_records": "array_record",
     "write_records": "tfrecord",
 }
 
@@ -46,8 +54,13 @@ __all__ = [
     "RecordSource",
     "RecordStream",
     "VarLenFeature",
+    "array_records",
+    "decode_image",
+    "decode_images",
     "digits",
     "encode_example",
+    "encode_jpeg",
+    "encode_png",
     "encode_sequence_example",
     "fixed_records",
     "iris",
@@ -55,6 +68,7 @@ __all__ = [
     "parse_example",
     "parse_sequence_example",
     "records",
+    "to_array_records",
     "write_records",
 ]
 

@@ -55,7 +55,8 @@ def parse_example(record: bytes, spec: Spec) -> dict[str, Any]:
         spec: what each feature to read should be; other features are left out.
 
     Returns:
-        The features: arrays, and `bytes` where one value of these is asked for.
+        The features: arrays, and `bytes` where one value of these is asked for, which know their `origin` if the record
+        does.
 
     Raises:
         RecordError: it is no tf.Example; a feature is missing, of another kind or length.
@@ -66,9 +67,13 @@ def parse_example(record: bytes, spec: Spec) -> dict[str, Any]:
         {'x': array([1.5, 2.5], dtype=float32)}
     """
     try:
-        return _parsed(_read("Example", record).features.feature, spec)
+        parsed = _parsed(_read("Example", record).features.feature, spec)
     except RecordError as error:
         raise _placed(record, error) from error.__cause__
+    if isinstance(record, Record):
+        # What is found wrong with an image later is still to be told by its record.
+        return {name: Record.at(v, record.origin) if type(v) is bytes else v for name, v in parsed.items()}
+    return parsed
 
 
 def encode_sequence_example(context: Mapping[str, Any], sequences: Mapping[str, Sequence[Any]]) -> bytes:

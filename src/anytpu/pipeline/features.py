@@ -145,14 +145,15 @@ def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
         array = np.empty(len(values), object)
         array[:] = list(values)
         return array
-    stored = np.array(values, np.float32 if dtype.kind == "f" else np.int64)
-    if stored.dtype == dtype:
-        return stored
-    array = stored.astype(dtype)
-    if dtype.kind != "f" and not np.array_equal(array, stored):
-        wrong = stored[array != stored][0]
+    try:
+        array = np.array(values, np.int64 if dtype.kind == "b" else dtype)
+    except OverflowError:
+        array = None
+    if array is None or (dtype.kind == "b" and (array >> 1).any()):
+        allowed = {0, 1} if dtype.kind == "b" else range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
+        wrong = next(value for value in values if value not in allowed)
         raise RecordError(f"feature {name!r} has the value {wrong}, which {dtype} cannot hold")
-    return array
+    return array.astype(dtype, copy=False)
 
 
 def _checked_dtype(dtype: Any) -> Any:

@@ -28,15 +28,16 @@ class Origin(NamedTuple):
     Attributes:
         file: the path or URL.
         number: the record's place in this file, from 0.
-        offset_bytes: where it begins in the file, or in what the compressed file holds.
+        offset_bytes: where it begins in the file, or in what the compressed file holds; None where that is not known.
     """
 
     file: str
     number: int
-    offset_bytes: int
+    offset_bytes: int | None
 
     def __str__(self) -> str:
-        return f"{self.file}, record {self.number} at byte {self.offset_bytes}"
+        place = "" if self.offset_bytes is None else f" at byte {self.offset_bytes}"
+        return f"{self.file}, record {self.number}{place}"
 
 
 class Record(bytes):

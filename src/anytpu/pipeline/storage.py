@@ -160,8 +160,8 @@ def expand(paths: AnyPath | Sequence[AnyPath]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def created(path: AnyPath) -> Iterator[Writable]:
-    """Open a new file for writing; it is in its place, whole, when the block ends, and not at all if that fails.
+def created(path: AnyPath) -> Iterator[str]:
+    """Give a path of this machine to write a new file to; it is at `path`, whole, when the block ends without an error.
 
     Args:
         path: a path or a URL. What is there is replaced.
@@ -172,22 +172,47 @@ def created(path: AnyPath) -> Iterator[Writable]:
     if is_remote(path):
         from anytpu.pipeline.buckets import upload
 
-        with tempfile.NamedTemporaryFile() as file:
-            yield file
-            file.flush()
-            upload(file.name, os.fspath(path))
+        with tempfile.TemporaryDirectory() as folder:
+            unfinished = os.path.join(folder, "unfinished")
+            yield unfinished
+            upload(unfinished, os.fspath(path))
         return
     final = local_path(path)
     unfinished = f"{final}.{os.getpid()}.unfinished"
     with explained(final, "write"):
-        file = open(unfinished, "wb", buffering=MIB // 4)  # noqa: SIM115 - what its user raises is not explained
+        open(unfinished, "wb").close()
     try:
-        with file:
-            yield file
+        yield unfinished
         with explained(final, "write"):
             os.replace(unfinished, final)
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def shard_names(path: AnyPath, shards: int) -> tuple[str, ...]:
+    """Return the names of the files that a file in several shards consists of.
+
+    Args:
+        path: of the whole.
+        shards: how many, 1 to 99,999.
+
+    Raises:
+        SettingError: there is no such number of shards.
+
+    Example:
+        >>> shard_names("train.tfrecord.gz", 2)
+        ('train-00000-of-00002.tfrecord.gz', 'train-00001-of-00002.tfrecord.gz')
+    """
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= 99_999:
+        raise SettingError(f"shards must be a whole number from 1 to 99,999, not {shards!r}")
+    text = os.fspath(path)
+    if shards == 1:
+        return (text,)
+    stem, ending = os.path.splitext(text)
+    if ending in (".gz", ".zlib", ".zz"):
+        stem, before = os.path.splitext(stem)
+        ending = before + ending
+    return tuple(f"{stem}-{number:05d}-of-{shards:05d}{ending}" for number in range(shards))
 
 
 def is_remote(path: AnyPath) -> bool:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import array
 import contextlib
-import os
-import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from anytpu.errors import RecordError, SettingError
+from anytpu.errors import RecordError
 from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.compression import Deflated, compression_of
 from anytpu.pipeline.shards import Content, Format, Layout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
-from anytpu.pipeline.storage import AnyPath, StoredFile, Writable, created
+from anytpu.pipeline.storage import AnyPath, StoredFile, Writable, created, shard_names
+from anytpu.units import MIB
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
@@ -85,9 +84,7 @@ def write_records(
         FileError: a file cannot be written.
         RecordError: a record is not bytes.
     """
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= 99_999:
-        raise SettingError(f"shards must be a whole number from 1 to 99,999, not {shards!r}")
-    compression, names = compression_of(compression), _shard_names(os.fspath(path), shards)
+    compression, names = compression_of(compression), shard_names(path, shards)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_writer(name, compression)) for name in names]
         for number, content in enumerate(contents):
@@ -200,19 +197,10 @@ def _too_short(origin: Origin, length_bytes: int, left_bytes: int) -> Fault:
 
 @contextlib.contextmanager
 def _writer(path: str, compression: str | None) -> Iterator[Writable]:
-    with created(path) as file:
+    with created(path) as unfinished, open(unfinished, "wb", buffering=MIB // 4) as file:
         if compression is None:
             yield file
         else:
             deflated = Deflated(file, compression)
             yield deflated
             deflated.finish()
-
-
-def _shard_names(path: str, shards: int) -> tuple[str, ...]:
-    if shards == 1:
-        return (path,)
-    # train.tfrecord.gz: the endings after the first dot of the name stay at the end.
-    found = re.fullmatch(r"(.*?[^/])((?:\.[A-Za-z]\w*)*)", path, re.DOTALL)
-    stem, ending = found.groups() if found else (path, "")
-    return tuple(f"{stem}-{number:05d}-of-{shards:05d}{ending}" for number in range(shards))
