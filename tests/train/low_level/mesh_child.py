@@ -1,0 +1,27 @@
+"""Runs the checks on a mesh of 8 host devices, in float64; prints a JSON of what failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import keras
+
+import anytpu as tpu
+from anytpu.system.cores import Address
+from train.low_level.shard_checks import CHECKS
+
+keras.config.set_floatx("float64")
+tpu.initialize_system(tpu.TPUClusterResolver.from_address(Address("local", 8)))
+
+failures = {}
+for name, check in CHECKS.items():
+    try:
+        check()
+    except Exception:
+        failures[name] = traceback.format_exc()
+print(json.dumps(failures))
