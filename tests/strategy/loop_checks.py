@@ -133,7 +133,8 @@ def rows_of_the_statistics_count_by_their_number(strategy: Any) -> None:
     iterator = iter(strategy.distribute_dataset([np.zeros((2 * replicas, 4), x.dtype), x]))
     next(iterator)
     strategy.run(lambda batch: norm(batch, training=True), args=(next(iterator),))
-    near(np.asarray(norm.moving_mean.value), x.mean(0))
+    # Keras computes the moments in float32 whatever the dtype.
+    assert np.allclose(np.asarray(norm.moving_mean.value), x.mean(0), atol=1e-6)
 
 
 LOOP_CHECKS = {

@@ -72,7 +72,7 @@ class LocalBackend(Backend):
             given: tuple[Any, ...] = (state, batch)
         else:
             run = looped(step, program.state, program.batch, loop)
-            every = self._output_shardings(program, outputs, offset=1)
+            every = self._output_shardings(program, outputs, offset=1) if loop.keeps_every else None
             shardings = (whole, last, every, whole if loop.guard else None)
             jitted = jax.jit(run, donate_argnums=0, out_shardings=shardings)
             count = jax.ShapeDtypeStruct((), "int32")

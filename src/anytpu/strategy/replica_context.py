@@ -13,6 +13,7 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anytpu.errors import SettingError
 from anytpu.strategy.current import CURRENT
@@ -88,7 +89,7 @@ class ReplicaContext:
         Args:
             merge_fn: takes the strategy and the arguments, each array as a `PerReplica`; it may use `strategy.reduce`
                 and write to variables. What it returns goes to every replica, of a `PerReplica` its own part.
-            args: its arguments behind the strategy.
+            args: its arguments behind the strategy; what is no array goes to it as it is.
             kwargs: its keyword arguments; None means none.
         """
         given = jax.tree.map(self._all, (args, kwargs or {}))
@@ -111,6 +112,8 @@ class ReplicaContext:
         return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
 
     def _all(self, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array | np.ndarray):
+            return leaf
         stack = self._stack(leaf)
         parts = [stack[replica] for replica in range(self._replica.replicas)]
         return parts[0] if len(parts) == 1 else PerReplica(parts)

@@ -89,7 +89,14 @@ def _masking(update_state: Callable) -> Callable:
                 "divide"
             )
         bound.arguments["sample_weight"] = weights_of(rows, bound.arguments.get("sample_weight"))
-        return update_state(*bound.args, **bound.kwargs)
+        try:
+            return update_state(*bound.args, **bound.kwargs)
+        except ValueError as error:
+            raise ReplicaError(
+                f"the metric {self.name!r} cannot weigh the rows of a batch that does not fill all replicas, which "
+                "leaves its pads out. Where labels and predictions are one number a row, pass them as columns, "
+                f"(rows, 1). Keras says: {error}"
+            ) from error
 
     return wrapper
 

@@ -1,0 +1,120 @@
+"""Many steps in one loop: what ends early, what is refused, what stays whole."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import DataExhaustedError, ReplicaError, SettingError, StrategyError
+
+
+def counting(strategy):
+    with strategy.scope():
+        total = keras.Variable(0.0, aggregation="sum")
+
+    def step(batch):
+        total.assign_add(batch.sum())
+        return batch.sum()
+
+    return total, step
+
+
+def test_data_that_ends_leaves_the_model_at_the_last_step(strategy):
+    total, step = counting(strategy)
+    iterator = iter(strategy.distribute_dataset([np.ones(4, "float32")] * 3))
+    with pytest.raises(DataExhaustedError) as error:
+        strategy.run_steps(step, iterator, 5)
+    assert str(error.value) == (
+        "the data ended after 3 of the 5 steps. The model stands at the last finished step. Ask for 3 steps or fewer, "
+        "or let the data go on: dataset.repeat()"
+    )
+    assert float(total.value) == 12.0
+
+
+def test_a_generator_that_raises_leaves_the_model_whole(strategy):
+    total, step = counting(strategy)
+
+    def batches():
+        yield np.ones(4, "float32")
+        yield np.ones(4, "float32")
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        strategy.run_steps(step, iter(strategy.distribute_dataset(batches())), 5)
+    assert float(total.value) in (4.0, 8.0)
+
+
+def test_writes_between_two_calls_count(strategy):
+    total, step = counting(strategy)
+    iterator = iter(strategy.distribute_dataset([np.ones(4, "float32")] * 10))
+    strategy.run_steps(step, iterator, 2)
+    total.assign(100.0)
+    before = strategy.compilations
+    last = strategy.run_steps(step, iterator, 8)
+    assert float(total.value) == 132.0
+    assert strategy.reduce("SUM", last) == 4.0
+    assert strategy.compilations == before
+
+
+def test_plain_batches_go_to_all_replicas(strategy):
+    last = strategy.run_steps(lambda x: x + tpu.get_replica_context().replica_id_in_sync_group, iter([1, 2, 3]), 3)
+    assert [int(part) for part in last.values] == [3, 4]
+
+
+def test_the_outputs_of_every_step(strategy):
+    result = strategy.loop(
+        lambda x: x.sum(),
+        iter(strategy.distribute_dataset([np.full(4, i, "float32") for i in range(6)])),
+        6,
+        keeps_every=True,
+    )
+    every = [np.asarray(strategy.backend.get(outputs))[:count] for outputs, count in result.every]
+    assert np.concatenate(every).tolist() == [[2.0 * i, 2.0 * i] for i in range(6)]
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, True, None])
+def test_numbers_of_steps(strategy, steps):
+    with pytest.raises(SettingError) as error:
+        strategy.run_steps(lambda x: x, iter([1]), steps)
+    assert str(error.value) == f"steps must be a positive integer, not {steps!r}"
+
+
+def test_what_is_no_iterator(strategy):
+    with pytest.raises(SettingError) as error:
+        strategy.run_steps(lambda x: x, strategy.distribute_dataset([np.zeros(2)]), 1)
+    assert str(error.value) == (
+        "iterator must be an iterator over batches, not a DistributedDataset, which would start again at its first "
+        "batch at each call: make one with iterator = iter(dataset), once"
+    )
+    with pytest.raises(SettingError) as error:
+        strategy.run_steps(3, iter([1]), 1)
+    assert (
+        str(error.value)
+        == "fn must be a function that one replica runs, not 3: strategy.run_steps(fn, iterator, steps)"
+    )
+
+
+def test_a_pure_step_returns_a_pair(strategy):
+    with pytest.raises(ReplicaError) as error:
+        strategy.run_steps(lambda state, x: state, iter([1]), 1, state=1.0)
+    assert str(error.value).startswith("<lambda> was given a state and must return a pair, (state, metrics), not ")
+    assert str(error.value).endswith("Where there is nothing to report, return (state, None)")
+
+
+def test_a_state_that_differs_between_replicas(strategy):
+    iterator = iter(strategy.distribute_dataset([np.arange(4.0)]))
+    with pytest.raises(ReplicaError) as error:
+        strategy.run_steps(lambda state, x: (state + x.sum(), None), iterator, 1, state=jnp.zeros(()))
+    assert "returns a state that differs between its 2 replicas" in str(error.value)
+
+
+def test_inside_of_a_step(strategy):
+    with pytest.raises(StrategyError) as error:
+        strategy.run(lambda: strategy.run_steps(lambda x: x, iter([1]), 1))
+    assert str(error.value) == (
+        "strategy.run_steps joins the values of all replicas, and this is inside one of them, in a function that "
+        "strategy.run runs. Call it outside, on what run returns; inside, write the loop with jax.lax.fori_loop"
+    )

@@ -1,0 +1,105 @@
+"""What a replica knows of itself, and what the replicas do together."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import SettingError
+
+
+@pytest.fixture(params=[("virtual", 8), ("twin", 3), ("virtual", 1)], ids=str)
+def system(request):
+    return tpu.connect(request.param[0], cores=request.param[1])
+
+
+def parts(strategy, value):
+    return [np.asarray(one).tolist() for one in strategy.experimental_local_results(value)]
+
+
+def test_numbers_sums_and_means(system):
+    n = system.num_replicas_in_sync
+
+    def step():
+        context = tpu.get_replica_context()
+        index = context.replica_id_in_sync_group
+        assert context.num_replicas_in_sync == n
+        return index, context.all_reduce("SUM", index), context.all_reduce(tpu.ReduceOp.MEAN, {"x": index})
+
+    index, total, mean = system.run(step)
+    assert parts(system, index) == list(range(n))
+    assert parts(system, total) == [n * (n - 1) // 2] * n
+    assert parts(system, mean["x"]) == [(n - 1) / 2] * n
+
+
+def test_gathering(system):
+    n = system.num_replicas_in_sync
+
+    def step():
+        context = tpu.get_replica_context()
+        mine = jnp.full((1, 2), context.replica_id_in_sync_group)
+        return context.all_gather(mine, axis=0), context.all_gather(mine, axis=-1)
+
+    rows, columns = system.run(step)
+    assert parts(system, rows) == [[[i, i] for i in range(n)]] * n
+    assert parts(system, columns) == [[[i for i in range(n) for _ in range(2)]]] * n
+
+
+def test_the_gradient_of_a_sum_is_a_sum(system):
+    n = system.num_replicas_in_sync
+
+    def step():
+        context = tpu.get_replica_context()
+        scale = context.replica_id_in_sync_group + 1.0
+        return jax.grad(lambda x: scale * context.all_reduce("SUM", x))(2.0)
+
+    assert parts(system, system.run(step)) == [n * (n + 1) / 2] * n
+
+
+def test_merging(system):
+    n = system.num_replicas_in_sync
+    with system.scope():
+        highest = keras.Variable(0.0)
+
+    def merge(strategy, value, factor):
+        assert tpu.get_replica_context() is None
+        total = strategy.reduce("SUM", value) * factor
+        highest.assign(total)
+        return total, value
+
+    def step():
+        context = tpu.get_replica_context()
+        mine = context.replica_id_in_sync_group + 1.0
+        total, own = context.merge_call(merge, args=(mine,), kwargs={"factor": 2.0})
+        return total, own
+
+    total, own = system.run(step)
+    assert parts(system, total) == [n * (n + 1.0)] * n
+    assert parts(system, own) == [i + 1.0 for i in range(n)]
+    assert float(highest.value) == n * (n + 1.0)
+
+
+def test_where_there_is_no_replica():
+    default = tpu.get_replica_context()
+    assert (default.num_replicas_in_sync, default.replica_id_in_sync_group) == (1, 0)
+    assert default.all_reduce("MEAN", 3.0) == 3.0
+    assert default.all_gather(np.ones((2, 3)), axis=1).shape == (2, 3)
+    assert default.merge_call(lambda strategy, x: x + 1, args=(1,)) == 2
+    with tpu.connect("virtual", cores=2).scope():
+        assert tpu.get_replica_context() is None
+
+
+def test_what_is_refused(system):
+    with pytest.raises(SettingError) as error:
+        system.run(lambda: tpu.get_replica_context().all_reduce("MAX", 1.0))
+    assert str(error.value) == 'reduce_op must be "SUM" or "MEAN", not \'MAX\''
+    with pytest.raises(SettingError) as error:
+        system.run(lambda: tpu.get_replica_context().all_gather(1.0, axis=0))
+    assert str(error.value) == (
+        "all_gather was given axis=0, and this replica's value has the shape (): the axis counts the axes of one "
+        "value, from 0; for a number type value[None]"
+    )
