@@ -89,11 +89,11 @@ class Watch:
         pace, steps, began_s, results = self._ran
         self._ran = None
         arrays = jax.tree.leaves(backend.get(results))
-        waits = not all(_is_ready(one) for one in arrays)
+        waits = not all(is_ready(one) for one in arrays)
         jax.block_until_ready(arrays)
         pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
 
 
-def _is_ready(array: Any) -> bool:
+def is_ready(array: Any) -> bool:
     """Say whether an array is computed; one that was fetched from a backend of another process is."""
     return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import grain
+from absl import flags
 
 from anytpu.pipeline.nodes import Every, Node, Passes, RowBatches, row_of, stack
 from anytpu.pipeline.workers import watch_parent
@@ -148,6 +149,12 @@ def _is_worth_threads(recipe: Recipe) -> bool:
     return recipe.source.arrays is None or any(step.computes for step in recipe.steps)
 
 
+def _settle_flags() -> None:
+    """Let grain read its command-line flags, which it does for workers, in a program that has none of absl's."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
 def shuffled(recipe: Recipe, buffer: int | None, seed: int) -> Step:
     """Return the step that shuffles: a stream `buffer` elements at a time, anything else whole."""
     if recipe.kind != "stream":
@@ -215,6 +222,7 @@ def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers:
             return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size)
         if not workers:
             return read_ahead(recipe, node, buffer, threads)
+        _settle_flags()
         each = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer or _STREAM_BUFFER)
         return read_ahead(recipe, node, 0).mp_prefetch(each, worker_init_fn=watch_parent)
 

@@ -125,7 +125,8 @@ def _loop(name: str, original: Callable) -> Callable:
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(given)
         if name == "fit":
-            trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None)
+            is_silent = given.get("verbose", "auto") == 0
+            trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
         with _running(trainer, _MODES[name], given.get("callbacks")):
             return original(self, *args, **kwargs)
 
@@ -175,6 +176,7 @@ def _running(trainer: Trainer, mode: str, callbacks: Any) -> Iterator[None]:
             trainer.one_step_calls = before
             if mode == "train":
                 trainer.guard = None
+                trainer.print_notices()
 
 
 @contextlib.contextmanager

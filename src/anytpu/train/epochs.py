@@ -23,6 +23,7 @@ from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, S
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
+from anytpu.train.input_clock import InputClock
 
 if TYPE_CHECKING:
     from anytpu.train.trainer import Trainer
@@ -50,6 +51,7 @@ class Epochs(_KerasEpochIterator):
         self._is_used_up = False
         self._seen = 0
         self._epoch = 0
+        self._clock = InputClock(lambda: trainer.newest_logs)
         arrays = _keras.row_arrays(self.data_adapter)
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
@@ -87,16 +89,31 @@ class Epochs(_KerasEpochIterator):
         step = 0
         if wanted == 0:
             raise DataExhaustedError(_exhausted(0, None, self._epoch))
-        while wanted is None or step < wanted:
-            group = self._next_group(step, wanted)
-            if group is None:
-                break
-            yield step, step + group.steps - 1, group
-            step += group.steps
+        with self._clocked():
+            while wanted is None or step < wanted:
+                group = self._next_group(step, wanted)
+                if group is None:
+                    break
+                yield step, step + group.steps - 1, group
+                step += group.steps
         if self.steps_per_epoch is None:
             self._source = None
         if wanted is None:
             self._num_batches = step
+
+    @contextlib.contextmanager
+    def _clocked(self) -> Iterator[None]:
+        """Measure the input of an epoch of training."""
+        if self._mode != "train" or self._is_building:
+            yield
+            return
+        self._trainer.print_notices()
+        self._clock.begin_epoch()
+        try:
+            yield
+        finally:
+            share = self._clock.end_epoch()
+            self._trainer.end_epoch(share, self._clock.notice)
 
     def __next__(self) -> Any:
         """Refuse: an epoch is walked over with `for`."""
@@ -124,7 +141,9 @@ class Epochs(_KerasEpochIterator):
         self._seen = 0
         if self._resident is not None:
             return RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
-        batches = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
+        batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
+        if self._mode == "train":
+            batches = self._clock.timed(batches)
         return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
 
     def _narrowed(self, batch: Tree) -> Tree:

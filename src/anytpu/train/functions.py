@@ -48,7 +48,8 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
 def _train(trainer: Trainer) -> Callable:
     def train_function(state: Any, group: Any) -> Any:
         done = trainer.run("train", state, group)
-        return trainer.backend.get(done[-1].last), state
+        trainer.newest_logs = trainer.backend.get(done[-1].last)
+        return trainer.newest_logs, state
 
     return train_function
 

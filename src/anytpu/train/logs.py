@@ -1,4 +1,4 @@
-"""The logs of every step, for a callback that wants more than the last of a call."""
+"""What a fit knows beyond Keras's History: the logs of every step, and how long it waited for its input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from anytpu.errors import StrategyError
 from anytpu.train.adopt import trainer_of
+from anytpu.train.trainer import Trainer
 
 
 def step_logs(model: Any) -> dict[str, np.ndarray]:
@@ -26,10 +27,32 @@ def step_logs(model: Any) -> dict[str, np.ndarray]:
     Raises:
         StrategyError: the model was not compiled in the scope of a strategy.
     """
+    return _trainer(model, "no logs of each step").step_logs()
+
+
+def input_shares(model: Any) -> list[float]:
+    """Return the share of each epoch's time that the device waited for batches, of the newest fit of a model.
+
+    It is 0 where the arrays lie on the device whole. An epoch that waited for more than a third of its time says so in
+    a line on stderr, unless the fit is silent, `verbose=0`.
+
+    Args:
+        model: a model that trains on a strategy.
+
+    Returns:
+        One number from 0 to 1 for each epoch that has ended.
+
+    Raises:
+        StrategyError: the model was not compiled in the scope of a strategy.
+    """
+    return list(_trainer(model, "no account of its input").input_shares)
+
+
+def _trainer(model: Any, lacks: str) -> Trainer:
     trainer = trainer_of(model)
     if trainer is None:
         raise StrategyError(
-            f"{model.name!r} was not compiled in the scope of a strategy, so it keeps no logs of each step: compile "
+            f"{model.name!r} was not compiled in the scope of a strategy, so it keeps {lacks}: compile "
             "it in with strategy.scope():"
         )
-    return trainer.step_logs()
+    return trainer

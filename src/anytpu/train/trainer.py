@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 import time
 from collections import OrderedDict
 from typing import Any
@@ -69,6 +70,12 @@ class Trainer:
         """The log that must stay finite, or None."""
         self.every: list[tuple[Tree, int]] = []
         """Handles of the logs of the steps of each segment of the last call, and how many."""
+        self.newest_logs: Tree = None
+        """What the newest call of training returns, perhaps still being computed."""
+        self.input_shares: list[float] = []
+        """For each epoch of the newest fit the share of its time that the device waited for batches."""
+        self.notices: list[str] | None = None
+        """Lines to be printed when Keras's own line of the epoch stands; None while nobody wants to read any."""
         self._live: _Live | None = None
         self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
@@ -145,13 +152,25 @@ class Trainer:
         parts = [jax.tree.map(lambda one, n=n: np.asarray(one)[:n], self.backend.get(logs)) for logs, n in self.every]
         return jax.tree.map(lambda *ones: np.concatenate(ones), *parts) if parts else {}
 
-    def begin_fit(self, initial_epoch: int, guard: str | None) -> None:
+    def begin_fit(self, initial_epoch: int, guard: str | None, is_silent: bool = False) -> None:
         """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
         self._initial_epoch, self.guard = initial_epoch, guard
+        self.input_shares, self.notices = [], None if is_silent else []
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
         self._epoch, self._step = self._initial_epoch + number, 0
+
+    def end_epoch(self, input_share: float, notice: str | None) -> None:
+        """End an epoch of training: the share of it that the input took, and what there is to say about that."""
+        self.input_shares.append(input_share)
+        if notice and self.notices is not None:
+            self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
+
+    def print_notices(self) -> None:
+        """Print on stderr what there is to say."""
+        while self.notices:
+            print(self.notices.pop(0), file=sys.stderr)
 
     def _segments(self, mode: str, parts: tuple[Part, ...], group: Group) -> Any:
         def loop_of(batch: Tree, loop: Loop) -> Loop:
