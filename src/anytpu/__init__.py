@@ -39,7 +39,17 @@ if TYPE_CHECKING:
         list_logical_devices,
         shutdown_tpu_system,
     )
-    from anytpu.train import TPUDistributionStrategy, keras_to_tpu_model, step_logs
+    from anytpu.train import TPUDistributionStrategy, input_shares, keras_to_tpu_model, step_logs
+    from anytpu.train.estimator import (
+        InputPipelineConfig,
+        ModeKeys,
+        RunConfig,
+        SessionRunHook,
+        TPUConfig,
+        TPUEstimator,
+        TPUEstimatorSpec,
+        get_global_step,
+    )
     from anytpu.train.low_level import (
         CrossShardOptimizer,
         DeviceAttributes,
@@ -64,12 +74,19 @@ __all__ = [
     "CrossShardOptimizer",
     "DeviceAttributes",
     "InputContext",
+    "InputPipelineConfig",
+    "ModeKeys",
     "PerReplica",
     "ReduceOp",
     "ReplicaContext",
+    "RunConfig",
+    "SessionRunHook",
     "TPUClusterResolver",
+    "TPUConfig",
     "TPUContext",
     "TPUDistributionStrategy",
+    "TPUEstimator",
+    "TPUEstimatorSpec",
     "TPUStrategy",
     "batch_parallel",
     "bfloat16_scope",
@@ -80,11 +97,13 @@ __all__ = [
     "device",
     "errors",
     "experimental_connect_to_cluster",
+    "get_global_step",
     "get_replica_context",
     "get_strategy",
     "get_tpu_context",
     "initialize_system",
     "initialize_tpu_system",
+    "input_shares",
     "keras_to_tpu_model",
     "list_devices",
     "list_logical_devices",
@@ -109,12 +128,19 @@ _HOMES = {
     "CrossShardOptimizer": "train.low_level",
     "DeviceAttributes": "train.low_level",
     "InputContext": "strategy",
+    "InputPipelineConfig": "train.estimator",
+    "ModeKeys": "train.estimator",
     "PerReplica": "strategy",
     "ReduceOp": "strategy",
     "ReplicaContext": "strategy",
+    "RunConfig": "train.estimator",
+    "SessionRunHook": "train.estimator",
     "TPUClusterResolver": "system",
+    "TPUConfig": "train.estimator",
     "TPUContext": "train.low_level",
     "TPUDistributionStrategy": "train",
+    "TPUEstimator": "train.estimator",
+    "TPUEstimatorSpec": "train.estimator",
     "TPUStrategy": "strategy",
     "batch_parallel": "train.low_level",
     "bfloat16_scope": "train.low_level",
@@ -124,11 +150,13 @@ _HOMES = {
     "cross_replica_sum": "train.low_level",
     "device": "engine",
     "experimental_connect_to_cluster": "system",
+    "get_global_step": "train.estimator",
     "get_replica_context": "strategy",
     "get_strategy": "strategy",
     "get_tpu_context": "train.low_level",
     "initialize_system": "train.low_level",
     "initialize_tpu_system": "system",
+    "input_shares": "train",
     "keras_to_tpu_model": "train",
     "list_devices": "train.low_level",
     "list_logical_devices": "system",
@@ -169,6 +197,9 @@ def __dir__() -> list[str]:
 
 
 def _unknown(name: str) -> str:
+    replaced = importlib.import_module("anytpu._replaced").advice_for(name)
+    if replaced:
+        return replaced
     near = importlib.import_module("difflib").get_close_matches(name, __all__, n=1, cutoff=0.5)
     hint = f"did you mean anytpu.{near[0]}?" if near else "dir(anytpu) lists its names."
     return f"anytpu has no name {name!r}; {hint}"

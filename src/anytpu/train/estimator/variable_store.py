@@ -60,6 +60,11 @@ class VariableStore:
         """The names of the variables, in the order in which they were made."""
         return list(self._variables)
 
+    @property
+    def is_made(self) -> bool:
+        """True once a model_fn has made variables."""
+        return len(self._variables) > 1
+
     def trainable(self) -> list[Any]:
         """Return the trainable variables, in the order in which they were made."""
         return [variable for variable in self._variables.values() if variable.trainable]
@@ -115,11 +120,22 @@ class VariableStore:
             variable.assign(value)
 
 
+def get_global_step() -> Any:
+    """Return the variable that counts the steps of training, in a model_fn; None elsewhere.
+
+    Example:
+        >>> get_global_step() is None
+        True
+    """
+    call = _CALL.get()
+    return None if call is None else call.store.global_step
+
+
 class ModelCall:
     """One call of a model_fn, and the variables that it makes."""
 
     def __init__(self, store: VariableStore, makes: bool) -> None:
-        self._store, self._makes = store, makes
+        self.store, self._makes = store, makes
         self._counts: dict[str, int] = {}
         self._stands_for: dict[int, tuple[Any, Any]] = {}
 
@@ -136,11 +152,11 @@ class ModelCall:
         """Take in a variable that was just made."""
         count = self._counts[variable.path] = self._counts.get(variable.path, 0) + 1
         name = variable.path if count == 1 else f"{variable.path}#{count}"
-        if name not in self._store:
+        if name not in self.store:
             self._check_may_make(name, variable)
-            self._store.add(name, variable)
+            self.store.add(name, variable)
             return
-        known = self._store[name]
+        known = self.store[name]
         if (known.shape, known.dtype) != (variable.shape, variable.dtype):
             raise EstimatorError(
                 f"model_fn makes {_layer(name)} of another form than before: its {variable.name!r} was "
@@ -151,7 +167,7 @@ class ModelCall:
         _keras.forget_uninitialized(variable)
 
     def _check_may_make(self, name: str, variable: Any) -> None:
-        if self._makes and not (self._store.is_trained and variable.trainable):
+        if self._makes and not (self.store.is_trained and variable.trainable):
             return
         raise EstimatorError(
             f"model_fn makes {_layer(name)}, which it did not make when it was called before: a variable {name!r} of "

@@ -1,0 +1,129 @@
+"""What a `TPUEstimator` is given, and what of it is refused before anything starts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from anytpu.errors import DataExhaustedError, EstimatorError, SettingError
+from anytpu.train.estimator.model import check_model_fn
+from anytpu.train.estimator.run_config import RunConfig
+from anytpu.train.estimator.tpu_config import check_positive
+from anytpu.train.minimization import Minimization
+
+_RESERVED = ("batch_size", "context")
+_NAMES = {"train": "train_batch_size", "eval": "eval_batch_size", "infer": "predict_batch_size"}
+
+
+def check_constructor(
+    model_fn: Any,
+    config: Any,
+    params: Any,
+    use_tpu: bool,
+    rows: Mapping[str, Any],
+    exports: bool,
+    embedding_config_spec: Any,
+) -> None:
+    """Refuse arguments of the constructor.
+
+    Args:
+        model_fn: as given; config and params likewise.
+        config: see `model_fn`.
+        params: see `model_fn`.
+        use_tpu: whether the batch sizes are those of a TPU.
+        rows: the batch sizes by mode.
+        exports: whether something may be exported.
+        embedding_config_spec: as given.
+
+    Raises:
+        EstimatorError, SettingError: one cannot be used.
+    """
+    if not isinstance(config, RunConfig):
+        raise EstimatorError(
+            f"`config` must be provided with type `tpu_config.RunConfig`, not {config!r}: type config=tpu.RunConfig()"
+        )
+    if params is not None and any(key in params for key in _RESERVED):
+        raise EstimatorError(
+            f"{list(_RESERVED)} are reserved keys but existed in params {params}. Leave them away: the estimator puts "
+            "them in"
+        )
+    if use_tpu and rows["train"] is None:
+        raise EstimatorError("`train_batch_size` cannot be `None`. Pass the rows of a global batch, for example 1024")
+    for mode, count in rows.items():
+        if count is not None:
+            check_positive(_NAMES[mode], count)
+    if not exports:
+        raise SettingError("One of export_to_cpu and export_to_tpu must be true. Leave both away")
+    if embedding_config_spec is not None:
+        raise SettingError(
+            "embedding_config_spec must be None: an embedding is a layer here, keras.layers.Embedding in model_fn"
+        )
+    check_model_fn(model_fn)
+
+
+def check_train(steps: Any, max_steps: Any, on_tpu: bool) -> None:
+    """Refuse the steps of a training."""
+    if steps is not None and max_steps is not None:
+        raise EstimatorError(f"Can not provide both steps and max_steps, got {steps!r} and {max_steps!r}. Pass one")
+    if on_tpu and steps is None and max_steps is None:
+        raise EstimatorError(
+            "For TPU training, one of `steps` or `max_steps` must be set. Cannot be both `None`. Type "
+            "estimator.train(input_fn, max_steps=1000)"
+        )
+    for name, count in (("Train steps", steps), ("Train max_steps", max_steps)):
+        if count is not None:
+            check_positive(name, count)
+
+
+def check_evaluate(steps: Any, on_tpu: bool) -> None:
+    """Refuse the steps of an evaluation."""
+    if steps is not None:
+        check_positive("Eval steps", steps)
+    elif on_tpu:
+        raise EstimatorError(
+            "Evaluate `steps` must be set on TPU. Cannot be `None`. Pass the number of full batches, "
+            "steps=examples // eval_batch_size"
+        )
+
+
+def first_of(batches: Iterator[Any]) -> Any:
+    """Return the first batch.
+
+    Raises:
+        DataExhaustedError: there is none.
+    """
+    first = next(batches, None)
+    if first is None:
+        raise DataExhaustedError("input_fn gave no batch: return a data set with at least one, of rows for all replicas")
+    return first
+
+
+def found(name: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the value of a name.
+
+    Raises:
+        EstimatorError: there is none.
+    """
+    if name not in values:
+        raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
+    return values[name]
+
+
+def weights_of(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a checkpoint's values without the step: another training starts from them."""
+    return {name: value for name, value in values.items() if name != "global_step"}
+
+
+@functools.cache
+def install_minimize() -> None:
+    """Give Keras's optimizers the method `minimize` of old, which records the wish."""
+
+    def minimize(self: Any, loss: Any, global_step: Any = None, var_list: Any = None) -> Minimization:
+        """Record that a loss is to be minimised, for the `train_op` of a `TPUEstimatorSpec`."""
+        return Minimization(self, loss, None if var_list is None else tuple(var_list))
+
+    keras.optimizers.Optimizer.minimize = minimize

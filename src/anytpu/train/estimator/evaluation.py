@@ -1,0 +1,96 @@
+"""Evaluation: the mean loss over all rows, and the metrics of all of them.
+
+Rule: metric_fn is called on the host, once, with the rows of all steps in order; so a metric that is no mean of means
+is right too. A Keras metric that it returns gives its result, anything else must be a number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from anytpu.engine.feeds import MOST_STEPS
+from anytpu.errors import DataExhaustedError, EstimatorError
+from anytpu.train.estimator.hooks import Hooks
+from anytpu.train.estimator.inputs import Batch
+from anytpu.train.estimator.mode_run import ModeRun, Outputs, joined
+from anytpu.train.estimator.spec import called
+
+LOG = logging.getLogger("anytpu")
+
+
+def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: Hooks) -> dict[str, Any]:
+    """Evaluate a model.
+
+    Args:
+        run: the mode EVAL on its cores.
+        batches: the data.
+        steps: how many steps; None: as many as there are batches.
+        hooks: are called around the steps.
+
+    Returns:
+        The metrics by name, and "loss".
+
+    Raises:
+        DataExhaustedError: there is no batch.
+    """
+    parts: list[Outputs] = []
+    hooks.before()
+    wanted = 2**31 if steps is None else steps
+    for outputs in run.steps(batches, wanted, MOST_STEPS):
+        parts.append(outputs)
+        if hooks.after(loss=float(outputs["loss"][-1].mean())):
+            break
+        hooks.before()
+    if not parts:
+        raise DataExhaustedError("input_fn gave no batch to evaluate: return a data set with at least one batch")
+    done = sum(len(part["loss"]) for part in parts)
+    if steps is not None and done < steps and not hooks.context.stop_requested:
+        LOG.warning("The data ended after %d of the %d steps of the evaluation", done, steps)
+    loss = np.concatenate([part["loss"] for part in parts]).mean(dtype=np.float64)
+    return {**_metrics(run, [part["eval_metrics"] for part in parts]), "loss": np.float32(loss)}
+
+
+def _metrics(run: ModeRun, tensors: list[Outputs]) -> dict[str, Any]:
+    spec = run.step.spec
+    if spec is None or spec.eval_metrics is None:
+        return {}
+    rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[joined(one) for one in tensors])
+    metrics = called("eval_metrics", spec.eval_metrics, rows)
+    if not isinstance(metrics, dict):
+        raise EstimatorError(
+            f"metric_fn must return a dictionary of Keras metrics or numbers by name, not {metrics!r}: for example "
+            '{"accuracy": accuracy}'
+        )
+    return {name: _value(name, metric) for name, metric in metrics.items()}
+
+
+def _value(name: str, metric: Any) -> np.ndarray:
+    if isinstance(metric, keras.metrics.Metric):
+        metric = metric.result()
+    try:
+        return np.asarray(metric)[()] if np.ndim(metric) else np.asarray(metric).reshape(())[()]
+    except (TypeError, ValueError) as error:
+        raise EstimatorError(
+            f"metric_fn returns {metric!r} as {name!r}, which is neither a Keras metric nor a number"
+        ) from error
+
+
+def told(values: dict[str, Any]) -> str:
+    """Return results as one line, by name."""
+    return ", ".join(f"{name} = {_shown(value)}" for name, value in sorted(values.items()))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+    """Return batches of which the first was looked at already."""
+    return itertools.chain([first], rest)

@@ -1,0 +1,208 @@
+"""`HostBatches`: what an input_fn returns, as global batches on the host.
+
+Idea: an input_fn may return a `tpu.pipeline.Dataset` or any other iterable of batches, be a generator function, or
+return the arrays themselves. Batches that are one replica's are put together to global ones.
+
+Rule: whoever can tell its position (`get_state`, `set_state`) goes on where a saved run stood: data sets of
+`tpu.pipeline` and grain, and arrays. Everything else starts again at its beginning.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from anytpu.errors import EstimatorError
+from anytpu.train import checks
+from anytpu.train.estimator.deployment import Deployment
+from anytpu.train.estimator.model import parameters_of
+
+Tree = Any
+Batch = tuple[Tree, Tree]
+"""The pair (features, labels) of one global batch; labels may be None."""
+
+
+@runtime_checkable
+class Positioned(Protocol):
+    """An iterator that knows its position, as plain JSON."""
+
+    def get_state(self) -> Any:
+        """Return the position."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Go to a position."""
+        ...
+
+
+class HostBatches(Iterator[Batch]):
+    """The global batches of one pass over what an input_fn returns.
+
+    Args:
+        input_fn: takes `params`, and `mode` and `config` where it names them.
+        deployment: where the batches go.
+        params: the user's params.
+        config: the `RunConfig`.
+
+    Raises:
+        EstimatorError: the input_fn takes no params, or returns something else.
+    """
+
+    def __init__(self, input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> None:
+        self._deployment = deployment
+        self._name = getattr(input_fn, "__qualname__", type(input_fn).__name__)
+        self._iterators = [
+            _iterator(_called(input_fn, deployment, deployment.input_params(params, number), config), deployment)
+            for number in range(deployment.invocations)
+        ]
+        self._checked = False
+        self.has_ended = False
+
+    def __next__(self) -> Batch:
+        try:
+            return self._checked_batch(self._global())
+        except StopIteration:
+            self.has_ended = True
+            raise
+
+    def position(self) -> Any:
+        """Return the position as plain JSON; None at the end, and where it is not known."""
+        if self.has_ended or not all(isinstance(one, Positioned) for one in self._iterators):
+            return None
+        return {"input_fn": self._name, "states": [one.get_state() for one in self._iterators]}
+
+    def go_to(self, position: Any) -> bool:
+        """Go to a position and say whether that was possible."""
+        is_mine = position is not None and position["input_fn"] == self._name
+        if not is_mine or not all(isinstance(one, Positioned) for one in self._iterators):
+            return False
+        for iterator, state in zip(self._iterators, position["states"], strict=True):
+            iterator.set_state(state)
+        return True
+
+    def _global(self) -> Batch:
+        """Return the next global batch, put together of the replicas' where the input_fn gives those."""
+        if not self._deployment.is_by_replica:
+            return _pair(next(self._iterators[0]))
+        replicas = self._deployment.replicas
+        turns = itertools.cycle(self._iterators)
+        parts = [_pair(part) for part in (next(next(turns), None) for _ in range(replicas)) if part is not None]
+        if not parts or (len(parts) < replicas and self._deployment.mode != "infer"):
+            raise StopIteration
+        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
+
+    def _checked_batch(self, batch: Batch) -> Batch:
+        batch = jax.tree.map(np.asarray, batch)
+        if not self._checked:
+            self._checked = True
+            axes = self._deployment.batch_axis
+            named = dict(zip(("features", "labels"), batch, strict=True))
+            checks.check_columns(named) if axes is None else [checks.check_columns({k: v}) for k, v in named.items()]
+        return batch
+
+
+class _Arrays(Iterator[Tree]):
+    """Arrays cut into batches, in order: again and again for training, else once, the last batch with what is left."""
+
+    def __init__(self, arrays: Tree, rows: int, is_endless: bool) -> None:
+        self._arrays, self._rows, self._is_endless = arrays, rows, is_endless
+        self._taken = 0
+        self._length = len(jax.tree.leaves(arrays)[0])
+        if is_endless and rows > self._length:
+            raise EstimatorError(
+                f"input_fn returns arrays of {self._length} rows, and a batch has {rows}: pass more rows, or a smaller "
+                "batch size"
+            )
+
+    def __next__(self) -> Tree:
+        start = self._taken * self._rows
+        if self._is_endless:
+            start %= self._length // self._rows * self._rows
+        elif start >= self._length:
+            raise StopIteration
+        self._taken += 1
+        return jax.tree.map(lambda array: array[start : start + self._rows], self._arrays)
+
+    def get_state(self) -> dict[str, int]:
+        return {"batches": self._taken}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self._taken = state["batches"]
+
+
+def dealt(leaf: np.ndarray, replicas: int, axis: int = 0) -> np.ndarray:
+    """Cut an array's rows into the replicas' shards: `(rows, ...)` to `(replicas, rows / replicas, ...)`.
+
+    Args:
+        leaf: the array.
+        replicas: how many; they divide the rows.
+        axis: the axis of rows.
+
+    Example:
+        >>> dealt(np.arange(4), 2).tolist()
+        [[0, 1], [2, 3]]
+    """
+    if axis == 0:
+        return leaf.reshape(replicas, len(leaf) // replicas, *leaf.shape[1:])
+    return np.stack(np.split(leaf, replicas, axis))
+
+
+def filled(leaf: np.ndarray, rows: int) -> np.ndarray:
+    """Fill an array up to so many rows by repeats of its last one.
+
+    Example:
+        >>> filled(np.arange(3), 5).tolist()
+        [0, 1, 2, 2, 2]
+    """
+    return leaf if len(leaf) == rows else leaf[np.minimum(np.arange(rows), len(leaf) - 1)]
+
+
+def _called(input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> Any:
+    takes = parameters_of(input_fn)
+    if "params" not in takes:
+        raise EstimatorError(
+            f"input_fn ({getattr(input_fn, '__name__', input_fn)}) does not include params argument, required by "
+            'TPUEstimator to pass batch size as params["batch_size"]: write def input_fn(params)'
+        )
+    given = {"params": params, "mode": deployment.mode, "config": config}
+    return input_fn(**{name: value for name, value in given.items() if name in takes})
+
+
+def _iterator(made: Any, deployment: Deployment) -> Any:
+    if callable(made) and not hasattr(made, "__iter__"):
+        made = made()
+    leaves = jax.tree.leaves(made)
+    if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+        return _of_arrays(made, deployment)
+    if isinstance(made, tuple | dict | str | bytes) or not hasattr(made, "__iter__"):
+        raise EstimatorError(
+            f"input_fn must return a data set, such as a tpu.pipeline.Dataset of batches (features, labels), another "
+            f"iterable of batches, or the arrays (features, labels), not {made!r}"
+        )
+    return iter(made)
+
+
+def _of_arrays(arrays: Tree, deployment: Deployment) -> _Arrays:
+    arrays = jax.tree.map(np.asarray, arrays)
+    features, labels = _pair(arrays)
+    checks.check_columns({"features": features, "labels": labels})
+    rows = deployment.input_params({}, 0).get("batch_size") or len(jax.tree.leaves(arrays)[0])
+    return _Arrays(arrays, rows, is_endless=deployment.mode == "train")
+
+
+def _pair(element: Any) -> Batch:
+    """Return (features, labels) of an element, which may be the features alone."""
+    if isinstance(element, list | tuple):
+        if len(element) == 2:
+            return element[0], element[1]
+        if len(element) == 1:
+            return element[0], None
+        raise EstimatorError(
+            f"a batch of input_fn is (features, labels), or features alone, not a {type(element).__name__} of "
+            f"{len(element)}: put several features into a dictionary"
+        )
+    return element, None

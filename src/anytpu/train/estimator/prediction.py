@@ -1,0 +1,73 @@
+"""Prediction: a generator of dictionaries, one for each row.
+
+Idea: the last batch is filled up with copies of its last row, and what comes of them is cut off. The device computes
+the next batch while the rows of this one are handed out.
+
+Rule: nothing is held between two rows but results, so a generator may be left, closed or run beside another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from anytpu.errors import EstimatorError
+from anytpu.program.program import Tree
+from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.train.estimator.inputs import Batch, filled
+from anytpu.train.estimator.mode_run import ModeRun
+
+
+def predicted(run: ModeRun, batches: Iterator[Batch], is_by_row: bool, keys: Any) -> Iterator[dict[str, np.ndarray]]:
+    """Yield predictions.
+
+    Args:
+        run: the mode PREDICT on its cores.
+        batches: the data; labels are left out.
+        is_by_row: one dictionary for each row, else one for each batch.
+        keys: the predictions to yield; None: all.
+
+    Raises:
+        EstimatorError: there is no prediction of such a name.
+    """
+    waiting: tuple[int, Tree] | None = None
+    full: int | None = run.deployment.rows
+    for features, _ in batches:
+        rows = len(jax.tree.leaves(features)[0])
+        full = max(rows, full or 0)
+        batch = jax.tree.map(lambda leaf, full=full: filled(leaf, full), features), None
+        run.make(batch)
+        started = rows, run.once(batch)
+        if waiting is not None:
+            yield from _opened(*waiting, is_by_row, keys)
+        waiting = started
+    if waiting is not None:
+        yield from _opened(*waiting, is_by_row, keys)
+
+
+def _opened(rows: int, outputs: dict[str, Any], is_by_row: bool, keys: Any) -> Iterator[dict[str, np.ndarray]]:
+    chosen = outputs if keys is None else {key: outputs[key] for key in _checked(keys, outputs)}
+    arrays = jax.tree.map(_rows, chosen, is_leaf=is_per_replica)
+    if not is_by_row:
+        yield {name: array[:rows] for name, array in arrays.items()}
+        return
+    for row in range(rows):
+        yield {name: array[row] for name, array in arrays.items()}
+
+
+def _rows(value: Any) -> np.ndarray:
+    if not isinstance(value, PerReplica):
+        return np.asarray(value)
+    stack = value.stacked()
+    return stack.reshape(-1, *stack.shape[2:])
+
+
+def _checked(keys: Any, outputs: dict[str, Any]) -> list[str]:
+    wanted = [keys] if isinstance(keys, str) else list(keys)
+    unknown = [key for key in wanted if key not in outputs]
+    if unknown:
+        raise EstimatorError(f"there is no prediction {unknown[0]!r}: model_fn predicts {sorted(outputs)}")
+    return wanted

@@ -1,0 +1,75 @@
+"""`Saver`: when a training run is saved, and who is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.estimator.variable_store import VariableStore
+
+LOG = logging.getLogger("anytpu")
+
+
+class Saver:
+    """Saves the variables of a store between loops.
+
+    Args:
+        checkpoints: where.
+        store: the variables.
+        every_steps: the steps between two saves, or None.
+        every_s: the seconds between two saves, or None.
+        listeners: objects with `begin`, `before_save`, `after_save` and `end`, called as of old, without a session.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        store: VariableStore,
+        every_steps: int | None,
+        every_s: int | None,
+        listeners: Iterable[Any],
+    ) -> None:
+        self._checkpoints, self._store = checkpoints, store
+        self._every_steps, self._every_s = every_steps, every_s
+        self._listeners = list(listeners)
+        self._saved_step: int | None = checkpoints.latest()
+        self._saved_s = time.monotonic()
+
+    def begin(self, step: int) -> None:
+        """Begin a run; what nothing was saved of is saved now."""
+        for listener in self._listeners:
+            listener.begin()
+        if self._saved_step is None:
+            self.save(step, None)
+
+    def is_due(self, step: int) -> bool:
+        """Say whether it is time to save."""
+        if self._every_steps is not None and step - (self._saved_step or 0) >= self._every_steps:
+            return True
+        return self._every_s is not None and time.monotonic() - self._saved_s >= self._every_s
+
+    def save(self, step: int, position: Any) -> None:
+        """Save, unless this step is saved already.
+
+        Args:
+            step: the global step.
+            position: that of the data.
+        """
+        if step == self._saved_step:
+            return
+        for listener in self._listeners:
+            listener.before_save(None, step)
+        self._checkpoints.save(step, self._store.values(), position)
+        LOG.info("Saved the checkpoint of step %d in %s", step, self._checkpoints.path(step))
+        self._saved_step, self._saved_s = step, time.monotonic()
+        for listener in self._listeners:
+            listener.after_save(None, step)
+
+    def end(self, step: int, position: Any) -> None:
+        """Save what is not saved yet, and end."""
+        self.save(step, position)
+        for listener in self._listeners:
+            listener.end(None, step)
