@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         encode_example,
         encode_sequence_example,
         parse_example,
+        parse_examples,
         parse_sequence_example,
     )
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
@@ -42,6 +43,7 @@ _HOMES = {
     "iris": "named",
     "lines": "text",
     "parse_example": "example",
+    "parse_examples": "example",
     "parse_sequence_example": "example",
     "records": "tfrecord",
     "to_array_records": "array_record",
@@ -66,6 +68,7 @@ __all__ = [
     "iris",
     "lines",
     "parse_example",
+    "parse_examples",
     "parse_sequence_example",
     "records",
     "to_array_records",

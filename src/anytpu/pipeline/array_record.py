@@ -1,7 +1,7 @@
 """ArrayRecord files: records that any reader can reach by their number.
 
-Idea: a TFRecord file has to be looked through before record i can be read, and a compressed one has to be unpacked up to
-it. An ArrayRecord file carries its index, compresses record by record, and is what grain reads best.
+Idea: a TFRecord file has to be looked through before record i can be read, and a compressed one has to be unpacked up
+to it. An ArrayRecord file carries its index, compresses record by record, and is what grain reads best.
 
 Rule: the files are read and written by the array_record package; what it finds wrong comes as our errors.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from anytpu.errors import FileError, RecordError, SettingError
+from anytpu.errors import FileError, RecordError
 from anytpu.pipeline.sources import Fault, IndexedShard, Origin, Record, RecordSource
 from anytpu.pipeline.storage import AnyPath, created, expand, is_remote, shard_names
 from anytpu.pipeline.tfrecord import records

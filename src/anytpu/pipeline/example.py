@@ -76,6 +76,30 @@ def parse_example(record: bytes, spec: Spec) -> dict[str, Any]:
     return parsed
 
 
+def parse_examples(records: Sequence[bytes], spec: Spec) -> dict[str, np.ndarray]:
+    """Read features of several tf.Examples, each feature as one array.
+
+    Args:
+        records: the messages, at least one.
+        spec: what each feature to read should be; other features are left out.
+
+    Returns:
+        The features, with the examples as first axis; of bytes an array of objects.
+
+    Raises:
+        RecordError: as `parse_example`; a feature has different lengths.
+
+    Example:
+        >>> from anytpu.pipeline import FixedLenFeature
+        >>> parse_examples([encode_example({"x": x}) for x in (1, 2)], {"x": FixedLenFeature((), "int64")})
+        {'x': array([1, 2])}
+    """
+    if not len(records):
+        raise RecordError("there is no record to read in []")
+    rows = [parse_example(record, spec) for record in records]
+    return {name: wanted.column(name, [row[name] for row in rows]) for name, wanted in spec.items()}
+
+
 def encode_sequence_example(context: Mapping[str, Any], sequences: Mapping[str, Sequence[Any]]) -> bytes:
     """Write a tf.SequenceExample.
 

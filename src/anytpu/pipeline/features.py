@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,21 @@ class FeatureSpec(abc.ABC):
         Raises:
             RecordError: nothing does.
         """
+
+    def column(self, name: str, rows: Sequence[Any]) -> np.ndarray:
+        """Return the feature of several examples as one array, of what `missing` and `value` gave for each.
+
+        Raises:
+            RecordError: they have different lengths.
+        """
+        if self.dtype is bytes and isinstance(rows[0], bytes):
+            return _array(name, rows, bytes)
+        if len(lengths := {len(row) for row in rows if row.ndim}) > 1:
+            shown = " and ".join(map(str, sorted(lengths)[:2]))
+            raise RecordError(
+                f"feature {name!r} has {shown} values in one batch; VarLenFeature(length=...) pads to one"
+            )
+        return np.stack(rows)
 
     @abc.abstractmethod
     def value(self, name: str, values: Any) -> Any:

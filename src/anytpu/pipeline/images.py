@@ -132,7 +132,7 @@ def encode_png(image: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _jpeg_header(content: bytes) -> tuple[int, int, str, str] | None:
+def _jpeg_header(content: bytes) -> Any:
     try:
         return simplejpeg.decode_jpeg_header(content)
     except ValueError:

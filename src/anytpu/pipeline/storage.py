@@ -16,7 +16,7 @@ import glob
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -115,16 +115,17 @@ class LocalFile(StoredFile):
         with _OPENING:
             if self._descriptor is None and LocalFile._open_files < _MAX_OPEN_FILES:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-                LocalFile._open_files += 1
+                type(self)._open_files += 1
         return self._descriptor
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_descriptor": None}
 
-    def __del__(self) -> None:
+    # When Python ends, the names of modules may be gone before the last file is.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
-            LocalFile._open_files -= 1
+            close(self._descriptor)
+            type(self)._open_files -= 1
 
 
 def stored(path: AnyPath) -> StoredFile:
