@@ -1,0 +1,74 @@
+"""`anytpu port`: rewrites the TPU calls of TensorFlow programs to ours."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anytpu.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anytpu.port import PortedFile
+
+LEFT_STATUS = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the paths and --write."""
+    parser.add_argument(
+        "paths", metavar="PATH", type=Path, nargs="+", help="a program, a notebook, or a folder of them"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="change the files; each old one is kept beside the new one, as NAME.bak"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the diffs and what is left; the status is 1 when something is left to do by hand."""
+    from anytpu.port import ported_file, program_files, write
+    from anytpu.report.porting import summary
+    from anytpu.report.terminal import open_console, say
+
+    console = open_console()
+    files = [ported_file(path) for path in program_files(arguments.paths)]
+    for file in files:
+        _show(console, file)
+    if arguments.write:
+        for backup in write(files):
+            say(console, f"The old file is kept as {backup}")
+    changed = sum(file.program.is_changed for file in files)
+    left = sum(len(file.program.by_hand) for file in files)
+    say(console, summary(len(files), changed, left, arguments.write), style="bold")
+    if changed and not arguments.write:
+        say(console, f"To change {'it' if len(files) == 1 else 'them'}: the same command with --write")
+    return LEFT_STATUS if left else 0
+
+
+def _show(console: Console, file: PortedFile) -> None:
+    from anytpu.report.porting import diff_lines, finding_lines, print_diff
+
+    print_diff(console, diff_lines(file.program.old, file.program.new, str(file.path)))
+    for kind, title in (("by hand", "to port by hand"), ("note", "worth a look")):
+        findings = [one for one in file.program.findings if one.kind == kind]
+        if findings:
+            console.print(f"\n{file.path}: {title}", soft_wrap=True)
+            console.print("\n".join(finding_lines(findings, console.width)), soft_wrap=True)
+    if file.program.is_changed or file.program.findings:
+        console.print()
+
+
+COMMAND = Command(
+    name="port",
+    summary="rewrite the TPU calls of a TensorFlow program to anytpu's",
+    description="""\
+Find the TPU calls of TensorFlow 1 and 2 in programs, however they are imported, and
+show as a diff what they become here; --write makes the change. What has to be done
+by hand is listed by line with what to type. docs/migrate.md has the whole table.
+The exit status is 1 when something is left to do by hand.
+""",
+    add_arguments=add_arguments,
+    run=run,
+)

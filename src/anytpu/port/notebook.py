@@ -1,0 +1,74 @@
+"""Notebooks: their code cells are one program, in which an import of the first cell counts in the last.
+
+Idea: the cells are joined with a mark between them, ported as one text, and taken apart at the marks. What is no
+Python, `%matplotlib inline` and `!pip install`, is put aside meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from anytpu.errors import PortError
+from anytpu.port.program import Ported, ported
+
+_MARK = re.compile(r"^__cell__\((\d+)\)\n?", re.MULTILINE)
+_MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
+_ASIDE = re.compile(r"pass  # aside: (.*)$", re.MULTILINE)
+
+
+def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
+    """Port the code cells of a notebook.
+
+    Args:
+        text: the notebook, JSON.
+        name: what errors call it.
+
+    Returns:
+        The code of all cells, before and after, and the new text of the file.
+
+    Raises:
+        PortError: it is no notebook, or its code is no Python.
+    """
+    notebook = _read(text, name)
+    cells = [cell for cell in notebook["cells"] if _is_python(cell)]
+    joined = "".join(f"__cell__({number})\n{_code(cell)}\n" for number, cell in enumerate(cells, 1))
+    program = ported(joined, f"the code of {name}")
+    if not program.is_changed:
+        return _shown(program), text
+    parts = _MARK.split(program.new)[1:]
+    for number, code in zip(parts[::2], parts[1::2], strict=True):
+        _set(cells[int(number) - 1], _ASIDE.sub(r"\1", code).rstrip("\n"))
+    end = "\n" if text.endswith("\n") else ""
+    return _shown(program), json.dumps(notebook, indent=1, ensure_ascii=False) + end
+
+
+def _read(text: str, name: str) -> dict[str, Any]:
+    try:
+        notebook = json.loads(text)
+        if isinstance(notebook["cells"], list):
+            return notebook
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise PortError(f"{name} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it")
+
+
+def _is_python(cell: dict[str, Any]) -> bool:
+    return cell.get("cell_type") == "code" and not "".join(cell["source"]).lstrip().startswith("%%")
+
+
+def _code(cell: dict[str, Any]) -> str:
+    return _MAGIC.sub(r"\1pass  # aside: \2", "".join(cell["source"]))
+
+
+def _set(cell: dict[str, Any], code: str) -> None:
+    if code != "".join(cell["source"]).rstrip("\n"):
+        cell["source"] = code.splitlines(keepends=True) if isinstance(cell["source"], list) else code
+
+
+def _shown(program: Ported) -> Ported:
+    """Return the program as one reads it: with a comment where a cell begins, and what was put aside in its place."""
+    old, new = (_ASIDE.sub(r"\1", _MARK.sub(r"# cell \1\n", text)) for text in (program.old, program.new))
+    return dataclasses.replace(program, old=old, new=new)

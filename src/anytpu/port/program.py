@@ -1,0 +1,94 @@
+"""`ported`: one program, from the old text to the new one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import libcst as cst
+
+from anytpu.errors import PortError
+from anytpu.port.calls import plan_arguments, plan_calls, plan_methods
+from anytpu.port.edits import Edits
+from anytpu.port.finding import Finding
+from anytpu.port.imports import name_for_anytpu, plan_imports, plan_new_imports
+from anytpu.port.loops import plan_loops
+from anytpu.port.resolvers import plan_resolvers
+from anytpu.port.sessions import plan_sessions
+from anytpu.port.tape import plan_tapes
+from anytpu.port.tree import Tree
+
+_PLANS = (
+    plan_tapes,
+    plan_loops,
+    plan_sessions,
+    plan_resolvers,
+    plan_arguments,
+    plan_calls,
+    plan_methods,
+    plan_imports,
+)
+"""In this order: the patterns first, then each name that none of them has taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ported:
+    """A program, before and after.
+
+    Attributes:
+        old: its text as it was.
+        new: its text as it is to be.
+        findings: what its author has to look at, by line of the old text.
+    """
+
+    old: str
+    new: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """True when there is something to write."""
+        return self.old != self.new
+
+    @property
+    def by_hand(self) -> tuple[Finding, ...]:
+        """The lines that were left as they were."""
+        return tuple(one for one in self.findings if one.kind == "by hand")
+
+
+def ported(text: str, name: str = "this program") -> Ported:
+    """Rewrite the TPU calls of a TensorFlow program to ours.
+
+    A program that names nothing of TensorFlow's stays as it is, so that porting twice changes nothing.
+
+    Args:
+        text: a Python program.
+        name: what errors call it.
+
+    Raises:
+        PortError: it cannot be parsed.
+
+    Example:
+        >>> print(ported("import tensorflow as tf\\nstrategy = tf.distribute.get_strategy()").new)
+        import anytpu as tpu
+        strategy = tpu.get_strategy()
+    """
+    tree = Tree(_parsed(text, name))
+    if not any(True for _ in tree.chains()) and "tensorflow" not in text:
+        return Ported(text, text)
+    edits = Edits(tree, name_for_anytpu(tree))
+    for plan in _PLANS:
+        plan(edits)
+    edits.apply()  # what the new lines name is known once they are made
+    plan_new_imports(edits)
+    return Ported(text, edits.apply().code, tuple(sorted(edits.findings)))
+
+
+def _parsed(text: str, name: str) -> cst.Module:
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        what = error.message.partition("\n")[0].rstrip(".")
+        raise PortError(
+            f"{name}, line {error.raw_line}: this is no Python 3 ({what}); for a program of Python 2, run 2to3 on it "
+            "first"
+        ) from error

@@ -1,0 +1,90 @@
+"""Where a program says which TPU it wants: `TPUClusterResolver(...)` and the address in COLAB_TPU_ADDR.
+
+Rule: the name or address of a TensorFlow worker is left out, since such a worker speaks no JAX; what may be something
+else, such as an option of the program, is kept and said.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+from libcst.metadata import ExpressionContext
+
+from anytpu.port.edits import Edits
+from anytpu.port.rules import rules
+from anytpu.port.tree import Tree
+
+ADDRESS_VARIABLE = "COLAB_TPU_ADDR"
+_ADDRESSES = re.compile(r"grpc://|COLAB_TPU_ADDR|KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS|TPU_NAME|\.(get_)?master\(")
+_RESOLVERS = "TPUClusterResolver"
+
+
+def plan_resolvers(edits: Edits) -> None:
+    """Decide on the arguments of each resolver, and on each address of the 2018 notebooks."""
+    for node, name in edits.tree.chains():
+        if name.rpartition(".")[2] == _RESOLVERS:
+            _plan_resolver(edits, node)
+    for node in edits.tree.nodes():
+        if isinstance(node, cst.BinaryOperation | cst.FormattedString) and _is_address(edits.tree, node):
+            edits.put(node, lambda _: edits.expression('tpu.TPUClusterResolver("").master()'), covers=node)
+    for node in edits.tree.nodes():
+        if isinstance(node, cst.SimpleString) and ADDRESS_VARIABLE in node.value and not edits.is_done(node):
+            advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds what there is without it'
+            edits.say(node, advice, "note")
+
+
+def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
+    tree, call = edits.tree, edits.tree.parent(node)
+    target = rules()["distribute.cluster_resolver.TPUClusterResolver"].target
+    if not isinstance(call, cst.Call) or call.func is not node:
+        edits.put(node, lambda _: edits.expression(target), covers=node)
+        return
+    asked = next((a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in ("tpu", 0)), None)
+    others = [one for one in call.args if one is not asked]
+    kept = asked is not None and not _is_worker(tree, asked.value)
+    if asked is not None and not kept:
+        edits.say(call, f"{tree.code(asked.value)} names a TensorFlow worker and is left out", "note")
+        edits.cover(asked)
+    elif asked is not None and not isinstance(asked.value, cst.SimpleString):
+        advice = f'{tree.code(asked.value)} is kept: it has to be "", "local", "virtual" or a slice such as "v2-8"'
+        edits.say(call, advice, "note")
+    for other in others:
+        edits.say(call, f"{tree.code(other).rstrip(', ')} is left out", "note")
+        edits.cover(other)
+
+    def resolver(updated: cst.Call) -> cst.BaseExpression:
+        arguments = [edits.rebuilt(asked).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if asked and kept else []
+        whitespace = {} if kept else {"whitespace_before_args": cst.SimpleWhitespace("")}
+        return updated.with_changes(func=edits.expression(target), args=arguments, **whitespace)
+
+    edits.put(call, resolver, covers=node)
+
+
+def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
+    """Tell whether an argument is, or was assigned, the name or address of a worker."""
+    if isinstance(value, cst.SimpleString):
+        return value.evaluated_value not in ("", "local")
+    if isinstance(value, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(value)):
+        return True
+    if not isinstance(value, cst.Name) or not hops:
+        return False
+    return any(_is_worker(tree, one, hops - 1) for one in _assigned(tree, value.value))
+
+
+def _assigned(tree: Tree, name: str) -> list[cst.BaseExpression]:
+    """Return what a variable is assigned, anywhere in the program."""
+    found = []
+    for node in tree.nodes():
+        if isinstance(node, cst.Assign) and any(
+            n.value == name and tree.context(n) is ExpressionContext.STORE
+            for target in node.targets
+            for n in tree.names(target)
+        ):
+            found.append(node.value)
+    return found
+
+
+def _is_address(tree: Tree, node: cst.CSTNode) -> bool:
+    code = tree.code(node)
+    return bool(re.fullmatch(r"f?['\"]grpc://.*COLAB_TPU_ADDR.*", code, re.DOTALL))

@@ -1,0 +1,66 @@
+"""Sessions of TF 1: what needed one only to reach the TPU goes without; training in one is listed.
+
+Rule: `sess.run(tpu.initialize_system())` is the call itself, `sess.list_devices()` is `tpu.list_devices()`. A
+`with tf.Session(...)` that then does nothing else with its session is taken off its body.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from anytpu._replaced import advice_of
+from anytpu.port.edits import Edits
+from anytpu.port.rules import rules
+from anytpu.port.tree import Tree
+
+_SESSIONS = ("Session", "InteractiveSession", "train.MonitoredTrainingSession")
+_SYSTEM = ("initialize_system", "shutdown_system")
+
+
+def plan_sessions(edits: Edits) -> None:
+    """Decide on every `with tf.Session(...) as sess` of a program."""
+    for node in edits.tree.nodes():
+        if isinstance(node, cst.With) and (item := _session_item(edits.tree, node)):
+            _plan(edits, node, item)
+
+
+def _session_item(tree: Tree, block: cst.With) -> cst.WithItem | None:
+    for item in block.items:
+        if isinstance(item.item, cst.Call) and tree.old_name(item.item.func) in _SESSIONS:
+            return item
+    return None
+
+
+def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
+    tree, name = edits.tree, item.asname.name if item.asname else None
+    uses = [n for n in tree.names(block.body) if isinstance(name, cst.Name) and n.value == name.value]
+    done = [use for use in uses if _plan_use(edits, use)]
+    for use in uses:
+        if use not in done:
+            edits.say(tree.statement(use), advice_of(rules()["Session"]))
+    if len(done) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
+        statements = block.body.body
+
+        def body_alone(_: cst.With) -> cst.FlattenSentinel:
+            lines = [one for statement in statements for one in edits.rebuilt_lines(statement)]
+            first = lines[0].with_changes(leading_lines=[*block.leading_lines, *lines[0].leading_lines])
+            return cst.FlattenSentinel([first, *lines[1:]])
+
+        edits.put(block, body_alone, covers=item)
+
+
+def _plan_use(edits: Edits, use: cst.Name) -> bool:
+    """Rewrite a call of a session's method that only reaches the TPU; tell whether it was one."""
+    tree = edits.tree
+    method = tree.parent(use)
+    call = tree.parent(method) if isinstance(method, cst.Attribute) else None
+    if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not method:
+        return False
+    if method.attr.value == "list_devices":
+        edits.put(call, lambda _: edits.expression("tpu.list_devices()"), covers=call)
+        return True
+    fetched = call.args[0].value if method.attr.value == "run" and len(call.args) == 1 else None
+    if not isinstance(fetched, cst.Call) or (tree.old_name(fetched.func) or "").rpartition(".")[2] not in _SYSTEM:
+        return False
+    edits.put(call, lambda updated: updated.args[0].value)
+    return True

@@ -1,0 +1,210 @@
+"""`tf.GradientTape` made into a loss function and `tpu.value_and_grad`.
+
+Idea: what a tape records becomes the body of a function. It returns the loss, and beside it what is read after the
+tape, so that the lines that follow stay as they are.
+
+Rule: where a function would not do the same (it reads a variable that it sets, it returns, the tape is asked twice),
+nothing is changed and the line is listed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import ExpressionContext
+
+from anytpu._replaced import advice_of
+from anytpu.port.edits import Edits
+from anytpu.port.rules import rules
+from anytpu.port.tree import Tree
+from anytpu.port.variables import reads, reads_before_it_writes, writes
+
+_FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
+_GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
+_LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
+
+
+class _NotSimple(Exception):
+    """Why a tape is left as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tape:
+    """A tape with everything that depends on it.
+
+    Attributes:
+        block: the `with` statement.
+        body: what is recorded.
+        rest: what the block holds from the line on in which the gradient is asked for.
+        between: what stands between the recorded lines and that line.
+        line: the line that asks for the gradient.
+        asked: the call `tape.gradient(loss, variables)` in it.
+    """
+
+    block: cst.With
+    body: Sequence[cst.CSTNode]
+    rest: Sequence[cst.CSTNode]
+    between: Sequence[cst.CSTNode]
+    line: cst.SimpleStatementLine
+    asked: cst.Call
+
+    @property
+    def loss(self) -> cst.BaseExpression:
+        """What is differentiated."""
+        return self.asked.args[0].value
+
+    @property
+    def variables(self) -> cst.BaseExpression:
+        """What it is differentiated by."""
+        return self.asked.args[1].value
+
+
+def plan_tapes(edits: Edits) -> None:
+    """Decide on each tape of a program: rewrite it, or list it."""
+    for node in edits.tree.nodes():
+        call = _tape_call(edits.tree, node)
+        if call is None or not isinstance(node, cst.With):
+            continue
+        try:
+            tape = _read(edits.tree, node, call)
+            _check(edits.tree, tape)
+            _put(edits, tape, call)
+        except _NotSimple as why:
+            edits.say(call, f"{why}; {advice_of(rules()['GradientTape'])}")
+            edits.cover(call)
+
+
+def _tape_call(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
+    """Return the `tf.GradientTape(...)` that a `with` statement enters, or None."""
+    for item in node.items if isinstance(node, cst.With) else ():
+        if isinstance(item.item, cst.Call) and tree.old_name(item.item.func) == "GradientTape":
+            return item.item
+    return None
+
+
+def _read(tree: Tree, block: cst.With, call: cst.Call) -> _Tape:
+    name = block.items[0].asname
+    if len(block.items) > 1 or call.args or not isinstance(block.body, cst.IndentedBlock):
+        raise _NotSimple("a tape with options or company is left as it is")
+    if name is None or not isinstance(name.name, cst.Name):
+        raise _NotSimple("a tape without a name is left as it is")
+    asked = _only_use(tree, block, name.name)
+    inside, after = list(block.body.body), _following(tree, block)
+    line = next((one for one in (*inside, *after) if asked in set(tree.nodes(one))), None)
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        raise _NotSimple("the gradient is not asked for in a line of its own after the tape")
+    end = inside.index(line) if line in inside else len(inside)
+    between = after[: after.index(line)] if line in after else []
+    return _Tape(block, inside[:end], inside[end:], between, line, asked)
+
+
+def _only_use(tree: Tree, block: cst.With, name: cst.Name) -> cst.Call:
+    """Return the one call that a tape is used in, `tape.gradient(loss, variables)`."""
+    uses = [n for n in tree.names(_function(tree, block)) if n.value == name.value and n is not name]
+    loads = [n for n in uses if n in set(tree.nodes(block)) or tree.line(n) >= tree.line(block)]
+    attribute = tree.parent(loads[0]) if len(loads) == 1 else None
+    asked = tree.parent(attribute) if attribute else None
+    if not isinstance(asked, cst.Call) or tree.code(asked.func) != f"{name.value}.gradient":
+        raise _NotSimple("a tape that is asked for more than one gradient is left as it is")
+    if len(asked.args) != 2 or any(arg.star or arg.keyword for arg in asked.args):
+        raise _NotSimple("a gradient with options is left as it is")
+    return asked
+
+
+def _following(tree: Tree, block: cst.With) -> list[cst.CSTNode]:
+    """Return the statements after a block, up to the end of what it stands in."""
+    around = tree.parent(block)
+    body: list[Any] = list(around.body) if isinstance(around, cst.IndentedBlock | cst.Module) else [block]
+    return body[body.index(block) + 1 :]
+
+
+def _function(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
+    """Return the function around a node, or the program."""
+    above = tree.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.Module):
+        above = tree.parent(above)
+    return above or tree.module
+
+
+def _check(tree: Tree, tape: _Tape) -> None:
+    """Refuse a tape whose body would do something else as a function.
+
+    Raises:
+        _NotSimple: it would.
+    """
+    function = _function(tree, tape.block)
+    if isinstance(function, cst.FunctionDef) and function.name.value in ("train_step", "test_step"):
+        around = tree.parent(tree.parent(function) or function)
+        if isinstance(around, cst.ClassDef):
+            raise _NotSimple("a train_step of a Keras model has another form on JAX, so take a loop of your own")
+    if not tape.body:
+        raise _NotSimple("nothing is recorded before the gradient is asked for")
+    if any(isinstance(part, _LEAVES) for one in tape.body for part in tree.nodes(one)):
+        raise _NotSimple("the body of the tape leaves it, or deletes or declares names")
+    early = sorted(reads_before_it_writes(tree, tape.body))
+    if early:
+        raise _NotSimple(f"the body of the tape sets {early[0]!r} and reads what it was before")
+    changed = _writes(tree, tape.between)
+    if reads(tree, tape.loss) & changed or reads(tree, tape.variables) & (changed | _writes(tree, tape.body)):
+        raise _NotSimple("between the tape and its gradient, what the gradient is of changes")
+
+
+def _writes(tree: Tree, statements: Iterable[cst.CSTNode]) -> set[str]:
+    return set().union(*(writes(tree, one) for one in statements))
+
+
+def _kept(tree: Tree, tape: _Tape) -> list[str]:
+    """Return what the body sets and something else reads, in the order in which it is set; not the loss itself."""
+    own = {part for one in tape.body for part in tree.nodes(one)} | set(tree.nodes(tape.asked))
+    outside = [n for n in tree.names(_function(tree, tape.block)) if n not in own]
+    read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
+    order = dict.fromkeys(n.value for one in tape.body for n in tree.names(one))
+    written = _writes(tree, tape.body) & read
+    return [name for name in order if name in written and name != tree.code(tape.loss)]
+
+
+def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
+    """Replace a tape by a function, the call that differentiates it, and the rest of the block."""
+    tree, kept = edits.tree, _kept(edits.tree, tape)
+    taken = {n.value for n in tree.nodes() if isinstance(n, cst.Name)}
+    function = next(name for name in _FUNCTION_NAMES if name not in taken)
+    gradients = _target(tree, tape)
+    if gradients is None:
+        gradients = next(name for name in _GRADIENT_NAMES if name not in taken)
+        edits.put(tape.asked, lambda _: cst.Name(gradients), covers=tape.asked.func)
+    else:
+        edits.drop(tape.line)
+    loss = tree.code(tape.loss) if isinstance(tape.loss, cst.Name) else "_"
+    results = kept[0] if len(kept) == 1 else f"({', '.join(kept)})"
+    target = f"({loss}, {results}), {gradients}" if kept else f"{loss}, {gradients}"
+    aux = ", has_aux=True" if kept else ""
+
+    def rewritten(_: cst.With) -> cst.FlattenSentinel:
+        loss_now, variables_now = edits.rebuilt(tape.loss), edits.rebuilt(tape.variables)
+        body = [one for statement in tape.body for one in edits.rebuilt_lines(statement)]
+        outcome = edits.statement(f"return {{loss}}, {results}" if kept else "return {loss}", loss=loss_now)
+        definition = edits.statement(f"def {function}():\n    pass")
+        definition = definition.with_changes(
+            body=tape.block.body.with_changes(body=[*body, outcome]), leading_lines=tape.block.leading_lines
+        )
+        line = edits.statement(
+            f"{target} = tpu.value_and_grad({function}, {{variables}}{aux})()", variables=variables_now
+        )
+        rest = [one for statement in tape.rest for one in edits.rebuilt_lines(statement)]
+        return cst.FlattenSentinel([definition, line, *rest])
+
+    edits.roots.add("tpu")
+    edits.put(tape.block, rewritten, covers=call)
+
+
+def _target(tree: Tree, tape: _Tape) -> str | None:
+    """Return what the gradients are assigned to; None when they are used where they are asked for."""
+    statement = tape.line.body[0]
+    if not isinstance(statement, cst.Assign) or statement.value is not tape.asked or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0].target
+    code = tree.code(target)
+    return f"({code})" if isinstance(target, cst.Tuple) and not target.lpar else code

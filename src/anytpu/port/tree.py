@@ -1,0 +1,149 @@
+"""`Tree`: a parsed program in which every name is known by where it comes from.
+
+Idea: `tf.distribute.TPUStrategy`, `from tensorflow.distribute import TPUStrategy as S` and
+`tf.compat.v2.distribute.TPUStrategy` are one name here, "distribute.TPUStrategy": the full name, without the
+`tensorflow` in front and the `compat` that stands for a version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import (
+    ExpressionContext,
+    ExpressionContextProvider,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedName,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+)
+
+TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
+"""What the packages of TensorFlow are called: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
+_VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
+
+
+def canonical(name: str) -> str:
+    """Return a full name of TensorFlow as the table has it.
+
+    Example:
+        >>> canonical("tensorflow.compat.v1.train.AdamOptimizer"), canonical("tensorflow_datasets.load")
+        ('train.AdamOptimizer', 'tensorflow_datasets.load')
+    """
+    if name == "tensorflow" or not name.startswith("tensorflow."):
+        return name
+    return _VERSION.sub("", name.removeprefix("tensorflow.")) or "tensorflow"
+
+
+class Tree:
+    """A program with its scopes, parents and positions.
+
+    Attributes:
+        module: the parsed program; the keys of everything else are its nodes.
+    """
+
+    def __init__(self, module: cst.Module) -> None:
+        """Resolve the names of a parsed program."""
+        wrapper = MetadataWrapper(module)
+        self.module = wrapper.module
+        self._names = wrapper.resolve(QualifiedNameProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
+        self._positions = wrapper.resolve(PositionProvider)
+        self._contexts = wrapper.resolve(ExpressionContextProvider)
+
+    def nodes(self, root: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
+        """Yield a node and all below it, in the order of the text; None is the whole program."""
+        root = self.module if root is None else root
+        yield root
+        for child in root.children:
+            yield from self.nodes(child)
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """Return what a node is part of; None for the program."""
+        return self._parents.get(node)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line that a node starts on, from 1."""
+        return self._positions[node].start.line
+
+    def code(self, node: cst.CSTNode) -> str:
+        """Return a node as it is written."""
+        return self.module.code_for_node(node)
+
+    def context(self, name: cst.Name) -> object:
+        """Return whether a name is loaded, stored or deleted; None for what is no variable."""
+        return self._contexts.get(name)
+
+    def is_chain(self, node: cst.CSTNode) -> bool:
+        """Tell whether a node is a name, or names with dots between them."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        return isinstance(node, cst.Name)
+
+    def old_name(self, node: cst.CSTNode) -> str | None:
+        """Return the canonical name of what a chain refers to when that is TensorFlow's, else None."""
+        if not isinstance(node, cst.Name | cst.Attribute) or not self.is_chain(node):
+            return None
+        lazy: Any = self._names.get(node)
+        names: Any = lazy() if callable(lazy) else lazy or ()
+        # What is bound twice, once of TensorFlow's and once not, is left to its author.
+        return canonical(min(name.name for name in names)) if names and all(map(_is_old, names)) else None
+
+    def chains(self) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:
+        """Yield each outermost chain that refers to something of TensorFlow's, with its canonical name."""
+        for node in self.nodes():
+            if isinstance(node, cst.Name | cst.Attribute) and not isinstance(self.parent(node), cst.Attribute):
+                name = self.old_name(node)
+                if name is not None:
+                    yield node, name
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the line or the compound statement that a node is part of."""
+        while not isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.Module):
+            node = self._parents[node]
+        return node
+
+    def is_statement(self, node: cst.CSTNode) -> bool:
+        """Tell whether an expression is all of its statement, as `tf.get_logger().setLevel("ERROR")` is."""
+        above = self._parents[node]
+        while isinstance(above, cst.Attribute | cst.Call):
+            above = self._parents[above]
+        return isinstance(above, cst.Expr)
+
+    def is_module_alias(self, name: cst.Name) -> bool:
+        """Tell whether a name is bound by `import x as name`, or is x itself: not by `from x import name`."""
+        bound = (one for one in self.nodes() if isinstance(one, cst.ImportAlias))
+        return any(bound_name(one) == name.value and isinstance(self.parent(one), cst.Import) for one in bound)
+
+    def bindings(self) -> Iterator[cst.Name]:
+        """Yield each variable where it is set, and not by an import of TensorFlow's."""
+        yield from (n for n in self.names() if self._contexts.get(n) is ExpressionContext.STORE)
+
+    def names(self, root: cst.CSTNode | None = None) -> Iterator[cst.Name]:
+        """Yield the variables of a part of the program, in the order of the text; no attributes, no keywords."""
+        for node in self.nodes(root):
+            if isinstance(node, cst.Name) and self._contexts.get(node) is not None:
+                parent = self.parent(node)
+                is_label = isinstance(parent, cst.Attribute) and parent.attr is node
+                is_label |= isinstance(parent, cst.Arg) and parent.keyword is node
+                if not is_label and not isinstance(parent, cst.ImportAlias):
+                    yield node
+
+
+def bound_name(alias: cst.ImportAlias) -> str:
+    """Return the variable that an import binds: `tf` of `tensorflow as tf`, `os` of `os.path`."""
+    if alias.asname is not None:
+        return alias.asname.name.value  # pyright: ignore[reportAttributeAccessIssue]
+    head: cst.CSTNode = alias.name
+    while isinstance(head, cst.Attribute):
+        head = head.value
+    return head.value  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_old(name: QualifiedName) -> bool:
+    return name.source is QualifiedNameSource.IMPORT and bool(TENSORFLOW.match(name.name))
