@@ -92,7 +92,9 @@ class DistributedDataset:
         self._strategy, self._dataset, self._is_per_replica = strategy, dataset, is_per_replica
 
     def __iter__(self) -> DistributedIterator:
-        return DistributedIterator(self._strategy, iter(self._dataset), self._is_per_replica)
+        # A data set with columns of strings keeps them on the host: `numbers` walks over the rest.
+        walk = getattr(self._dataset, "numbers", self._dataset.__iter__)
+        return DistributedIterator(self._strategy, iter(walk()), self._is_per_replica)
 
     def __len__(self) -> int:
         steps = len(self._dataset)
