@@ -8,6 +8,7 @@ Rule: an error names the feature and, when the bytes come from one of our source
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -146,6 +147,7 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
         raise _placed(record, error) from error.__cause__
 
 
+@functools.cache
 def _message_class(name: str) -> Any:
     # Loading protobuf takes 20 ms; importing this does not.
     from anytpu.pipeline.example_messages import message_class
@@ -154,11 +156,9 @@ def _message_class(name: str) -> Any:
 
 
 def _read(name: str, record: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
     try:
         return _message_class(name).FromString(record)
-    except (DecodeError, TypeError) as error:
+    except Exception as error:  # protobuf's DecodeError, or a TypeError; naming the former would load it here
         raise RecordError(f"these {_size(record)} are no tf.{name}: {error}") from error
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from anytpu.errors import RecordError, SettingError
 
 _STRING_TYPES = (bytes, str, "bytes", "string", "str")
+_FEW = 100
 KIND_NAMES = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "integers"}
 
 
@@ -161,6 +162,8 @@ def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
         array = np.empty(len(values), object)
         array[:] = list(values)
         return array
+    if len(values) < _FEW:
+        values = values[:]  # a list: of few values the faster way
     try:
         array = np.array(values, np.int64 if dtype.kind == "b" else dtype)
     except OverflowError:

@@ -128,8 +128,8 @@ class FormattedShard(Shard):
                     faults.append(found)
                 else:
                     raise found.error()
+        report_skipped(self.path, faults, self.faults)
         self.faults = tuple(faults)
-        report_skipped(self.path, faults)
 
     def _walk(self, content: Content) -> Iterator[Any]:
         number = 0
@@ -171,8 +171,8 @@ class PlainShard(FormattedShard, IndexedShard):
             layout = self._format.layout(self._file)
             if self._skips:
                 layout = self._without_faults(layout)
+                report_skipped(self.path, layout.faults, self.faults)
                 self.faults = layout.faults
-                report_skipped(self.path, layout.faults)
             elif layout.faults:
                 raise layout.faults[0].error()
             self._layout = layout

@@ -154,9 +154,15 @@ class RecordSource(RecordStream, Sequence):
         return self._ends
 
 
-def report_skipped(path: str, faults: Sequence[Fault]) -> None:
-    """Warn, once a pass over a file, of the records that were left out."""
-    if faults:
+def report_skipped(path: str, faults: Sequence[Fault], known: Sequence[Fault]) -> None:
+    """Warn of the records that were left out of a file, unless that was said before.
+
+    Args:
+        path: the file.
+        faults: what was left out.
+        known: what was left out when it was read before.
+    """
+    if faults and tuple(faults) != tuple(known):
         count = (
             f"{len(faults)} records that cannot be read were" if len(faults) > 1 else "a record that cannot be read was"
         )
