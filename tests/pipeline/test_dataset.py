@@ -1,0 +1,309 @@
+"""`Dataset`: its steps, its passes, its positions, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anytpu as tpu
+from anytpu.errors import AnyTPUError, DataError, SettingError
+
+Dataset = tpu.pipeline.Dataset
+ROWS = np.arange(23)
+
+
+class Squares:
+    """A source with a length that can be indexed, and nothing else."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        return index**2
+
+
+def numbers():
+    yield from range(23)
+
+
+def plain(dataset: Any) -> list[Any]:
+    return [np.asarray(element).tolist() for element in dataset]
+
+
+def flat(lists: Any) -> list[Any]:
+    return list(itertools.chain.from_iterable(lists))
+
+
+def doubled(row: Any) -> Any:
+    return 2 * row
+
+
+def is_small(row: Any) -> bool:
+    return bool(row < 30)
+
+
+def shaken(row: Any, random: np.random.Generator) -> Any:
+    return row + random.random()
+
+
+DATASETS = {
+    "arrays": lambda: Dataset.from_arrays(ROWS).shuffle(seed=5).batch(4),
+    "arrays, repeated": lambda: Dataset.from_arrays(ROWS).shuffle(seed=5).repeat(3).batch(4, drop_remainder=True),
+    "batches, shuffled": lambda: Dataset.from_arrays(ROWS).batch(4).shuffle(seed=1).repeat(2),
+    "mapped": lambda: Dataset.from_arrays(ROWS).shuffle(seed=2).map(doubled).batch(4).prefetch(3, threads=2),
+    "random": lambda: Dataset.from_source(Squares()).shuffle(seed=2).random_map(shaken, seed=7).batch(4).repeat(2),
+    "filtered": lambda: Dataset.from_arrays(ROWS).shuffle(seed=3).map(doubled).filter(is_small).batch(4).repeat(2),
+    "list": lambda: Dataset.from_source(list(range(23))).shard(1, 3).shuffle(seed=9).repeat(2).batch(2),
+    "generator": lambda: Dataset.from_generator(numbers).shuffle(6, seed=4).batch(4).repeat(3).prefetch(2),
+    "generator, shard": lambda: Dataset.from_generator(numbers).shard(1, 3).random_map(shaken).repeat(2).batch(4),
+    "iterable": lambda: Dataset.from_source(dict.fromkeys(range(23)).keys()).map(doubled).batch(4).prefetch(0),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_length_is_that_of_a_walk(name: str):
+    dataset = DATASETS[name]()
+    length = len(plain(dataset))
+    if name in ("filtered", "iterable") or name.startswith("generator"):
+        with pytest.raises(TypeError) as caught:
+            len(dataset)
+        assert str(caught.value) == f"{dataset!r} has no length: only a walk can tell how many elements come"
+    else:
+        assert len(dataset) == length
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_pass_has_every_element_once(name: str):
+    dataset = DATASETS[name]()
+    first, second = plain(dataset), plain(dataset)
+    assert [len(first), len(second)] == [len(first)] * 2
+    if "random" not in name and "shard" not in name and "repeated" not in name:
+        assert sorted(flat(first)) == sorted(flat(second))
+    if "iterable" not in name:
+        assert first != second, "the second pass is in another order, or of other random numbers"
+    assert plain(DATASETS[name]()) == first, "another data set of the same recipe walks the same"
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_position_is_exact_wherever_it_is_saved(name: str):
+    whole = plain(DATASETS[name]())
+    walk = iter(DATASETS[name]())
+    for done in range(len(whole) + 1):
+        if done % 3 == 0 or done == len(whole):
+            position = json.loads(json.dumps(walk.get_state()))
+            assert plain(DATASETS[name]().resume(position)) == whole[done:]
+        assert done == len(whole) or np.asarray(next(walk)).tolist() == whole[done]
+
+
+@pytest.mark.parametrize("name", ["arrays", "filtered", "generator"])
+def test_a_walk_can_be_set_to_a_position(name: str):
+    dataset = DATASETS[name]()
+    plain(dataset)
+    walk = iter(dataset)
+    next(walk)
+    position, rest = walk.get_state(), plain(walk)
+    assert position["pass"] == 1
+    other = iter(DATASETS[name]())
+    other.set_state(position)
+    assert plain(other) == rest
+    other.set_state(position)
+    assert plain(other) == rest
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.integers(1, 40),
+    batch=st.integers(1, 9),
+    repeat=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    drop=st.booleans(),
+    data=st.data(),
+)
+def test_positions_of_all_sizes(rows: int, batch: int, repeat: int, seed: int, drop: bool, data: Any):
+    dataset = Dataset.from_arrays({"row": np.arange(rows)}).shuffle(seed=seed).repeat(repeat).batch(batch, drop)
+    whole = [element["row"].tolist() for element in dataset]
+    assert len(whole) == (rows * repeat // batch if drop else -(-rows * repeat // batch))
+    if not drop:
+        assert sorted(flat(whole)) == sorted(list(range(rows)) * repeat)
+    walk = iter(Dataset(dataset._recipe))
+    done = data.draw(st.integers(0, len(whole)))
+    assert [next(walk)["row"].tolist() for _ in range(done)] == whole[:done]
+    rest = Dataset(dataset._recipe).resume(json.loads(json.dumps(walk.get_state())))
+    assert [element["row"].tolist() for element in rest] == whole[done:]
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(1, 30), count=st.integers(1, 5), is_stream=st.booleans())
+def test_shards_are_disjoint_and_whole(rows: int, count: int, is_stream: bool):
+    whole = (
+        Dataset.from_generator(lambda: iter(range(rows)), rows) if is_stream else Dataset.from_arrays(np.arange(rows))
+    )
+    shards = [whole.shard(index, count).prefetch(0) for index in range(count)]
+    assert sorted(flat(map(plain, shards))) == list(range(rows))
+    assert [len(shard) for shard in shards] == [len(plain(shard)) for shard in shards]
+
+
+def test_the_shard_of_a_host_is_its_own():
+    assert plain(Dataset.from_arrays(ROWS).shard().batch(23)) == [ROWS.tolist()], "one process, one shard"
+
+
+def test_rows_taken_late_are_those_of_grain():
+    import grain
+
+    expected = [b.tolist() for b in grain.MapDataset.source(ROWS).shuffle(seed=5)[1::2].repeat(2).batch(4)]
+    assert plain(Dataset.from_arrays(ROWS).shuffle(seed=5).shard(1, 2).repeat(2).batch(4)) == expected
+
+
+def test_batches_are_trees_of_arrays():
+    rows = [{"image": np.ones((2, 2), np.uint8), "name": "a", "file": b"x\0", "label": 3}]
+    (batch,) = Dataset.from_source(rows * 2).batch(2)
+    assert batch["image"].shape == (2, 2, 2)
+    assert batch["image"].dtype == np.uint8
+    assert batch["name"].tolist() == ["a", "a"]
+    assert batch["file"].tolist() == [b"x\0", b"x\0"], "zero bytes at the end of a string stay"
+    assert batch["label"].tolist() == [3, 3]
+
+
+def test_a_walk_left_early_is_begun_again():
+    dataset = Dataset.from_arrays(ROWS).shuffle(seed=1).batch(4)
+    first = next(iter(dataset)).tolist()
+    assert next(iter(dataset)).tolist() == first
+    assert plain(dataset)[0] == first
+    assert next(iter(dataset)).tolist() != first
+
+
+def test_what_has_no_end():
+    dataset = Dataset.from_arrays(ROWS).repeat().batch(5)
+    walk = iter(dataset)
+    assert sum(len(next(walk)) for _ in range(100)) == 500
+    with pytest.raises(TypeError) as caught:
+        len(dataset)
+    assert str(caught.value) == "Dataset.from_arrays(23 rows).repeat().batch(5) has no length: it has no end"
+    assert dataset
+
+
+def test_an_error_of_a_function_comes_out_as_it_is():
+    def fail(row):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        next(iter(Dataset.from_arrays(ROWS).map(fail).batch(2)))
+
+
+def unequal():
+    yield from (np.zeros(2), np.zeros(3))
+
+
+def differing():
+    yield from ({"a": 1}, {"b": 1})
+
+
+REFUSED = {
+    "no rows": (
+        lambda: Dataset.from_arrays(np.zeros((0, 2))),
+        "there is nothing to read: it has 0 rows. Pass at least one row",
+    ),
+    "no array": (lambda: Dataset.from_arrays({}), "there is nothing to read: no array. Pass at least one row"),
+    "lengths": (
+        lambda: Dataset.from_arrays({"x": np.zeros(3), "y": np.zeros(2)}),
+        "all arrays must have the same number of rows, but x has 3, y has 2. Cut them to one length",
+    ),
+    "single value": (
+        lambda: Dataset.from_arrays((np.zeros(2), 1.5)),
+        "from_arrays takes arrays whose first axis counts the rows, and 1 is the single value 1.5: pass lists of "
+        "values as np.array([...])",
+    ),
+    "no source": (
+        lambda: Dataset.from_source(3),
+        "a source has a length and can be indexed, or can be iterated, and 3 cannot: pass a list, "
+        "tpu.pipeline.records(...), or an object with __len__ and __getitem__",
+    ),
+    "rows": (lambda: Dataset.from_arrays(ROWS).batch(0), "rows must be a whole number from 1 up, not 0"),
+    "seed": (
+        lambda: Dataset.from_arrays(ROWS).shuffle(seed=-1),
+        "seed must be a whole number from 0 to 4294967295, not -1",
+    ),
+    "stream, whole": (
+        lambda: Dataset.from_generator(numbers).shuffle(),
+        "Dataset.from_generator(numbers) is a stream, which cannot be shuffled whole: say how many elements at a time, "
+        "shuffle(1000), or shuffle before filter, batch and prefetch",
+    ),
+    "endless, shuffled": (
+        lambda: Dataset.from_arrays(ROWS).repeat().shuffle(),
+        "Dataset.from_arrays(23 rows).repeat() has no end, so it cannot be shuffled whole: shuffle before repeat()",
+    ),
+    "endless, twice": (
+        lambda: Dataset.from_arrays(ROWS).repeat().repeat(2),
+        "Dataset.from_arrays(23 rows).repeat() has no end already: leave out the second repeat",
+    ),
+    "shard": (
+        lambda: Dataset.from_arrays(ROWS).shard(2, 2),
+        "index must be a whole number from 0 to 1, one of 2 shards, not 2",
+    ),
+    "workers of a stream": (
+        lambda: Dataset.from_generator(numbers).prefetch(workers=2),
+        "workers share out elements by their numbers, and Dataset.from_generator(numbers) is a stream: put "
+        "prefetch(workers=2) before filter, on a source that can be indexed, or leave workers out",
+    ),
+    "workers after filter": (
+        lambda: Dataset.from_arrays(ROWS).filter(is_small).prefetch(workers=2),
+        "workers share out elements by their numbers, and Dataset.from_arrays(23 rows).filter() is filtered: put "
+        "prefetch(workers=2) before filter, on a source that can be indexed, or leave workers out",
+    ),
+    "None": (
+        lambda: next(iter(Dataset.from_arrays(ROWS).map(print).batch(2))),
+        "the function 'print' of map returned None for an element: let it return the new element; filter leaves "
+        "elements out",
+    ),
+    "shapes": (
+        lambda: next(iter(Dataset.from_generator(unequal).batch(2))),
+        "it has elements of different shapes in one batch, (2,) and (3,): bring them to one shape first, with map, "
+        "such as tpu.pipeline.resize for images or a padded array for sequences",
+    ),
+    "columns": (
+        lambda: next(iter(Dataset.from_generator(differing).batch(2))),
+        "element 1 of a batch is built differently from its first: b, not a. Let the function of map return the same "
+        "columns for every element",
+    ),
+    "another data set": (
+        lambda: Dataset.from_arrays(ROWS).shuffle(seed=1).resume(iter(Dataset.from_arrays(ROWS)).get_state()),
+        "the position was saved from another data set: from from_arrays(23 rows), and this is "
+        "from_arrays(23 rows).shuffle(seed=1). Build the data set as it was, its seeds and sizes too",
+    ),
+    "no position": (
+        lambda: Dataset.from_arrays(ROWS).resume({"step": 3}),  # pyright: ignore[reportArgumentType]
+        "a position is what get_state() of a data set's iterator returned, not {'step': 3}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.usefixtures("capsys")
+def test_what_is_refused(name: str):
+    make, message = REFUSED[name]
+    with pytest.raises(AnyTPUError) as caught:
+        make()
+    assert str(caught.value) == message
+    assert isinstance(caught.value, DataError | SettingError)
+
+
+def test_a_generator_is_not_its_function():
+    made = numbers()
+    with pytest.raises(DataError) as caught:
+        Dataset.from_generator(made)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == (
+        f"from_generator takes the function itself, to call it for each pass, not {made!r}: "
+        "Dataset.from_generator(batches), not Dataset.from_generator(batches())"
+    )
+    with pytest.raises(DataError) as caught:
+        Dataset.from_source(made)
+    assert str(caught.value) == (
+        f"{made!r} can be walked over only once, and a data set is walked over for every epoch: pass what it was made "
+        "of, or Dataset.from_generator(function) with the function that makes it"
+    )

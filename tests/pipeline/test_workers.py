@@ -1,0 +1,71 @@
+"""Worker processes: the same elements in the same order, and none left when their parent is killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+PROGRAM = """
+import json, os, sys
+import numpy as np
+import anytpu as tpu
+
+def slow(row):
+    return {"row": row, "process": os.getpid(), "bulk": np.full((64, 64), row)}
+
+def build(workers):
+    rows = tpu.pipeline.Dataset.from_arrays(np.arange(200)).shuffle(seed=1).map(slow)
+    return rows.prefetch(workers=workers).batch(3)
+
+if __name__ == "__main__":
+    alone = [batch["row"].tolist() for batch in build(0)]
+    walk = iter(build(2))
+    batches = [next(walk) for _ in range(4)]
+    position = json.loads(json.dumps(walk.get_state()))
+    print(json.dumps({
+        "processes": sorted({int(one) for batch in batches for one in batch["process"]}),
+        "same": [batch["row"].tolist() for batch in batches] == alone[:4],
+    }), flush=True)
+    assert sys.stdin.readline() == "go on\\n"
+    rest = [batch["row"].tolist() for batch in build(2).resume(position)]
+    print(json.dumps({"same": rest == alone[4:]}), flush=True)
+    walk = iter(tpu.pipeline.Dataset.from_arrays(np.arange(200)).map(slow).repeat().prefetch(workers=2))
+    print(json.dumps({"processes": sorted({int(next(walk)["process"]) for _ in range(8)})}), flush=True)
+    for element in walk:
+        pass
+"""
+
+
+def test_workers_read_the_same_and_end_with_their_parent(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as run:
+        assert run.stdin is not None and run.stdout is not None
+        first = json.loads(run.stdout.readline())
+        assert first["same"] is True
+        assert len(first["processes"]) == 2 and run.pid not in first["processes"]
+        run.stdin.write("go on\n")
+        run.stdin.flush()
+        assert json.loads(run.stdout.readline()) == {"same": True}
+        workers = json.loads(run.stdout.readline())["processes"]
+        assert len(workers) == 2 and run.pid not in workers
+        endings = [os.pidfd_open(worker) for worker in workers]
+        run.send_signal(signal.SIGKILL)
+    ended = set()
+    while len(ended) < 2:
+        ready = multiprocessing.connection.wait([one for one in endings if one not in ended], timeout=60)
+        assert ready, "a worker outlived its parent by a minute"
+        ended |= set(ready)
+    for one in endings:
+        os.close(one)
