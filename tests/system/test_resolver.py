@@ -79,7 +79,7 @@ def test_local_where_there_is_nothing(bare_machine: pytest.MonkeyPatch):
         "no accelerator was found on this machine.\n"
         "  TPU: this machine has no TPU chip\n"
         "  GPU: this machine has no NVIDIA GPU, or its driver is not loaded\n"
-        'TPUClusterResolver("") gives a virtual TPU where there is no real one.'
+        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual.'
     )
 
 

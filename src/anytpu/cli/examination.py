@@ -70,4 +70,5 @@ def try_cores(strategy: anytpu.TPUStrategy) -> Check:
 
 
 def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines()]
+    return "; ".join(line for line in lines if line) or type(error).__name__

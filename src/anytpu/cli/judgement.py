@@ -26,6 +26,9 @@ EXTRAS = {
     "tpu": (("libtpu",), "a TPU of this machine"),
     "plan": (("libtpu",), "planning without a TPU"),
     "tf": (("tensorflow",), "data from tf.data"),
+    "gs": (("gcsfs",), "records in gs:// buckets"),
+    "s3": (("s3fs",), "records in s3:// buckets"),
+    "https": (("aiohttp",), "records at https:// addresses"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),
 }
 """Extra -> the modules that it brings, one of which is enough ("dev": all), and what it is for."""
@@ -154,7 +157,7 @@ def extras() -> Iterator[Check]:
         if all(there) if name == "dev" else any(there):
             yield Check("ok", f"extra {name}", f"installed, for {purpose}")
         else:
-            yield Check("ok", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")
+            yield Check("optional", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")
 
 
 def _saved_backend(keras_json: Path) -> str | None:

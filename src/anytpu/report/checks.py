@@ -11,10 +11,11 @@ from rich.text import Text
 
 from anytpu.report.terminal import hang
 
-Status = Literal["ok", "warning", "failed"]
-"""ok: as it should be; warning: works, but something is in the way; failed: does not work."""
+Status = Literal["ok", "optional", "warning", "failed"]
+"""ok: as it should be; optional: not there, and not needed; warning: works, but something is in the way; failed: does not
+work."""
 
-_COLOURS = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_COLOURS = {"ok": "green", "optional": "dim", "warning": "yellow", "failed": "bold red"}
 _STATUS_WIDTH, _NAME_WIDTH = 9, 15
 
 
@@ -36,7 +37,7 @@ class Check:
 
 
 def print_check(console: Console, check: Check) -> None:
-    """Print a check: "ok", "warning" or "failed", its name, what was found, what to type."""
+    """Print a check: "ok", "optional", "warning" or "failed", its name, what was found, what to type."""
     for line in check_lines(check, console.width):
         console.print(line, soft_wrap=True)
 
@@ -68,6 +69,6 @@ def summary(checks: Iterable[Check]) -> str:
         '2 ok, 1 failed'
     """
     statuses = [check.status for check in checks]
-    counts = {"ok": "ok", "warning": "warnings", "failed": "failed"}
+    counts = {"ok": "ok", "optional": "optional", "warning": "warnings", "failed": "failed"}
     counts["warning"] = "warning" if statuses.count("warning") == 1 else "warnings"
     return ", ".join(f"{statuses.count(s)} {word}" for s, word in counts.items() if s in statuses)

@@ -155,7 +155,7 @@ def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple
     listed = "\n".join(f"  {reason}" for reason in reasons)
     raise TPUNotFoundError(
         f"no accelerator was found on this machine.\n{listed}\n"
-        'TPUClusterResolver("") gives a virtual TPU where there is no real one.'
+        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual.'
     )
 
 
