@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
-from anytpu.errors import DataExhaustedError, EstimatorError, SettingError
+from anytpu.errors import EstimatorError, SettingError
 from anytpu.train.estimator.model import check_model_fn
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.tpu_config import check_positive
@@ -88,34 +87,6 @@ def check_evaluate(steps: Any, on_tpu: bool) -> None:
             "Evaluate `steps` must be set on TPU. Cannot be `None`. Pass the number of full batches, "
             "steps=examples // eval_batch_size"
         )
-
-
-def first_of(batches: Iterator[Any]) -> Any:
-    """Return the first batch.
-
-    Raises:
-        DataExhaustedError: there is none.
-    """
-    first = next(batches, None)
-    if first is None:
-        raise DataExhaustedError("input_fn gave no batch: return a data set with at least one, of rows for all replicas")
-    return first
-
-
-def found(name: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the value of a name.
-
-    Raises:
-        EstimatorError: there is none.
-    """
-    if name not in values:
-        raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
-    return values[name]
-
-
-def weights_of(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a checkpoint's values without the step: another training starts from them."""
-    return {name: value for name, value in values.items() if name != "global_step"}
 
 
 @functools.cache

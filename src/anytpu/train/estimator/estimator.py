@@ -3,8 +3,9 @@
 Idea: the class of the first TPU systems, with their names, defaults and errors, over the one engine: a step is compiled
 once for each mode, not at each call, and the variables stay on the cores in between.
 
-Rule: what was lifted is said here. A reported loss is the mean over all replicas (of old it was replica 0's). A run that
-is resumed goes on where it stood, in the data too. The system is not shut down after a call.
+Rule: what was lifted is said here. A reported loss is the mean over all replicas (of old it was replica 0's). A run
+that is resumed goes on where it stood, in the data too. The system is not shut down after a call. BatchNorm sees the
+rows of one replica, as of old.
 """
 
 from __future__ import annotations
@@ -14,21 +15,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-import keras
+import jax
 import numpy as np
 
-from anytpu.strategy.identity import Identity
-from anytpu.train.checkpoint import Checkpoints, checkpoint_at
-from anytpu.train.estimator import arguments, evaluation, prediction
-from anytpu.train.estimator.hooks import Hooks
-from anytpu.train.estimator.inputs import HostBatches
-from anytpu.train.estimator.mode_run import ModeRun
-from anytpu.train.estimator.modes import ModeKeys
+from anytpu.errors import EstimatorError
+from anytpu.program.program import Program
+from anytpu.train.estimator import arguments, evaluation, export, prediction, programs
 from anytpu.train.estimator.places import Places
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.saving import Saver
-from anytpu.train.estimator.training import LoopLength, Training
-from anytpu.train.estimator.variable_store import VariableStore
+from anytpu.train.estimator.runs import Runs, first_of
+from anytpu.train.estimator.state import ModelState
+from anytpu.train.estimator.training import Training
 
 LOG = logging.getLogger("anytpu")
 
@@ -86,20 +83,17 @@ class TPUEstimator:
         assert model_fn is not None and config is not None
         arguments.install_minimize()
         self._model_fn, self._params = model_fn, dict(params or {})
-        folder = model_dir or config.model_dir or _temporary()
-        self._config = config.replace(model_dir=str(folder))
-        self._checkpoints = Checkpoints(folder, config.keep_checkpoint_max or None)
-        self._places = Places(self._config, use_tpu, eval_on_tpu, rows, batch_axis)
-        self._store = VariableStore()
-        self._runs: dict[tuple, ModeRun] = {}
-        self._loaded: Any = None
-        self._position: Any = None
-        self._warm_start_from = warm_start_from
+        folder = str(model_dir or config.model_dir or _temporary())
+        self._config = config.replace(model_dir=folder)
+        keep = config.keep_checkpoint_max or None
+        self._state = ModelState(folder, keep, warm_start_from, config.tf_random_seed)
+        places = Places(self._config, use_tpu, eval_on_tpu, rows, batch_axis)
+        self._runs = Runs(model_fn, self._params, self._config, places, self._state.store)
 
     @property
     def model_dir(self) -> str:
         """The folder of the checkpoints."""
-        return str(self._checkpoints.folder)
+        return str(self._state.checkpoints.folder)
 
     @property
     def model_fn(self) -> Callable:
@@ -143,21 +137,22 @@ class TPUEstimator:
             EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used.
             NaNLossError: the loss is not finite.
         """
-        arguments.check_train(steps, max_steps, self._places.is_on_tpu(ModeKeys.TRAIN))
-        self._refresh(None)
-        step = self._step()
-        if max_steps is not None and step >= max_steps:
+        arguments.check_train(steps, max_steps, self._runs.places.is_on_tpu("train"))
+        state = self._state
+        state.refresh(None)
+        if max_steps is not None and state.step >= max_steps:
             LOG.info("Skipping training since max_steps has already saved.")
             return self
-        run = self._run(ModeKeys.TRAIN)
-        batches = self._batches(run, input_fn)
-        if batches.go_to(self._position):
-            LOG.info("The data go on where the run of step %d stood.", step)
-        first = next(batches)
-        self._make(run, first)
-        step = self._step()
-        last = max_steps if steps is None else step + steps
-        self._train(run, batches, first, step, last, hooks, saving_listeners)
+        run = self._runs.of("train")
+        batches = self._runs.batches(run, input_fn)
+        if batches.go_to(state.position):
+            LOG.info("The data go on where the run of step %d stood.", state.step)
+        first = first_of(batches)
+        state.seed()
+        run.make(first)
+        saver = state.saver(self._config, saving_listeners)
+        training = Training(run, batches, self._runs.hooks(run, hooks), saver, self._config)
+        state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
         return self
 
     def evaluate(
@@ -183,14 +178,17 @@ class TPUEstimator:
         Raises:
             EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used.
         """
-        arguments.check_evaluate(steps, self._places.is_on_tpu(ModeKeys.EVAL))
-        run, batches, first = self._begin(ModeKeys.EVAL, input_fn, checkpoint_path)
-        around = self._hooks(run, hooks)
+        arguments.check_evaluate(steps, self._runs.places.is_on_tpu("eval"))
+        run, batches = self._begin("eval", input_fn, checkpoint_path)
+        first = first_of(batches)
+        self._state.seed()
+        run.make(first)
+        around = self._runs.hooks(run, hooks)
         around.begin()
         around.ready()
         values = evaluation.evaluated(run, evaluation.chained(first, batches), steps, around)
         around.end()
-        values = {**values, "global_step": np.int64(self._step())}
+        values = {**values, "global_step": np.int64(self._state.step)}
         LOG.info("Saving dict for global step %d: %s", values["global_step"], evaluation.told(values))
         return values
 
@@ -217,22 +215,18 @@ class TPUEstimator:
         Raises:
             EstimatorError: (at the first `next`) what input_fn or model_fn return cannot be used.
         """
-        run, batches, first = self._begin(ModeKeys.PREDICT, input_fn, checkpoint_path)
-        around = self._hooks(run, hooks)
-        around.begin()
-        around.ready()
-        source = around.around(evaluation.chained(first, batches))
-        yield from prediction.predicted(run, source, yield_single_examples, predict_keys)
-        around.end()
+        run, batches = self._begin("infer", input_fn, checkpoint_path)
+        self._state.seed()
+        yield from prediction.predicted(run, batches, hooks or (), yield_single_examples, predict_keys)
 
     def latest_checkpoint(self) -> str | None:
         """Return the folder of the newest checkpoint, or None."""
-        step = self._checkpoints.latest()
-        return None if step is None else self._checkpoints.path(step)
+        step = self._state.checkpoints.latest()
+        return None if step is None else self._state.checkpoints.path(step)
 
     def get_variable_names(self) -> list[str]:
         """Return the names of the variables in the newest checkpoint."""
-        return sorted(self._saved())
+        return sorted(self._state.values())
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Return the value of a variable in the newest checkpoint.
@@ -240,95 +234,62 @@ class TPUEstimator:
         Raises:
             EstimatorError: there is no such variable.
         """
-        return arguments.found(name, self._saved())
+        return self._state.value(name)
 
-    def _train(
-        self, run: ModeRun, batches: HostBatches, first: Any, step: int, last: int | None, hooks: Any, listeners: Any
-    ) -> None:
-        config = self._config
-        saver = Saver(
-            self._checkpoints,
-            self._store,
-            config.save_checkpoints_steps,
-            config.save_checkpoints_secs,
-            listeners or (),
-        )
-        around = self._hooks(run, hooks)
-        assert config.tpu_config is not None
-        training = Training(
-            run,
-            batches,
-            around,
-            saver,
-            LoopLength(self._places.loop_length()),
-            config.tpu_config.experimental_host_call_every_n_steps,
-            config.log_step_count_steps,
-        )
-        around.begin()
-        saver.begin(step)
-        around.ready()
-        step = training.until(step, last, first)
-        self._position = batches.position()
-        saver.end(step, self._position)
-        self._loaded = self._checkpoints.latest()
-        around.end()
-        LOG.info("Loss for final step: %.6g.", training.loss)
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: Any,
+        checkpoint_path: str | None = None,
+        platforms: tuple[str, ...] = ("cpu",),
+    ) -> str:
+        """Write the prediction with its weights as a file, which runs without the model's code.
 
-    def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[ModeRun, HostBatches, Any]:
-        """Get ready to evaluate or predict: return the run, the batches, and the first of them."""
-        if not self._refresh(checkpoint_path) and not self._store.is_trained:
-            LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
-        run = self._run(mode)
-        batches = self._batches(run, input_fn)
-        first = arguments.first_of(batches)
-        if mode == ModeKeys.EVAL:
-            self._make(run, first)
-        return run, batches, first
+        Args:
+            export_dir_base: the folder.
+            serving_input_receiver_fn: a function that returns the features of a batch, arrays or
+                `jax.ShapeDtypeStruct`, or these themselves. The program takes batches of that shape.
+            checkpoint_path: the checkpoint to export; None: the newest.
+            platforms: where it will run: some of "cpu", "cuda" and "tpu".
 
-    def _batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
-        return HostBatches(input_fn, run.deployment, self._params, self._config)
+        Returns:
+            The path of the file, `<export_dir_base>/<global step>.anytpu`: for `anytpu.program.read`.
 
-    def _hooks(self, run: ModeRun, hooks: Any) -> Hooks:
-        return Hooks([*(hooks or ()), *run.hooks()])
+        Raises:
+            EstimatorError: nothing was trained yet, or the features cannot be used.
+        """
+        if not self._state.refresh(checkpoint_path):
+            raise EstimatorError(f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first")
+        features = export.serving_features(serving_input_receiver_fn)
+        program, variables = programs.prediction_program(self._runs.serving_step(_rows(features)), features)
+        return export.exported(programs.with_values(program, variables), export_dir_base, self._state.step, platforms)
 
-    def _run(self, mode: str) -> ModeRun:
-        """Return the run of a mode: the one that there is, unless model_fn or the system has changed since."""
-        deployment = self._places.of(mode)
-        key = (mode, deployment, Identity(self._model_fn))
-        if key not in self._runs:
-            self._runs[key] = ModeRun.of(self._model_fn, deployment, self._params, self._config, self._store)
-        return self._runs[key]
+    def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
+        """Return the step of a mode as a `Program`, as `anytpu.program.of(estimator, ...)` does.
 
-    def _make(self, run: ModeRun, batch: Any) -> None:
-        if self._config.tf_random_seed is not None and not self._store.is_made:
-            keras.utils.set_random_seed(self._config.tf_random_seed)
-        run.make(batch)
-
-    def _step(self) -> int:
-        return int(self._store.global_step.value)
-
-    def _refresh(self, checkpoint_path: str | None) -> bool:
-        """Load the newest checkpoint, or the one asked for, unless it is in the variables; say whether there is one."""
-        if checkpoint_path is not None:
-            checkpoints, step = checkpoint_at(checkpoint_path)
-            wanted: Any = (str(checkpoints.folder), step)
+        Args:
+            input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
+            mode: "train" or "infer".
+            tensors: also copy the values of the variables into the Program.
+        """
+        self._state.refresh(None)
+        if mode == "train":
+            program, variables = programs.training_program(self._runs.of("train"), tuple(input_specs))
         else:
-            checkpoints, step = self._checkpoints, self._checkpoints.latest()
-            wanted = step
-        if step is not None and wanted != self._loaded:
-            values, self._position = checkpoints.load(step)
-            self._store.load(values)
-            self._loaded = wanted
-            LOG.info("Restoring parameters from %s", checkpoints.path(step))
-        elif step is None and self._warm_start_from is not None:
-            folder, step = checkpoint_at(self._warm_start_from)
-            self._store.load(arguments.weights_of(folder.load(step)[0]))
-            self._warm_start_from = None
-        return step is not None
+            features = export.serving_features(input_specs)
+            program, variables = programs.prediction_program(self._runs.serving_step(_rows(features)), features)
+        return programs.with_values(program, variables) if tensors else program
 
-    def _saved(self) -> dict[str, np.ndarray]:
-        checkpoints, step = checkpoint_at(self.model_dir)
-        return checkpoints.load(step)[0]
+    def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[Any, Any]:
+        """Get ready to evaluate or predict: return the run and the batches."""
+        if not self._state.refresh(checkpoint_path) and not self._state.store.is_trained:
+            LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
+        run = self._runs.of(mode)
+        return run, self._runs.batches(run, input_fn)
+
+
+def _rows(features: Any) -> int:
+    return jax.tree.leaves(features)[0].shape[0]
 
 
 def _temporary() -> str:

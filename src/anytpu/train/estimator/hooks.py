@@ -7,7 +7,7 @@ There is no session and no graph, so `session` and `coord` are None.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -101,11 +101,3 @@ class Hooks:
         """End."""
         for hook in self._hooks:
             hook.end(None)
-
-    def around(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches until a hook asks to stop; each is a loop of its own."""
-        for batch in batches:
-            self.before()
-            yield batch
-            if self.context.stop_requested:
-                return

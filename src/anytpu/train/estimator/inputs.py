@@ -9,6 +9,7 @@ Rule: whoever can tell its position (`get_state`, `set_state`) goes on where a s
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -55,7 +56,7 @@ class HostBatches(Iterator[Batch]):
     def __init__(self, input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> None:
         self._deployment = deployment
         self._name = getattr(input_fn, "__qualname__", type(input_fn).__name__)
-        self._iterators = [
+        self._iterators: list[Any] = [
             _iterator(_called(input_fn, deployment, deployment.input_params(params, number), config), deployment)
             for number in range(deployment.invocations)
         ]
@@ -77,8 +78,9 @@ class HostBatches(Iterator[Batch]):
 
     def go_to(self, position: Any) -> bool:
         """Go to a position and say whether that was possible."""
-        is_mine = position is not None and position["input_fn"] == self._name
-        if not is_mine or not all(isinstance(one, Positioned) for one in self._iterators):
+        if position is None or position["input_fn"] != self._name:
+            return False
+        if not all(isinstance(one, Positioned) for one in self._iterators):
             return False
         for iterator, state in zip(self._iterators, position["states"], strict=True):
             iterator.set_state(state)
@@ -100,8 +102,10 @@ class HostBatches(Iterator[Batch]):
         if not self._checked:
             self._checked = True
             axes = self._deployment.batch_axis
-            named = dict(zip(("features", "labels"), batch, strict=True))
-            checks.check_columns(named) if axes is None else [checks.check_columns({k: v}) for k, v in named.items()]
+            named: dict[str, Any] = {"features": batch[0], "labels": batch[1]}
+            # With an axis of their own, features and labels need not begin with equally many rows.
+            for columns in [named] if axes is None else [{name: tree} for name, tree in named.items()]:
+                checks.check_columns(columns)
         return batch
 
 
@@ -172,8 +176,8 @@ def _called(input_fn: Callable, deployment: Deployment, params: dict[str, Any], 
     return input_fn(**{name: value for name, value in given.items() if name in takes})
 
 
-def _iterator(made: Any, deployment: Deployment) -> Any:
-    if callable(made) and not hasattr(made, "__iter__"):
+def _iterator(made: Any, deployment: Deployment) -> Iterator[Any]:
+    if inspect.isfunction(made):
         made = made()
     leaves = jax.tree.leaves(made)
     if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):

@@ -128,8 +128,8 @@ class ModeRun:
         rows = leaf.shape[axis]
         if rows % replicas:
             raise EstimatorError(
-                f"input_fn returned a batch of {rows} rows, which the {replicas} replicas do not divide: make batches of "
-                'params["batch_size"] rows, the last one too, for example with batch(params["batch_size"], '
+                f"input_fn returned a batch of {rows} rows, which the {replicas} replicas do not divide: make batches "
+                'of params["batch_size"] rows, the last one too, for example with batch(params["batch_size"], '
                 "drop_remainder=True)"
             )
         return PerReplica.of_stack(dealt(leaf, replicas, axis))
@@ -167,6 +167,6 @@ def _not_static(batch: Batch, first: tuple) -> str:
     part = "features" if index < len(jax.tree.leaves(batch[0])) else "labels"
     return (
         f"The {part} to the model returned by input_fn must have static shape. Tensor: {now[index]}, after "
-        f"{before[index]}. Make every batch as long as the first, for example with batch(params[\"batch_size\"], "
+        f'{before[index]}. Make every batch as long as the first, for example with batch(params["batch_size"], '
         "drop_remainder=True)"
     )

@@ -13,7 +13,6 @@ from anytpu.system.resolver import TPUClusterResolver
 from anytpu.train.estimator.deployment import Deployment
 from anytpu.train.estimator.modes import ModeKeys
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.tpu_config import IterationsPerLoop
 
 
 class Places:
@@ -41,11 +40,6 @@ class Places:
     def is_on_tpu(self, mode: str) -> bool:
         """Say whether a mode runs on the TPU."""
         return self._use_tpu and (self._eval_on_tpu or mode != ModeKeys.EVAL)
-
-    def loop_length(self) -> IterationsPerLoop:
-        """Return how long a loop of training is."""
-        assert self._config.tpu_config is not None
-        return IterationsPerLoop.of(self._config.tpu_config.iterations_per_loop)
 
     def of(self, mode: str) -> Deployment:
         """Return the deployment of a mode: the same object while its system runs.

@@ -8,7 +8,7 @@ Rule: nothing is held between two rows but results, so a generator may be left, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -17,16 +17,20 @@ import numpy as np
 from anytpu.errors import EstimatorError
 from anytpu.program.program import Tree
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import Batch, filled
 from anytpu.train.estimator.mode_run import ModeRun
 
 
-def predicted(run: ModeRun, batches: Iterator[Batch], is_by_row: bool, keys: Any) -> Iterator[dict[str, np.ndarray]]:
+def predicted(
+    run: ModeRun, batches: Iterator[Batch], given: Iterable[Any], is_by_row: bool, keys: Any
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield predictions.
 
     Args:
         run: the mode PREDICT on its cores.
         batches: the data; labels are left out.
+        given: the hooks of the caller; those of the model_fn come after them.
         is_by_row: one dictionary for each row, else one for each batch.
         keys: the predictions to yield; None: all.
 
@@ -34,18 +38,31 @@ def predicted(run: ModeRun, batches: Iterator[Batch], is_by_row: bool, keys: Any
         EstimatorError: there is no prediction of such a name.
     """
     waiting: tuple[int, Tree] | None = None
-    full: int | None = run.deployment.rows
+    full = run.deployment.rows or 0
+    hooks: Hooks | None = None
     for features, _ in batches:
         rows = len(jax.tree.leaves(features)[0])
-        full = max(rows, full or 0)
+        full = max(rows, full)
         batch = jax.tree.map(lambda leaf, full=full: filled(leaf, full), features), None
         run.make(batch)
+        hooks = hooks or _begun(Hooks([*given, *run.hooks()]))
+        hooks.before()
         started = rows, run.once(batch)
+        stops = hooks.after()
         if waiting is not None:
             yield from _opened(*waiting, is_by_row, keys)
         waiting = started
-    if waiting is not None:
+        if stops:
+            break
+    if waiting is not None and hooks is not None:
         yield from _opened(*waiting, is_by_row, keys)
+        hooks.end()
+
+
+def _begun(hooks: Hooks) -> Hooks:
+    hooks.begin()
+    hooks.ready()
+    return hooks
 
 
 def _opened(rows: int, outputs: dict[str, Any], is_by_row: bool, keys: Any) -> Iterator[dict[str, np.ndarray]]:

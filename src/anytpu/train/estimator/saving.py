@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.variable_store import VariableStore
 
 LOG = logging.getLogger("anytpu")
@@ -19,22 +20,16 @@ class Saver:
     Args:
         checkpoints: where.
         store: the variables.
-        every_steps: the steps between two saves, or None.
-        every_s: the seconds between two saves, or None.
+        config: says how often.
         listeners: objects with `begin`, `before_save`, `after_save` and `end`, called as of old, without a session.
     """
 
     def __init__(
-        self,
-        checkpoints: Checkpoints,
-        store: VariableStore,
-        every_steps: int | None,
-        every_s: int | None,
-        listeners: Iterable[Any],
+        self, checkpoints: Checkpoints, store: VariableStore, config: RunConfig, listeners: Iterable[Any]
     ) -> None:
         self._checkpoints, self._store = checkpoints, store
-        self._every_steps, self._every_s = every_steps, every_s
-        self._listeners = list(listeners)
+        self._every_steps, self._every_s = config.save_checkpoints_steps, config.save_checkpoints_secs
+        self._listeners = list(listeners or ())
         self._saved_step: int | None = checkpoints.latest()
         self._saved_s = time.monotonic()
 

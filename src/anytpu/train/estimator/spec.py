@@ -147,7 +147,9 @@ def _check_count(name: str, function: Callable, count: int) -> None:
 
 def _check_loss(mode: str, loss: Any) -> None:
     if loss is None:
-        raise EstimatorError(f"Missing loss: for mode {mode!r} a model_fn returns TPUEstimatorSpec(mode, loss=loss, ...)")
+        raise EstimatorError(
+            f"Missing loss: for mode {mode!r} a model_fn returns TPUEstimatorSpec(mode, loss=loss, ...)"
+        )
     if jnp.shape(loss) not in ((), (1,)):
         raise EstimatorError(
             f"Loss must be scalar, and it has the shape {jnp.shape(loss)}: take keras.ops.mean(losses)"

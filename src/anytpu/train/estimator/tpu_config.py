@@ -23,7 +23,8 @@ class InputPipelineConfig(enum.IntEnum):
     """Who calls an input_fn, and for which rows.
 
     With one host PER_HOST_V1 and BROADCAST are the same: one call, whose batches are cut into the cores' shards.
-    PER_HOST_V2 and SLICED ask for batches of one core, one after the other. PER_SHARD_V1 calls the input_fn once a core.
+    PER_HOST_V2 and SLICED ask for batches of one core, one after the other. PER_SHARD_V1 calls the input_fn once for
+    each core.
     """
 
     PER_SHARD_V1 = 1
@@ -60,7 +61,7 @@ class IterationsPerLoop:
         if match is None:
             raise SettingError(
                 "Invalid TPUConfig `iterations_per_loop` value. Value must be positive integer value or time-based "
-                f"value `<N><s|m|h>` but received {value!r}: type iterations_per_loop=100, or \"30s\", \"5m\", \"1h\""
+                f'value `<N><s|m|h>` but received {value!r}: type iterations_per_loop=100, or "30s", "5m", "1h"'
             )
         number, unit = int(match[1]), match[2]
         return cls(seconds_s=number * _SECONDS[unit]) if unit else cls(steps=number)
@@ -107,9 +108,9 @@ class TPUConfig:
                 check_positive(f"TPUConfig {name}", getattr(self, name))
         if self.num_cores_per_replica not in (None, 1) or self.input_partition_dims is not None:
             raise SettingError(
-                f"num_cores_per_replica must be None or 1, not {self.num_cores_per_replica!r}, and input_partition_dims "
-                f"None, not {self.input_partition_dims!r}: a model lies on one core here. Leave both away; every core "
-                "then has a replica of its own"
+                f"num_cores_per_replica is {self.num_cores_per_replica!r} and input_partition_dims "
+                f"{self.input_partition_dims!r}, and a model lies on one core here: leave both away. Every core then "
+                "has a replica of its own"
             )
         object.__setattr__(self, "per_host_input_for_training", _pipeline(self.per_host_input_for_training))
         if self.eval_training_input_configuration not in (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED):
@@ -139,5 +140,6 @@ def _pipeline(value: Any) -> InputPipelineConfig:
     except ValueError as error:
         known = ", ".join(one.name for one in InputPipelineConfig)
         raise SettingError(
-            f"per_host_input_for_training must be True, False or one of tpu.InputPipelineConfig ({known}), not {value!r}"
+            f"per_host_input_for_training must be True, False or one of tpu.InputPipelineConfig ({known}), not "
+            f"{value!r}"
         ) from error

@@ -20,6 +20,7 @@ from anytpu.errors import NaNLossError
 from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import HostBatches
 from anytpu.train.estimator.mode_run import ModeRun, Outputs
+from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.saving import Saver
 from anytpu.train.estimator.spec import called
 from anytpu.train.estimator.tpu_config import IterationsPerLoop
@@ -61,26 +62,36 @@ class Training:
         batches: the data.
         hooks: of the caller and of the spec.
         saver: saves between loops.
-        length: chooses the steps of each loop.
-        every_n: call the host_call in the first step of each loop and in every n-th after.
-        log_steps: the steps between two log lines; None logs none.
+        config: says how long loops are, and how often the host calls and logs.
     """
 
-    def __init__(
-        self,
-        run: ModeRun,
-        batches: HostBatches,
-        hooks: Hooks,
-        saver: Saver,
-        length: LoopLength,
-        every_n: int,
-        log_steps: int | None,
-    ) -> None:
+    def __init__(self, run: ModeRun, batches: HostBatches, hooks: Hooks, saver: Saver, config: RunConfig) -> None:
+        assert config.tpu_config is not None
         self._run, self._batches, self._hooks, self._saver = run, batches, hooks, saver
-        self._length, self._every_n, self._log_steps = length, every_n, log_steps
-        self._logged = (-(2**31), time.perf_counter())
+        self._length = LoopLength(IterationsPerLoop.of(config.tpu_config.iterations_per_loop))
+        self._every_n = config.tpu_config.experimental_host_call_every_n_steps
+        self._log_steps = config.log_step_count_steps
+        self._logged = (0, 0.0)
         self.loss = float("nan")
         """The mean loss of the last step."""
+
+    def train(self, first_batch: Any, step: int, last: int | None) -> Any:
+        """Train from a global step up to another, save, and return the position of the data.
+
+        Args:
+            first_batch: the first batch, which was looked at already.
+            step: the global step.
+            last: the last step; None: as long as there are batches.
+        """
+        self._hooks.begin()
+        self._saver.begin(step)
+        self._hooks.ready()
+        step = self.until(step, last, first_batch)
+        position = self._batches.position()
+        self._saver.end(step, position)
+        self._hooks.end()
+        LOG.info("Loss for final step: %.6g.", self.loss)
+        return position
 
     def until(self, step: int, last: int | None, first_batch: Any) -> int:
         """Train from a global step up to another; None: as long as there are batches. Return where it ended."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import EstimatorError
+from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
 
 GLOBAL_STEP = "global_step"
@@ -198,6 +199,8 @@ class _StandIns(keras.StatelessScope):
 
 @functools.cache
 def _install() -> None:
+    # Around the strategy's own wrapper, which is told by ours that nobody is in scope.
+    scopes.install()
     _keras.wrap(_keras.variable_class(), "__init__", _telling, by="estimator")
 
 

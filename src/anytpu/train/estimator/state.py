@@ -1,0 +1,116 @@
+"""`ModelState`: the variables of an estimator, and the checkpoints that they come from and go to.
+
+Rule: the newest checkpoint in the folder is what counts, whoever wrote it. What is in the variables already is not read
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from anytpu.errors import EstimatorError
+from anytpu.train.checkpoint import Checkpoints, checkpoint_at
+from anytpu.train.estimator.run_config import RunConfig
+from anytpu.train.estimator.saving import Saver
+from anytpu.train.estimator.variable_store import GLOBAL_STEP, VariableStore
+
+LOG = logging.getLogger("anytpu")
+
+
+class ModelState:
+    """The variables of an estimator and their checkpoints.
+
+    Args:
+        folder: of the checkpoints.
+        keep: how many to keep; None keeps all.
+        warm_start_from: a checkpoint, or a folder of them, whose values the variables start with where `folder` has
+            none; or None.
+        seed: seeds everything before the first variable is made; None does not.
+
+    Attributes:
+        store: the variables.
+        checkpoints: the checkpoints.
+        position: of the data, where the checkpoint in the variables was saved.
+    """
+
+    def __init__(self, folder: str, keep: int | None, warm_start_from: str | None, seed: int | None) -> None:
+        self.store = VariableStore()
+        self.checkpoints = Checkpoints(folder, keep)
+        self.position: Any = None
+        self._warm_start_from = warm_start_from
+        self._seed = seed
+        self._held: tuple[Path, int] | None = None
+
+    @property
+    def step(self) -> int:
+        """The steps that were trained."""
+        return int(self.store.global_step.value)
+
+    def refresh(self, path: str | None) -> bool:
+        """Load the newest checkpoint, or the one at a path, unless the variables hold it. Say whether there is one.
+
+        Raises:
+            FileError: there is no checkpoint at the path.
+        """
+        if path is not None:
+            checkpoints, step = checkpoint_at(path)
+        else:
+            checkpoints, step = self.checkpoints, self.checkpoints.latest()
+        if step is None:
+            self._warm_start()
+            return False
+        wanted = (checkpoints.folder, step)
+        if wanted != self._held:
+            values, self.position = checkpoints.load(step)
+            self.store.load(values)
+            self._held = wanted
+            LOG.info("Restoring parameters from %s", checkpoints.path(step))
+        return True
+
+    def saver(self, config: RunConfig, listeners: Any) -> Saver:
+        """Return what saves the variables during a training."""
+        return Saver(self.checkpoints, self.store, config, listeners)
+
+    def saved(self, position: Any) -> None:
+        """Take note that what the variables hold now is in the newest checkpoint."""
+        self.position = position
+        latest = self.checkpoints.latest()
+        self._held = None if latest is None else (self.checkpoints.folder, latest)
+
+    def seed(self) -> None:
+        """Seed everything, where a seed was asked for and no variable is made yet."""
+        if self._seed is not None and not self.store.is_made:
+            keras.utils.set_random_seed(self._seed)
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return what is in the newest checkpoint.
+
+        Raises:
+            FileError: there is none.
+        """
+        checkpoints, step = checkpoint_at(self.checkpoints.folder)
+        return checkpoints.load(step)[0]
+
+    def value(self, name: str) -> np.ndarray:
+        """Return one value in the newest checkpoint.
+
+        Raises:
+            EstimatorError: there is none of this name.
+        """
+        values = self.values()
+        if name not in values:
+            raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
+        return values[name]
+
+    def _warm_start(self) -> None:
+        if self._warm_start_from is None:
+            return
+        checkpoints, step = checkpoint_at(self._warm_start_from)
+        values, _ = checkpoints.load(step)
+        self.store.load({name: value for name, value in values.items() if name != GLOBAL_STEP})
+        self._warm_start_from = None
