@@ -5,6 +5,7 @@ Rule: whatever raises is a check that failed, so that one trouble never hides th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -70,5 +71,6 @@ def try_cores(strategy: anytpu.TPUStrategy) -> Check:
 
 
 def _in_one_line(error: Exception) -> str:
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines()]
-    return "; ".join(line for line in lines if line) or type(error).__name__
+    # What is listed, a line each, stays a list.
+    listed = re.sub(r"\.?\n +", "; ", str(error))
+    return " ".join(listed.split()).rstrip(".") or type(error).__name__

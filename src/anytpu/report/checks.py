@@ -12,8 +12,8 @@ from rich.text import Text
 from anytpu.report.terminal import hang
 
 Status = Literal["ok", "optional", "warning", "failed"]
-"""ok: as it should be; optional: not there, and not needed; warning: works, but something is in the way; failed: does not
-work."""
+"""ok: as it should be; optional: not there, and not needed; warning: works, but something is in the way; failed: does
+not work."""
 
 _COLOURS = {"ok": "green", "optional": "dim", "warning": "yellow", "failed": "bold red"}
 _STATUS_WIDTH, _NAME_WIDTH = 9, 15
