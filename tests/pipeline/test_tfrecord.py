@@ -93,27 +93,27 @@ def test_shards(tmp_path):
 def test_more_shards_than_records(tmp_path):
     names = write_records(tmp_path / "few", [b"x"], shards=3)
     assert [list(records(name)) for name in names] == [[b"x"], [], []]
-    assert len(records(names)) == 1  # pyright: ignore[reportArgumentType]
+    assert len(records(names)) == 1
 
 
 def test_more_files_than_are_kept_open(tmp_path, monkeypatch):
     monkeypatch.setattr("anytpu.pipeline.storage._MAX_OPEN_FILES", 0)
     source = records(write_records(tmp_path / "x", [b"%d" % i for i in range(6)], shards=3))
-    assert sorted(source[i] for i in range(6)) == [b"0", b"1", b"2", b"3", b"4", b"5"]  # pyright: ignore[reportIndexIssue]
+    assert sorted(source[i] for i in range(6)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_a_list_without_such_a_record(tmp_path):
     write_records(tmp_path / "x", SMALL)
     source = records(tmp_path / "x")
     with pytest.raises(IndexError) as caught:
-        source[3]  # pyright: ignore[reportIndexIssue]
+        source[3]
     assert str(caught.value) == (f"there is no record 3: RecordSource('{tmp_path}/x') has 3 records, numbered from 0")
 
 
 def test_a_copy_in_another_process_knows_where_the_records_lie(tmp_path):
     write_records(tmp_path / "x", SMALL)
     source = records(tmp_path / "x")
-    assert source[2] == b"defgh"  # pyright: ignore[reportIndexIssue]
+    assert source[2] == b"defgh"
     copy = pickle.loads(pickle.dumps(source))
     assert (len(copy), copy[2], copy[2].origin) == (3, b"defgh", Origin(f"{tmp_path}/x", 2, 35))
     assert pickle.loads(pickle.dumps(copy[0])).origin == Origin(f"{tmp_path}/x", 0, 0)
@@ -236,7 +236,7 @@ def test_a_forged_length_never_allocates(tmp_path, length, compression):
     readers = [outcome] if compression else [outcome, by_index]
     for read in readers:
         tracemalloc.start()
-        found = read(path, compression) if read is outcome else read(path)  # pyright: ignore[reportCallIssue]
+        found = read(path, compression) if read is outcome else read(path)
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert found == (
@@ -308,14 +308,14 @@ def test_skip_in_a_compressed_file(tmp_path):
 def test_nothing_is_said_of_good_files(tmp_path):
     write_records(tmp_path / "a", SMALL)
     source = records(tmp_path / "a", on_error="skip")
-    assert (walked(source), len(source), source.skipped) == (SMALL, 3, ())  # pyright: ignore[reportArgumentType]
+    assert (walked(source), len(source), source.skipped) == (SMALL, 3, ())
 
 
 def test_a_file_that_changed_after_it_was_looked_through(tmp_path):
     path = tmp_path / "x"
     write_records(path, SMALL)
     source = records(path)
-    assert len(source) == 3  # pyright: ignore[reportArgumentType]
+    assert len(source) == 3
     write_records(path, SMALL[:1])
     fresh = pickle.loads(pickle.dumps(source))
     with pytest.raises(RecordError) as caught:
@@ -331,7 +331,7 @@ def test_a_file_that_changed_after_it_was_looked_through(tmp_path):
 
 def test_what_is_written_must_be_bytes(tmp_path):
     with pytest.raises(RecordError) as caught:
-        write_records(tmp_path / "x", [b"a", {"label": 1}])  # pyright: ignore[reportArgumentType]
+        write_records(tmp_path / "x", [b"a", {"label": 1}])
     assert str(caught.value) == "record 1 to write must be bytes, not dict; encode_example makes them of a dict"
     assert list(tmp_path.iterdir()) == []
 

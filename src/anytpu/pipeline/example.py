@@ -159,7 +159,9 @@ def _read(name: str, record: bytes) -> Any:
     try:
         return _message_class(name).FromString(record)
     except Exception as error:  # protobuf's DecodeError, or a TypeError; naming the former would load it here
-        raise RecordError(f"these {_size(record)} are no tf.{name}: {error}") from error
+        if not isinstance(record, bytes | bytearray | memoryview):
+            raise RecordError(f"a record to parse must be bytes, not {type(record).__name__}") from None
+        raise RecordError(f"these {len(record)} bytes are no tf.{name}: {error}") from error
 
 
 def _parsed(features: Any, spec: Spec) -> dict[str, Any]:
@@ -269,7 +271,3 @@ def _checked_name(name: Any) -> str:
 
 def _placed(record: bytes, error: RecordError) -> RecordError:
     return RecordError(f"{record.origin}: {error}") if isinstance(record, Record) else error
-
-
-def _size(record: Any) -> str:
-    return f"{len(record)} bytes" if isinstance(record, bytes) else type(record).__name__
