@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
 from anytpu.strategy.replicas import is_mapped
@@ -37,3 +39,14 @@ def test_the_table_of_lowerings_is_there():
         f"JAX {jax.__version__} has no mlir._lowerings[lax.conv_general_dilated_p].rule, the plain lowering that "
         "engine/kernels.py falls back on"
     )
+
+
+def test_the_lowering_of_loops_and_its_mark_are_there():
+    rule = getattr(mlir._lowerings.get(while_p), "rule", None)
+    assert callable(rule), (
+        f"JAX {jax.__version__} has no mlir._lowerings[while_p].rule, the plain lowering that engine/kernels.py falls "
+        "back on"
+    )
+    with set_xla_metadata(xla_cpu_small_call="true"):
+        marked = jax.jit(lambda x: x + 1).lower(1.0).as_text()
+    assert 'xla_cpu_small_call = "true"' in marked

@@ -1,4 +1,4 @@
-"""The switch for the CPU's own kernels: convolution and LSTM the way XLA:CPU runs them fast.
+"""The switch for the CPU's own kernels: convolution, LSTM and small loops the way XLA:CPU runs them fast.
 
 Idea: a convolution is respelled when JAX lowers it for the CPU, whoever asked for it and however it was
 differentiated or batched; an LSTM where Keras offers a place for a backend's own. Both look at one switch.
@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax import lax
+from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
 from anytpu import _keras
 from anytpu.engine.convolution import is_to_be_respelled, respelled
 from anytpu.engine.lstm import lstm
+from anytpu.engine.small_loops import lower_while
 
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
 
@@ -47,7 +49,16 @@ def _install() -> None:
     """Put both hooks in place, for good: they do nothing while the switch is off."""
     plain = mlir._lowerings[lax.conv_general_dilated_p].rule
     mlir.register_lowering(lax.conv_general_dilated_p, functools.partial(_lower, plain), platform="cpu")
+    loop = mlir._lowerings[while_p].rule
+    mlir.register_lowering(while_p, functools.partial(_lower_loop, loop), platform="cpu")
     _keras.offer_lstm(lstm, lambda: _ON.get())
+
+
+def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+    """Lower a loop: JAX's rule, called `plain` here, or that for a small one."""
+    if not _ON.get():
+        return plain(context, *operands, **parameters)
+    return lower_while(plain, context, *operands, **parameters)
 
 
 def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
