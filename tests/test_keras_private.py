@@ -58,6 +58,12 @@ NAMES = [
     ("keras.src.layers.rnn.lstm", "LSTM.inner_loop", "it knows what a skipped step puts out"),
     ("keras.src.models.functional", "Functional", "which models Keras can clone"),
     ("keras.src.trainers.data_adapters.data_adapter", "DataAdapter", "a data set of ours in place of Keras's"),
+    ("keras.src.trainers.data_adapters", "get_data_adapter", "fit takes a Dataset"),
+    (
+        "keras.src.trainers.data_adapters.data_adapter_utils",
+        "class_weight_to_sample_weights",
+        "class_weight weighs the batches of a Dataset",
+    ),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 
