@@ -28,8 +28,8 @@ _MOST_PRODUCTS = 16 * 2**10
 _NAMES = """
 abs add add_any and argmax argmin broadcast_in_dim ceil clamp concatenate convert_element_type copy cos div
 dynamic_slice dynamic_update_slice eq exp exp2 expand_dims expm1 floor gather ge gt integer_pow iota is_finite le log
-log1p logistic lt max min mul ne neg not or pad pow reduce_and reduce_max reduce_min reduce_or reduce_sum rem reshape rsqrt
-select_n sign sin slice sqrt square squeeze stop_gradient sub tanh transpose xor
+log1p logistic lt max min mul ne neg not or pad pow reduce_and reduce_max reduce_min reduce_or reduce_sum rem reshape
+rsqrt select_n sign sin slice sqrt square squeeze stop_gradient sub tanh transpose xor
 """
 _SMALL = frozenset(_NAMES.split())
 _CALLS = frozenset(["closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit"])
