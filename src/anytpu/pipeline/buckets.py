@@ -26,7 +26,7 @@ _LOGIN = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; FSSPEC_S3_ANON=true for a public bucket",
     "https": "download it where you may, and read it from there",
 }
-_DENIED_STATUS = {401, 403, "401", "403"}
+_DENIED_STATUS = {"401", "403"}
 _DENIED_WORDS = ("Credentials", "RefreshError", "Forbidden", "Unauthorized", "AccessDenied", "TokenRetrieval")
 _NETWORK_ERRORS = (
     "ClientConnect",
@@ -184,11 +184,12 @@ def _is_of_network(error: BaseException) -> bool:
 
 
 def _is_denied(error: BaseException) -> bool:
-    status = {getattr(error, "status", None), getattr(error, "code", None)}
+    # aiohttp has a status, and warns when asked for its code; gcsfs has a code.
+    status = getattr(error, "status", None) or getattr(error, "code", None)
     name = type(error).__name__
     return (
         isinstance(error, PermissionError)
-        or bool(status & _DENIED_STATUS)
+        or str(status) in _DENIED_STATUS
         or any(word in name for word in _DENIED_WORDS)
         or str(error).startswith("Forbidden")
     )

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from anytpu.errors import FileError, RecordError
+from anytpu.pipeline import array_records, to_array_records, write_records
+
+CONTENTS = [b"%d" % i * 50 for i in range(30)]
+
+
+@pytest.fixture
+def written(tmp_path):
+    write_records(tmp_path / "x.tfrecord", CONTENTS)
+    return tmp_path
+
+
+def error_of(kind, function) -> str:
+    with pytest.raises(kind) as caught:
+        function()
+    return str(caught.value)
+
+
+def test_conversion(written):
+    to_array_records(written / "x.tfrecord", written / "x.array_record")
+    source = array_records(written / "x.array_record")
+    assert list(iter(source)) == [source[i] for i in range(len(source))] == CONTENTS
+    assert str(source[7].origin) == f"{written}/x.array_record, record 7"
+    assert pickle.loads(pickle.dumps(source))[29] == CONTENTS[29]
+
+
+def test_shards_and_compressed_records(written):
+    write_records(written / "x.gz", CONTENTS, compression="gzip")
+    names = to_array_records(written / "x.gz", written / "x.array_record", shards=4, compression="gzip")
+    assert names[3] == f"{written}/x-00003-of-00004.array_record"
+    source = array_records(written / "x-*.array_record")
+    assert [len(shard) for shard in source.shards] == [8, 8, 7, 7]
+    assert list(source) == [CONTENTS[i] for first in range(4) for i in range(first, 30, 4)]
+
+
+def test_a_damaged_record_file(written):
+    damaged = bytearray((written / "x.tfrecord").read_bytes())
+    damaged[12] ^= 1
+    (written / "x.tfrecord").write_bytes(damaged)
+    message = error_of(RecordError, lambda: to_array_records(written / "x.tfrecord", written / "x.array_record"))
+    assert message.startswith(f"{written}/x.tfrecord, record 0 at byte 0: the record's 50 bytes do not match")
+    assert [path.name for path in written.iterdir()] == ["x.tfrecord"]
+    with pytest.warns(UserWarning, match="skipped"):
+        to_array_records(written / "x.tfrecord", written / "x.array_record", on_error="skip")
+    assert list(array_records(written / "x.array_record")) == CONTENTS[1:]
+
+
+def test_what_is_no_array_record_file(written):
+    to_array_records(written / "x.tfrecord", written / "x.array_record")
+    whole = (written / "x.array_record").read_bytes()
+    for content in (b"", b"x" * 1000, whole[: len(whole) // 2]):
+        (written / "bad").write_bytes(content)
+        assert error_of(FileError, lambda: len(array_records(written / "bad"))) == (
+            f"cannot read '{written}/bad': it is no ArrayRecord file, or it is truncated"
+        )
+    assert error_of(FileError, lambda: array_records(written / "none")) == (
+        f"there is no file '{written}/none'; in '{written}' there are bad, x.array_record, x.tfrecord"
+    )
+    assert error_of(FileError, lambda: array_records("gs://bucket/x")) == (
+        "ArrayRecord files are read from this machine only, not from 'gs://bucket/x': download it first"
+    )
+
+
+def test_a_damaged_array_record_file(written):
+    to_array_records(written / "x.tfrecord", written / "x.array_record")
+    damaged = bytearray((written / "x.array_record").read_bytes())
+    damaged[200] ^= 1
+    (written / "x.array_record").write_bytes(damaged)
+    message = error_of(RecordError, lambda: list(iter(array_records(written / "x.array_record"))))
+    assert message.startswith(f"{written}/x.array_record, record ")
+    assert "hash mismatch" in message
+
+
+def test_writing_where_there_is_no_folder(written):
+    message = error_of(FileError, lambda: to_array_records(written / "x.tfrecord", written / "none" / "x"))
+    assert message.startswith(f"there is no file '{written}/none/x': there is no folder '{written}/none' either; ")

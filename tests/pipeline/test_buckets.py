@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import os
+import pickle
+import threading
+
+import fsspec
+import pytest
+
+from anytpu.errors import FileError
+from anytpu.pipeline import lines, records, write_records
+from anytpu.pipeline.storage import expand, stored
+from anytpu.pipeline.tfrecord import frame
+
+CONTENTS = [b"%d" % i * 100 for i in range(20)]
+FILE = b"".join(map(frame, CONTENTS))
+
+
+def error_of(function, *arguments) -> str:
+    with pytest.raises(FileError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def memory():
+    """Yield fsspec's own file system in memory, emptied before and after."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Serves one file, /file; /deaf ignores which part is asked for; /denied wants credentials; /broken fails."""
+
+    def do_HEAD(self):
+        self.answer(with_body=False)
+
+    def do_GET(self):
+        self.answer(with_body=True)
+
+    def answer(self, with_body):
+        path = self.path.split("?")[0]
+        status = {"/file": 200, "/deaf": 200, "/denied": 403, "/broken": 500}.get(path, 404)
+        body = FILE if status == 200 else b""
+        self.send_response(status if path != "/file" or "Range" not in self.headers else 206)
+        if path == "/file" and "Range" in self.headers:
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+            body = body[first : last + 1]
+        if path == "/file":
+            self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_there_and_back(memory):
+    names = write_records("memory://bucket/train.tfrecord", CONTENTS, shards=3)
+    assert names[1] == "memory://bucket/train-00001-of-00003.tfrecord"
+    source = records("memory://bucket/train-?????-of-00003.tfrecord")
+    walked = list(iter(source))
+    assert sorted(walked) == sorted(CONTENTS)
+    assert walked[0].origin.file == "memory:///bucket/train-00000-of-00003.tfrecord"
+    assert [source[i] for i in range(len(source))] == walked
+    assert pickle.loads(pickle.dumps(source))[19] == walked[19]
+
+
+def test_compressed(memory):
+    write_records("memory://bucket/x.gz", CONTENTS, compression="gzip")
+    assert list(records("memory://bucket/x.gz", compression="gzip")) == CONTENTS
+
+
+def test_what_is_not_there(memory):
+    memory.pipe_file("/bucket/a", b"")
+    assert error_of(expand, "memory://bucket/x-*") == "no file matches 'memory://bucket/x-*'"
+    assert error_of(list, records("memory://bucket/x")) == (
+        "cannot read 'memory://bucket/x': there is no such file or bucket"
+    )
+
+
+def test_a_failed_write_leaves_nothing(memory):
+    def failing():
+        yield b"a"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_records("memory://bucket/x", failing())
+    assert memory.store == {}
+
+
+@pytest.mark.parametrize("name", ["file", "deaf", "file?version=2"])
+def test_from_a_web_server(site, name):
+    source = records(f"{site}/{name}")
+    assert list(iter(source)) == CONTENTS
+    assert [source[i] for i in (3, 19, 0)] == [CONTENTS[3], CONTENTS[19], CONTENTS[0]]
+    assert len(pickle.loads(pickle.dumps(source))) == 20
+
+
+def test_what_a_web_server_refuses(site):
+    def reason(name):
+        return error_of(list, records(f"{site}/{name}")).split(" (")[0]
+
+    assert reason("none") == f"cannot read '{site}/none': there is no such file or bucket"
+    assert reason("denied") == (
+        f"cannot read '{site}/denied': there are no credentials that allow it; download it where you may, and read it "
+        "from there"
+    )
+    assert reason("broken").startswith(f"cannot read '{site}/broken': ")
+
+
+def test_a_server_that_is_not_there(site):
+    free = http.server.HTTPServer(("127.0.0.1", 0), Server)
+    url = f"http://127.0.0.1:{free.server_port}/x"
+    free.server_close()
+    message = error_of(list, records(url))
+    assert message.startswith(f"cannot read '{url}': its server cannot be reached; check the network and the name (")
+    assert error_of(lambda: stored(url).read_at(0, 1)) == message
+
+
+@pytest.mark.parametrize(("url", "package", "extra"), [("gs://b/x", "gcsfs", "gs"), ("s3://b/x-*", "s3fs", "s3")])
+def test_a_package_that_is_not_installed(url, package, extra):
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    assert error_of(lambda: list(records(url))) == (
+        f"{extra}:// needs a package that is not installed, for {url!r}: type pip install 'anytpu[{extra}]'"
+    )
+
+
+def test_an_unknown_kind_of_url():
+    assert error_of(lambda: list(records("quux://b/x"))) == (
+        "'quux://b/x' cannot be read: quux:// is not known; known are gs://, s3://, https:// and paths"
+    )
+
+
+def test_lines_and_local_urls(tmp_path, memory):
+    (tmp_path / "x").write_text("local\n")
+    memory.pipe_file("/x", b"one\ntwo")
+    assert list(lines([f"file://{tmp_path}/x", "memory://x"])) == ["local", "one", "two"]
+    assert os.listdir(tmp_path) == ["x"]
