@@ -57,7 +57,7 @@ class CrossShardOptimizer:
         ...     gradient = jax.grad(lambda weight: (weight * x).mean())(weight)
         ...     updates, _ = optimizer.update(gradient, optimizer.init(weight))
         ...     return optax.apply_updates(weight, updates)
-        >>> initialize_tpu_system(TPUClusterResolver("virtual", cores=2)).name
+        >>> initialize_system(TPUClusterResolver("virtual", cores=2)).name
         '2 virtual cores'
         >>> float(shard(train, [2.0, np.arange(4.0)], input_shard_axes=[None, 0], outputs_from_all_shards=False)[0])
         1.25

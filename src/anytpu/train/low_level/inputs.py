@@ -87,7 +87,7 @@ def checked_axes(axes: Any, count: int, name: str, what: str) -> list[int | None
         raise SettingError(f"{name} must be a list of axes, such as [0, 1, None], or None, not {axes!r}")
     if len(axes) != count:
         raise SettingError(
-            f"length of {name} must be equal to the number of {what}: there are {len(axes)} axes for {count} {what}"
+            f"length of {name} must be equal to the number of {what}: there are {len(axes)} axes for {count} {what if count != 1 else what[:-1]}"
         )
     return [None if one is None else int(one) for one in axes]
 

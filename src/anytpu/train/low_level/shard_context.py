@@ -52,7 +52,7 @@ def get_tpu_context() -> TPUContext:
     """Return what is known about the shards here.
 
     Example:
-        >>> initialize_tpu_system(TPUClusterResolver("virtual", cores=2)).name
+        >>> initialize_system(TPUClusterResolver("virtual", cores=2)).name
         '2 virtual cores'
         >>> int(rewrite(lambda: get_tpu_context().number_of_shards)[0])
         1

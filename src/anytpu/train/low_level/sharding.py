@@ -55,7 +55,7 @@ def shard(
         ReplicaError: `computation` returns what is not an array.
 
     Example:
-        >>> initialize_tpu_system(TPUClusterResolver("virtual", cores=4)).name
+        >>> initialize_system(TPUClusterResolver("virtual", cores=4)).name
         '4 virtual cores'
         >>> sums = lambda x: (x.mean(), cross_replica_sum(x.sum()))
         >>> means, total = shard(sums, [np.arange(8.0)], outputs_from_all_shards=[True, False])
