@@ -103,6 +103,12 @@ def require_keras_on_jax() -> None:
         )
 
 
+def keras_datasets() -> Path:
+    """Return the folder in which Keras keeps the data sets that it has downloaded: below KERAS_HOME or ~/.keras."""
+    home = os.environ.get("KERAS_HOME")
+    return (Path(home) if home else Path.home() / ".keras") / "datasets"
+
+
 def jax_platforms() -> tuple[str, ...]:
     """Return the platforms that JAX was told to use, in order, or () when it is free to choose."""
     jax = sys.modules.get("jax")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anytpu.pipeline.array_record import array_records, to_array_records
+    from anytpu.pipeline.augment import normalize, random_crop, random_flip, resize, standardize
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
         encode_example,
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     )
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
     from anytpu.pipeline.fixed import fixed_records
+    from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
+    from anytpu.pipeline.keras_files import cifar10, imdb, mnist
     from anytpu.pipeline.named import digits, iris
+    from anytpu.pipeline.samples import make_cifar10, make_flowers, make_imdb, make_mnist
     from anytpu.pipeline.sources import RecordSource, RecordStream
     from anytpu.pipeline.text import lines
     from anytpu.pipeline.tfrecord import records, write_records
@@ -32,6 +36,7 @@ _HOMES = {
     "RecordStream": "sources",
     "VarLenFeature": "features",
     "array_records": "array_record",
+    "cifar10": "keras_files",
     "decode_image": "images",
     "decode_images": "images",
     "digits": "named",
@@ -40,12 +45,24 @@ _HOMES = {
     "encode_png": "images",
     "encode_sequence_example": "example",
     "fixed_records": "fixed",
+    "flowers": "flower_records",
+    "imdb": "keras_files",
     "iris": "named",
     "lines": "text",
+    "make_cifar10": "samples",
+    "make_flowers": "samples",
+    "make_imdb": "samples",
+    "make_mnist": "samples",
+    "mnist": "keras_files",
+    "normalize": "augment",
     "parse_example": "example",
     "parse_examples": "example",
     "parse_sequence_example": "example",
+    "random_crop": "augment",
+    "random_flip": "augment",
     "records": "tfrecord",
+    "resize": "augment",
+    "standardize": "augment",
     "to_array_records": "array_record",
     "write_records": "tfrecord",
 }
@@ -57,6 +74,7 @@ __all__ = [
     "RecordStream",
     "VarLenFeature",
     "array_records",
+    "cifar10",
     "decode_image",
     "decode_images",
     "digits",
@@ -65,12 +83,24 @@ __all__ = [
     "encode_png",
     "encode_sequence_example",
     "fixed_records",
+    "flowers",
+    "imdb",
     "iris",
     "lines",
+    "make_cifar10",
+    "make_flowers",
+    "make_imdb",
+    "make_mnist",
+    "mnist",
+    "normalize",
     "parse_example",
     "parse_examples",
     "parse_sequence_example",
+    "random_crop",
+    "random_flip",
     "records",
+    "resize",
+    "standardize",
     "to_array_records",
     "write_records",
 ]

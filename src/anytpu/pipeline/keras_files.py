@@ -1,0 +1,225 @@
+"""MNIST, CIFAR-10 and IMDB: Keras's own files, from where Keras keeps them or from a path.
+
+Idea: who has used Keras has these files already. They are read as `keras.datasets` reads them; nothing is downloaded,
+so no program waits for a network that is not there. Where a file is missing, the error says which and where it goes.
+
+Rule: the arrays are those of the files. Pickles in them are read without running anything.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu import _env
+from anytpu.errors import DataError, SettingError
+from anytpu.pipeline.unpickling import arrays_of, load
+
+Rows = tuple[Any, Any]
+"""Examples and their labels, `(x, y)`, of the same length."""
+AnyPath = str | os.PathLike[str]
+
+_STORAGE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
+_CIFAR_FOLDER = "cifar-10-batches-py"
+_CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
+    """Load MNIST: handwritten digits, 60,000 to train on and 10,000 to test on.
+
+    Args:
+        path: `mnist.npz`, or the folder that it is in. None: where Keras keeps it, `~/.keras/datasets`.
+
+    Returns:
+        `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 28, 28)`, 0 black to 255 white, y uint8 `(images,)`.
+
+    Raises:
+        DataError: the file is not there, or is no such file; the message says what to put where.
+
+    Example:
+        >>> from anytpu.pipeline import make_mnist
+        >>> (x_train, y_train), _ = mnist(make_mnist())
+        >>> x_train.shape[1:], x_train.dtype
+        ((28, 28), dtype('uint8'))
+    """
+    file = _npz("mnist", path, "make_mnist")
+    return _pairs(arrays_of(file), file)
+
+
+def cifar10(path: AnyPath | None = None) -> tuple[Rows, Rows]:
+    """Load CIFAR-10: colour images of ten kinds of things, 50,000 to train on and 10,000 to test on.
+
+    Args:
+        path: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or the folder that one of them is
+            in. None: where Keras keeps it, `~/.keras/datasets`.
+
+    Returns:
+        `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 32, 32, 3)`, y uint8 `(images, 1)`.
+
+    Raises:
+        DataError: the files are not there, or are no such files; the message says what to put where.
+
+    Example:
+        >>> from anytpu.pipeline import make_cifar10
+        >>> (x_train, y_train), _ = cifar10(make_cifar10())
+        >>> x_train.shape[1:], y_train.shape[1:]
+        ((32, 32, 3), (1,))
+    """
+    found = _find_cifar(path)
+    if found.is_dir():
+        batches = [_cifar_batch(found / name, (found / name).open) for name in _CIFAR_FILES]
+    else:
+        batches = _cifar_of_archive(found)
+    *parts, test = batches
+    return (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])), test
+
+
+def imdb(
+    path: AnyPath | None = None,
+    *,
+    num_words: int | None = None,
+    skip_top: int = 0,
+    maxlen: int | None = None,
+    seed: int = 113,
+    start_char: int | None = 1,
+    oov_char: int | None = 2,
+    index_from: int | None = 3,
+) -> tuple[Rows, Rows]:
+    """Load IMDB: film reviews as the numbers of their words, 25,000 to train on and 25,000 to test on.
+
+    A word's number is its rank by frequency, plus `index_from`; 0 is for padding.
+
+    Args:
+        path: `imdb.npz`, or the folder that it is in. None: where Keras keeps it, `~/.keras/datasets`.
+        num_words: numbers from this one on become `oov_char`; None: all words.
+        skip_top: numbers below this one become `oov_char`.
+        maxlen: make arrays of this length: shorter reviews get zeros in front, longer ones lose words in front, as
+            `keras.utils.pad_sequences(x, maxlen)` does. None: lists of different lengths.
+        seed: of the order of the reviews.
+        start_char: put in front of each review; None: nothing.
+        oov_char: stands for words that are left out; None: nothing does.
+        index_from: added to each word's rank.
+
+    Returns:
+        `(x_train, y_train), (x_test, y_test)`: x int32 `(reviews, maxlen)`, or an array of lists; y int64 `(reviews,)`,
+        0 negative, 1 positive.
+
+    Raises:
+        DataError: the file is not there, or is no such file; the message says what to put where.
+        SettingError: `maxlen` is no length.
+
+    Example:
+        >>> from anytpu.pipeline import make_imdb
+        >>> (x_train, y_train), _ = imdb(make_imdb(), num_words=2000, maxlen=100)
+        >>> x_train.shape[1], int(x_train.max()) < 2000
+        (100, True)
+    """
+    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
+        raise SettingError(f"maxlen must be a whole number from 1 up, or None for lists of any length, not {maxlen!r}")
+    file = _npz("imdb", path, "make_imdb")
+    random = np.random.RandomState(seed)
+    sets = [_in_order(x, y, random) for x, y in _pairs(arrays_of(file), file)]
+
+    def chosen(words: list[int]) -> np.ndarray:
+        numbers = np.asarray(words, np.int64) + (index_from or 0)
+        numbers = numbers if start_char is None else np.concatenate([[start_char], numbers])
+        kept = (numbers >= skip_top) & (numbers < (num_words or np.inf))
+        return numbers[kept] if oov_char is None else np.where(kept, numbers, oov_char)
+
+    train, test = [(_even([chosen(words) for words in x], maxlen), y) for x, y in sets]
+    return train, test
+
+
+def _npz(name: str, path: AnyPath | None, maker: str) -> Path:
+    file = Path(path) if path is not None else _env.keras_datasets()
+    file = file if file.suffix == ".npz" else file / f"{name}.npz"
+    if not file.is_file():
+        raise DataError(
+            f"there is no file {file}: download {_STORAGE}/{name}.npz to there, or pass its path, {name}(path). Small "
+            f"rows of the same form: {name}(tpu.pipeline.{maker}())"
+        )
+    return file
+
+
+def _pairs(arrays: dict[str, np.ndarray], file: Path) -> tuple[Rows, Rows]:
+    missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{file} has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}. Get the file anew"
+        )
+    return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+
+
+def _in_order(x: np.ndarray, y: np.ndarray, random: np.random.RandomState) -> Rows:
+    # As Keras draws it, so that the same seed gives the same reviews.
+    order = np.arange(len(x))
+    random.shuffle(order)
+    return x[order], y[order]
+
+
+def _even(rows: list[np.ndarray], maxlen: int | None) -> np.ndarray:
+    """Return rows of one length, zeros and cuts in front; without a length, an array of lists."""
+    if maxlen is None:
+        lists = np.empty(len(rows), object)
+        lists[:] = [row.tolist() for row in rows]
+        return lists
+    padded = np.zeros((len(rows), maxlen), np.int32)
+    for place, row in zip(padded, rows, strict=True):
+        if len(row):
+            place[-len(row) :] = row[-maxlen:]
+    return padded
+
+
+def _find_cifar(path: AnyPath | None) -> Path:
+    root = Path(path) if path is not None else _env.keras_datasets()
+    # Keras 3 extracts to a folder named "...-target"; before, it did so beside the archive.
+    folders = (root, root / _CIFAR_FOLDER, root / f"{_CIFAR_FOLDER}-target" / _CIFAR_FOLDER)
+    archives = (root, root / "cifar-10-python.tar.gz", root / f"{_CIFAR_FOLDER}.tar.gz")
+    for folder in folders:
+        if (folder / _CIFAR_FILES[0]).is_file():
+            missing = [name for name in _CIFAR_FILES if not (folder / name).is_file()]
+            if missing:
+                raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz anew")
+            return folder
+    for archive in archives:
+        if archive.is_file():
+            return archive
+    raise DataError(
+        f"there is no folder {folders[1]}: download https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into "
+        f"{root}, or pass its path, cifar10(path). Small rows of the same form: cifar10(tpu.pipeline.make_cifar10())"
+    )
+
+
+def _cifar_of_archive(path: Path) -> list[Rows]:
+    try:
+        with tarfile.open(path) as archive:
+            members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
+            missing = [name for name in _CIFAR_FILES if name not in members]
+            if missing:
+                raise DataError(f"{path} has no {', '.join(missing)}. Get the file anew")
+            return [
+                _cifar_batch(f"{path}:{name}", lambda _, name=name: archive.extractfile(members[name]))
+                for name in _CIFAR_FILES
+            ]
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DataError(f"{path} cannot be read as an archive: {error}. Get the file anew") from error
+
+
+def _cifar_batch(path: Path | str, opened: Callable[[str], Any]) -> Rows:
+    with opened("rb") as stream:
+        batch = load(stream, path)
+    if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
+        raise DataError(f"{path} is no batch of CIFAR-10: it has no data and labels. Get the file anew")
+    pixels, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[b"labels"], np.uint8)
+    if pixels.shape != (len(labels), 3 * 32 * 32):
+        raise DataError(
+            f"{path} is no batch of CIFAR-10: {len(labels)} labels and pixels of shape {pixels.shape}. Get the file "
+            "anew"
+        )
+    # Planes of red, green and blue become the channels of a pixel.
+    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels[:, np.newaxis]

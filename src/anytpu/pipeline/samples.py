@@ -1,0 +1,183 @@
+"""Small files in the forms of the well-known ones, for examples and tests on a machine that does not have these.
+
+Idea: who reads MNIST, CIFAR-10, IMDB or Kaggle's flowers can try the same program on rows of the same form, types and
+shapes, in seconds and without a download. Each can be learned, so that an accuracy that rises means something.
+
+Rule: the same call makes the same files. They are drawings and word lists, not data: no accuracy on them says anything
+about the real ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu.pipeline.named import digits
+
+AnyPath = str | os.PathLike[str]
+
+_SPLIT_SHARES = {"train": 1.0, "val": 0.25, "test": 0.125}
+
+
+def make_mnist(path: AnyPath | None = None, train: int = 2400, test: int = 400) -> str:
+    """Write a small `mnist.npz`: the digits of `digits()`, drawn larger, each in a place of its own.
+
+    Args:
+        path: the folder, made if need be; None: a new one for temporary files.
+        train: images to train on.
+        test: images to test on.
+
+    Returns:
+        The path of the file, for `mnist(path)`.
+    """
+    random = np.random.default_rng(0)
+    parts = [_mnist_images(rows, count, random) for rows, count in zip(digits(), (train, test), strict=True)]
+    file = _folder(path, "mnist") / "mnist.npz"
+    (x_train, y_train), (x_test, y_test) = parts
+    np.savez_compressed(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return str(file)
+
+
+def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200) -> str:
+    """Write a small `cifar-10-batches-py`: stripes, whose colour and direction are those of their kind, under noise.
+
+    Args:
+        path: the folder to put it in, made if need be; None: a new one for temporary files.
+        train: images to train on; five files share them.
+        test: images to test on.
+
+    Returns:
+        The path of `cifar-10-batches-py`, for `cifar10(path)`.
+    """
+    random = np.random.default_rng(0)
+    folder = _folder(path, "cifar10") / "cifar-10-batches-py"
+    folder.mkdir(exist_ok=True)
+    counts = {f"data_batch_{number}": (train + 5 - number) // 5 for number in range(1, 6)} | {"test_batch": test}
+    for name, count in counts.items():
+        labels = random.permutation(count) % 10
+        pixels = _stripes(labels, 32, random).transpose(0, 3, 1, 2).reshape(count, -1)
+        batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    return str(folder)
+
+
+def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -> str:
+    """Write a small `imdb.npz`: reviews of drawn words, frequent ones often; twenty praise, twenty blame.
+
+    Args:
+        path: the folder, made if need be; None: a new one for temporary files.
+        train: reviews to train on.
+        test: reviews to test on.
+
+    Returns:
+        The path of the file, for `imdb(path)`.
+    """
+    random = np.random.default_rng(0)
+    file = _folder(path, "imdb") / "imdb.npz"
+    (x_train, y_train), (x_test, y_test) = (_reviews(count, random) for count in (train, test))
+    np.savez_compressed(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return str(file)
+
+
+def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192, kinds: int = 8) -> str:
+    """Write TFRecord files as Kaggle lays out its flowers: blossoms, whose colour and petals are their kind's.
+
+    Args:
+        path: the folder, made if need be; None: a new one for temporary files.
+        train: images to train on; a quarter as many to validate on, an eighth to test on.
+        size: pixels of a side.
+        kinds: how many kinds of flowers, at most 104.
+
+    Returns:
+        The folder, for `flowers(path, split)`.
+    """
+    from anytpu.pipeline.example import encode_example
+    from anytpu.pipeline.images import encode_jpeg
+    from anytpu.pipeline.tfrecord import write_records
+
+    random = np.random.default_rng(0)
+    root = _folder(path, "flowers")
+    for split, share in _SPLIT_SHARES.items():
+        folder = root / f"tfrecords-jpeg-{size}x{size}" / split
+        folder.mkdir(parents=True, exist_ok=True)
+        labels = random.permutation(math.ceil(train * share)) % kinds
+        rows = [{"image": encode_jpeg(_blossom(kind, kinds, size, random)), "id": _id(random)} for kind in labels]
+        if split != "test":
+            rows = [{**row, "class": int(kind)} for row, kind in zip(rows, labels, strict=True)]
+        for number, half in enumerate((rows[::2], rows[1::2])):
+            write_records(folder / f"{number:02}-{size}x{size}-{len(half)}.tfrec", map(encode_example, half))
+    return str(root)
+
+
+def _folder(path: AnyPath | None, name: str) -> Path:
+    if path is None:
+        return Path(tempfile.mkdtemp(prefix=f"anytpu-{name}-"))
+    Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path)
+
+
+def _mnist_images(rows: Any, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    from PIL import Image
+
+    x, y = rows
+    images = np.zeros((count, 28, 28), np.uint8)
+    chosen = random.permutation(count) % len(x)
+    for image, row in zip(images, chosen, strict=True):
+        small = Image.fromarray((x[row, ..., 0] * 255).astype(np.uint8))
+        top, left = random.integers(0, 9, 2)
+        image[top : top + 20, left : left + 20] = np.asarray(small.resize((20, 20), Image.Resampling.BICUBIC))
+    return images, y[chosen].astype(np.uint8)
+
+
+def _stripes(labels: np.ndarray, size: int, random: np.random.Generator) -> np.ndarray:
+    """Return an image for each label 0 to 9: five colours, two directions of stripes."""
+    count = len(labels)
+    angle = np.where(labels < 5, 0.3, 1.8)[:, None, None] + random.normal(0, 0.15, (count, 1, 1))
+    row, column = np.mgrid[:size, :size] / size
+    phase = random.uniform(0, 2 * np.pi, (count, 1, 1))
+    wave = np.sin(18 * (np.cos(angle) * column + np.sin(angle) * row) + phase)
+    color = _colors(labels % 5, 5)[:, None, None]
+    pixels = 80 + 35 * color + 25 * wave[..., None] + random.normal(0, 25, (count, size, size, 3))
+    return pixels.clip(0, 255).astype(np.uint8)
+
+
+def _colors(kinds: Any, count: int) -> np.ndarray:
+    """Return a colour around the wheel for each kind, channels 0 to 2."""
+    turn = 2 * np.pi * (np.asarray(kinds, float)[..., None] / count + np.arange(3) / 3)
+    return 1 + np.cos(turn)
+
+
+def _blossom(kind: int, kinds: int, size: int, random: np.random.Generator) -> np.ndarray:
+    """Draw a flower: 3 to 6 petals of a colour on a green ground."""
+    row, column = (np.mgrid[:size, :size].astype("f4") / size - 0.5) * 2 - random.uniform(-0.2, 0.2, (2, 1, 1))
+    angle, distance = np.arctan2(row, column) + random.uniform(0, 2 * np.pi), np.hypot(row, column)
+    petals = distance < random.uniform(0.6, 0.8) * (0.6 + 0.4 * np.cos((3 + kind % 4) * angle))
+    image = np.empty((size, size, 3), np.uint8)
+    image[:] = [40, 110, 50]
+    image[petals] = (60 + 85 * _colors(kind, kinds) + random.normal(0, 8, 3)).clip(0, 235)
+    image[distance < 0.12] = [230, 200, 60]
+    return image + random.integers(0, 16, (size, size, 1), np.uint8)
+
+
+def _id(random: np.random.Generator) -> str:
+    return f"{random.integers(16**9):09x}"
+
+
+def _reviews(count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    labels = random.permutation(count) % 2
+    reviews = np.empty(count, object)
+    for number, label in enumerate(labels):
+        length = int(np.clip(random.lognormal(4.3, 0.5), 20, 400))
+        words = np.minimum(random.zipf(1.3, length), 4000)
+        # Words 31 to 50 praise, 51 to 70 blame; one in eight is one of these, and of them one in five is the wrong one.
+        tells = random.random(length) < 1 / 8
+        praises = (random.random(length) < 0.8) == bool(label)
+        opinion = np.where(praises, 31, 51) + random.integers(0, 20, length)
+        reviews[number] = np.where(tells, opinion, words).tolist()
+    return reviews, labels.astype(np.int64)
