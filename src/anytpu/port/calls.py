@@ -25,7 +25,7 @@ _UNKNOWN = f"no counterpart is known; {_PAGE}"
 def plan_calls(edits: Edits) -> None:
     """Decide on every name of TensorFlow's that no pattern has taken."""
     for node, name in edits.tree.chains():
-        if edits.is_done(node):
+        if edits.is_done(node) or edits.is_left(node):
             continue
         found = rule_of(name)
         if found is None:
@@ -90,7 +90,7 @@ def _rename(edits: Edits, node: cst.CSTNode, rest: int, row: Replacement, called
     for _ in range(rest):
         part = part.value if isinstance(part, cst.Attribute) else part
     # `Dense` of `from tensorflow.keras.layers import Dense`: the import becomes Keras's and the name stays.
-    stays = isinstance(part, cst.Name) and row.target.startswith("keras") and not edits.tree.is_module_alias(part)
+    stays = isinstance(part, cst.Name) and row.target.startswith("keras")
     if not stays:
         target = row.target.replace("*", (edits.tree.old_name(part) or "").rpartition(".")[2])
         edits.put(part, lambda _: edits.expression(target), covers=node)

@@ -40,6 +40,7 @@ class Edits:
         self.roots: set[str] = set()
         self._edits: dict[cst.CSTNode, Edit] = {}
         self._done: set[cst.CSTNode] = set()
+        self._left: set[cst.CSTNode] = set()
 
     def put(self, node: cst.CSTNode, edit: Edit, covers: cst.CSTNode | None = None) -> None:
         """Change a node.
@@ -74,6 +75,14 @@ class Edits:
     def cover(self, node: cst.CSTNode) -> None:
         """Take a node, and what it consists of, out of the rules' sight."""
         self._done.update(self.tree.nodes(node))
+
+    def leave(self, node: cst.CSTNode) -> None:
+        """Leave a node, and what it consists of, as it is; what it names is still needed."""
+        self._left.update(self.tree.nodes(node))
+
+    def is_left(self, node: cst.CSTNode) -> bool:
+        """Tell whether a node was left as it is."""
+        return node in self._left
 
     def is_done(self, node: cst.CSTNode) -> bool:
         """Tell whether a node is looked after already."""

@@ -60,7 +60,8 @@ def _plan_import(edits: Edits, node: cst.Import, needed: set[str]) -> None:
             edits.roots.add("keras")
             if keras != "keras" or bound_name(alias) != "keras":
                 lines.append(f"import {keras} as {bound_name(alias)}")
-    _replace(edits, node, lines, is_same=len(lines) == len(node.names))
+    old = [f"import {edits.tree.code(alias).rstrip(', ')}" for alias in node.names]
+    _replace(edits, node, lines, is_same=lines == old)
 
 
 def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> None:

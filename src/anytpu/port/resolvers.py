@@ -41,21 +41,20 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
         edits.put(node, lambda _: edits.expression(target), covers=node)
         return
     asked = next((a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in ("tpu", 0)), None)
-    others = [one for one in call.args if one is not asked]
-    kept = asked is not None and not _is_worker(tree, asked.value)
-    if asked is not None and not kept:
-        edits.say(call, f"{tree.code(asked.value)} names a TensorFlow worker and is left out", "note")
-        edits.cover(asked)
+    is_kept = asked is not None and not _is_worker(tree, asked.value)
+    left_out = [one for one in call.args if not (one is asked and is_kept)]
+    if left_out:
+        what = ", ".join(tree.code(one).rstrip(", \n") for one in left_out)
+        edits.say(call, f"{what} is left out: the worker of a TensorFlow program does not speak to JAX", "note")
+        for one in left_out:
+            edits.cover(one)
     elif asked is not None and not isinstance(asked.value, cst.SimpleString):
         advice = f'{tree.code(asked.value)} is kept: it has to be "", "local", "virtual" or a slice such as "v2-8"'
         edits.say(call, advice, "note")
-    for other in others:
-        edits.say(call, f"{tree.code(other).rstrip(', ')} is left out", "note")
-        edits.cover(other)
 
     def resolver(updated: cst.Call) -> cst.BaseExpression:
-        arguments = [edits.rebuilt(asked).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if asked and kept else []
-        whitespace = {} if kept else {"whitespace_before_args": cst.SimpleWhitespace("")}
+        arguments = [edits.rebuilt(asked).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if asked and is_kept else []
+        whitespace = {} if is_kept else {"whitespace_before_args": cst.SimpleWhitespace("")}
         return updated.with_changes(func=edits.expression(target), args=arguments, **whitespace)
 
     edits.put(call, resolver, covers=node)

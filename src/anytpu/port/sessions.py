@@ -36,7 +36,7 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
     uses = [n for n in tree.names(block.body) if isinstance(name, cst.Name) and n.value == name.value]
     done = [use for use in uses if _plan_use(edits, use)]
     for use in uses:
-        if use not in done:
+        if use not in done and not _fetches_a_call(tree, use):
             edits.say(tree.statement(use), advice_of(rules()["Session"]))
     if len(done) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
         statements = block.body.body
@@ -64,3 +64,10 @@ def _plan_use(edits: Edits, use: cst.Name) -> bool:
         return False
     edits.put(call, lambda updated: updated.args[0].value)
     return True
+
+
+def _fetches_a_call(tree: Tree, use: cst.Name) -> bool:
+    """Tell whether a session runs a function of TensorFlow's, which then is listed by itself."""
+    fetched = tree.parent(tree.parent(use) or use)
+    arguments = fetched.args if isinstance(fetched, cst.Call) else ()
+    return bool(arguments) and isinstance(arguments[0].value, cst.Call) and bool(tree.old_name(arguments[0].value.func))

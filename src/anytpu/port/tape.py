@@ -20,7 +20,7 @@ from anytpu._replaced import advice_of
 from anytpu.port.edits import Edits
 from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
-from anytpu.port.variables import reads, reads_before_it_writes, writes
+from anytpu.port.variables import certain_writes, reads, reads_before_it_writes, writes
 
 _FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
@@ -74,7 +74,7 @@ def plan_tapes(edits: Edits) -> None:
             _put(edits, tape, call)
         except _NotSimple as why:
             edits.say(call, f"{why}; {advice_of(rules()['GradientTape'])}")
-            edits.cover(call)
+            edits.leave(call)
 
 
 def _tape_call(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
@@ -147,6 +147,10 @@ def _check(tree: Tree, tape: _Tape) -> None:
     early = sorted(reads_before_it_writes(tree, tape.body))
     if early:
         raise _NotSimple(f"the body of the tape sets {early[0]!r} and reads what it was before")
+    always = set().union(*(certain_writes(tree, one) for one in tape.body))
+    missing = [name for name in _kept(tree, tape) if name not in always]
+    if missing:
+        raise _NotSimple(f"the body of the tape does not always set {missing[0]!r}, which is read later")
     changed = _writes(tree, tape.between)
     if reads(tree, tape.loss) & changed or reads(tree, tape.variables) & (changed | _writes(tree, tape.body)):
         raise _NotSimple("between the tape and its gradient, what the gradient is of changes")
@@ -176,7 +180,7 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
         gradients = next(name for name in _GRADIENT_NAMES if name not in taken)
         edits.put(tape.asked, lambda _: cst.Name(gradients), covers=tape.asked.func)
     else:
-        edits.drop(tape.line)
+        edits.put(tape.line, lambda _: cst.RemoveFromParent(), covers=tape.asked.func)
     loss = tree.code(tape.loss) if isinstance(tape.loss, cst.Name) else "_"
     results = kept[0] if len(kept) == 1 else f"({', '.join(kept)})"
     target = f"({loss}, {results}), {gradients}" if kept else f"{loss}, {gradients}"

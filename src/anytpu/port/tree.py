@@ -115,11 +115,6 @@ class Tree:
             above = self._parents[above]
         return isinstance(above, cst.Expr)
 
-    def is_module_alias(self, name: cst.Name) -> bool:
-        """Tell whether a name is bound by `import x as name`, or is x itself: not by `from x import name`."""
-        bound = (one for one in self.nodes() if isinstance(one, cst.ImportAlias))
-        return any(bound_name(one) == name.value and isinstance(self.parent(one), cst.Import) for one in bound)
-
     def bindings(self) -> Iterator[cst.Name]:
         """Yield each variable where it is set, and not by an import of TensorFlow's."""
         yield from (n for n in self.names() if self._contexts.get(n) is ExpressionContext.STORE)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from anytpu.port import ported
+
+
+def line(old: str) -> str:
+    """Return what becomes of a line that names tf, when that is all."""
+    outcome = ported(f"import tensorflow as tf\n{old}\n")
+    assert outcome.by_hand == (), outcome.by_hand
+    return outcome.new.splitlines()[-1]
+
+
+def advice(old: str) -> list[str]:
+    outcome = ported(f"import tensorflow as tf\n{old}\n")
+    return [one.advice for one in outcome.by_hand]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("step = tf.function(step)", "step = step"),
+        ("step = tf.function(lambda x: tf.exp(x), jit_compile=True)", "step = lambda x: keras.ops.exp(x)"),
+        ("tf.get_logger().setLevel('ERROR'); x = 1", "x = 1"),
+        ("x = tf.reduce_sum(y, keep_dims=True, name='sum')", "x = keras.ops.sum(y, keepdims=True)"),
+        ("x = tf.transpose(y, perm=[1, 0])", "x = keras.ops.transpose(y, axes=[1, 0])"),
+        ("x = tf.argmax(y)", "x = keras.ops.argmax(y, axis=0)"),
+        ("x = tf.train.AdamOptimizer(0.1, epsilon=1e-3)", "x = optax.adam(0.1, eps=1e-3)"),
+        ("x = tf.train.MomentumOptimizer(momentum=0.9, learning_rate=lr)", "x = optax.sgd(lr, momentum=0.9)"),
+        ("x = [tf.int32, tf.dtypes] if 0 else tf.bool", None),
+        ("x = strategy.run(f)[0].numpy().sum()", "x = keras.ops.convert_to_numpy(strategy.run(f)[0]).sum()"),
+        ("x = frame.numpy", "x = frame.numpy"),
+        ("for i in tf.range(3): print(i)", "for i in range(3): print(i)"),
+        ("print(f'{tf.reduce_max(x)}')", "print(f'{keras.ops.max(x)}')"),
+    ],
+)
+def test_a_line_becomes(old: str, new: str | None):
+    if new is None:
+        assert advice(old) == ["no counterpart is known; docs/migrate.md has what replaces what"]
+    else:
+        assert line(old) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ("x = tf.placeholder('float')", "write `outputs = strategy.run(train_step, args=(x, y))`"),
+        ("x = tf.one_hot(*arguments)", "write `c = keras.ops.one_hot([0, 2], 3)`"),
+        ("x = tf.gather(y, z, batch_dims=1)", "write `c = keras.ops.take(a, [0, 1], axis=0)`"),
+        ("decorate(tf.function)", "write nothing (strategy.run compiles the step)"),
+        ("x = tf.keras.backend.learning_phase()", "write `result = keras.ops.convert_to_numpy(variable)`"),
+    ],
+)
+def test_a_line_that_is_left(old: str, said: str):
+    outcome = ported(f"import tensorflow as tf\n{old}\n")
+    assert old in outcome.new
+    assert "import tensorflow as tf" in outcome.new
+    (found,) = advice(old)
+    assert found.startswith(said)
+
+
+def test_a_loop_of_steps_keeps_what_it_returns_and_its_comments():
+    outcome = ported(
+        "import tensorflow as tf\n# All of them.\nfor _ in tf.range(10):\n"
+        "    loss = strategy.run(step_fn, (next(batches),))\n"
+    )
+    assert outcome.new == (
+        "import anytpu as tpu\n# All of them.\nloss = strategy.run_steps(step_fn, batches, 10)\n"
+    ).removeprefix("import anytpu as tpu\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "strategy.run(step_fn, args=(next(batches), i))",
+        "strategy.run(step_fn, args=(i,))",
+        "strategy.run(lambda batch: batch * i, args=(next(batches),))",
+        "strategy.run(step_fn, args=(next(batches),)); print(1)",
+    ],
+)
+def test_a_loop_that_does_more_stays_a_loop(body: str):
+    text = f"import tensorflow as tf\nfor i in tf.range(10):\n    {body}\n"
+    assert ported(text).new == f"for i in range(10):\n    {body}\n"
+
+
+def test_a_session_that_does_more_stays_and_is_listed():
+    outcome = ported(
+        "import tensorflow as tf\nwith tf.Session('') as s:\n    s.run(tf.contrib.tpu.initialize_system())\n"
+        "    print(s.run(loss))\n"
+    )
+    assert outcome.new == (
+        "import anytpu as tpu\nimport tensorflow as tf\nwith tf.Session('') as s:\n    tpu.initialize_system()\n"
+        "    print(s.run(loss))\n"
+    )
+    assert [one.line for one in outcome.by_hand] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept", "said"),
+    [
+        ("", "", None),
+        ("''", "''", None),
+        ("tpu=''", "tpu=''", None),
+        ("'local'", "'local'", None),
+        ("'my-tpu'", "", "'my-tpu' is left out: the worker of a TensorFlow program does not speak to JAX"),
+        ("address", "", "address is left out: the worker of a TensorFlow program does not speak to JAX"),
+        ("FLAGS.tpu", "FLAGS.tpu", 'FLAGS.tpu is kept: it has to be "", "local", "virtual" or a slice such as "v2-8"'),
+    ],
+)
+def test_which_tpu(argument: str, kept: str, said: str | None):
+    outcome = ported(
+        "import tensorflow as tf\nimport os\nhost = os.environ['COLAB_TPU_ADDR']\naddress = f'grpc://{host}'\n"
+        f"r = tf.contrib.cluster_resolver.TPUClusterResolver({argument})\n"
+    )
+    assert outcome.new.splitlines()[-1] == f"r = tpu.TPUClusterResolver({kept})"
+    assert [one.advice for one in outcome.findings if one.line == 5] == ([] if said is None else [said])
+    assert all(one.kind == "note" for one in outcome.findings)

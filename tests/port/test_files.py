@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from anytpu.errors import PortError
+from anytpu.port import ported_file, program_files, write
+
+OLD = "import tensorflow as tf\nstrategy = tf.distribute.get_strategy()\n"
+NEW = "import anytpu as tpu\nstrategy = tpu.get_strategy()\n"
+
+
+def message_of(call) -> str:
+    with pytest.raises(PortError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_files_and_folders_are_found_once_and_in_order(tmp_path: Path):
+    for name in ("b.py", "a.ipynb", "deep/c.py", "notes.txt", ".git/d.py", "venv/e.py", "__pycache__/f.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    found = program_files([tmp_path / "b.py", tmp_path, tmp_path / "notes.txt"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["b.py", "a.ipynb", "deep/c.py", "notes.txt"]
+
+
+def test_what_is_not_there(tmp_path: Path):
+    missing = tmp_path / "old.py"
+    assert message_of(lambda: program_files([missing])) == (
+        f"there is no file '{missing}'; name a program, a notebook or a folder of them"
+    )
+    assert message_of(lambda: program_files([tmp_path])) == (
+        f"the folder '{tmp_path}' has no programs: it needs a file *.py or *.ipynb"
+    )
+
+
+def test_what_is_no_python(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text("import tensorflow as tf\nprint tf.float32\n")
+    message = message_of(lambda: ported_file(path))
+    assert message.startswith(f"{path}, line 2: this is no Python 3 (")
+    assert message.endswith("); for a program of Python 2, run 2to3 on it first")
+    path.write_bytes(b"\x00\xff\xfe")
+    assert message_of(lambda: ported_file(path)).startswith(f"{path} is no text (")
+
+
+def test_the_old_file_is_kept(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    path.chmod(0o755)
+    assert write([ported_file(path)]) == [tmp_path / "old.py.bak"]
+    assert path.read_text() == NEW
+    assert (tmp_path / "old.py.bak").read_text() == OLD
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
+    assert write([ported_file(path)]) == []
+
+
+def test_a_backup_is_never_overwritten(tmp_path: Path):
+    first, second, backup = tmp_path / "a.py", tmp_path / "b.py", tmp_path / "b.py.bak"
+    for path in (first, second):
+        path.write_text(OLD)
+    backup.write_text("mine")
+    assert message_of(lambda: write([ported_file(first), ported_file(second)])) == (
+        f"there is a '{backup}' already: move it away, and type the same again"
+    )
+    assert (first.read_text(), second.read_text(), backup.read_text()) == (OLD, OLD, "mine")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    tmp_path.chmod(0o555)
+    try:
+        assert message_of(lambda: write([ported_file(path)])) == (
+            f"cannot write '{path}': Permission denied; it is as it was"
+        )
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_a_link_stays_a_link(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real" / "old.py", tmp_path / "link.py"
+    real.write_text(OLD)
+    link.symlink_to(real)
+    write([ported_file(link)])
+    assert link.is_symlink()
+    assert real.read_text() == NEW
+
+
+def test_line_ends_and_encodings_stay(tmp_path: Path):
+    path = tmp_path / "old.py"
+    text = "# -*- coding: latin-1 -*-\r\nimport tensorflow as tf\r\nname = 'Z\u00fcrich'\r\ntf.random.set_seed(1)\r\n"
+    path.write_bytes(text.encode("latin-1"))
+    write([ported_file(path)])
+    assert path.read_bytes().decode("latin-1") == (
+        "# -*- coding: latin-1 -*-\r\nimport keras\r\nname = 'Z\u00fcrich'\r\nkeras.utils.set_random_seed(1)\r\n"
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + OLD.encode())
+    (tmp_path / "old.py.bak").unlink()
+    write([ported_file(path)])
+    assert path.read_bytes() == b"\xef\xbb\xbf" + NEW.encode()

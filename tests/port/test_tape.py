@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from anytpu.port import ported
+
+ADVICE = (
+    "write `loss, grads = tpu.value_and_grad(lambda: keras.ops.mean(model(x)), model.trainable_variables)()` (the body "
+    "of the tape becomes a function that returns the loss, and beside it what is used later)"
+)
+
+
+def body_of(code: str) -> str:
+    """Return what the porter makes of the body of a function."""
+    text = "import tensorflow as tf\n\n\ndef step(x, y):\n" + textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
+    outcome = ported(text + "\n")
+    assert outcome.by_hand == (), outcome.by_hand
+    assert "import tensorflow" not in outcome.new
+    return textwrap.dedent(outcome.new.partition("def step(x, y):\n")[2]).strip("\n")
+
+
+def refusal_of(code: str) -> str:
+    """Return why the porter leaves a tape as it is, having checked that it does."""
+    text = "import tensorflow as tf\n\n\ndef step(x, y):\n" + textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
+    outcome = ported(text + "\n")
+    assert outcome.new == text + "\n"
+    (finding,) = outcome.findings
+    assert finding.old.startswith("tf.GradientTape(")
+    assert finding.advice.endswith(f"; {ADVICE}")
+    return finding.advice.removesuffix(f"; {ADVICE}")
+
+
+def test_only_the_loss_is_needed():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+        grads = tape.gradient(loss, model.trainable_variables)
+        return grads
+    """) == textwrap.dedent("""\
+        def compute_loss():
+            loss = loss_of(model(x), y)
+            return loss
+        loss, grads = tpu.value_and_grad(compute_loss, model.trainable_variables)()
+        return grads""")
+
+
+def test_what_is_read_later_comes_back_beside_the_loss():
+    assert body_of("""
+        # Two heads.
+        with tf.GradientTape() as tape:
+            first, second = model(x)
+            per_row = loss_of(first, second, y)
+            loss = tf.reduce_sum(per_row) / 8
+        seen.update_state(per_row)
+        [one, two] = tape.gradient(loss, [a, b])
+        return second, one, two
+    """) == textwrap.dedent("""\
+        # Two heads.
+        def compute_loss():
+            first, second = model(x)
+            per_row = loss_of(first, second, y)
+            loss = keras.ops.sum(per_row) / 8
+            return loss, (second, per_row)
+        (loss, (second, per_row)), [one, two] = tpu.value_and_grad(compute_loss, [a, b], has_aux=True)()
+        seen.update_state(per_row)
+        return second, one, two""")
+
+
+def test_a_gradient_that_is_used_where_it_is_asked_for():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+    """) == textwrap.dedent("""\
+        def compute_loss():
+            loss = loss_of(model(x), y)
+            return loss
+        loss, gradients = tpu.value_and_grad(compute_loss, weights)()
+        optimizer.apply_gradients(zip(gradients, weights))
+        return loss""")
+
+
+def test_a_gradient_asked_for_inside_the_block_and_a_loss_that_is_an_expression():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+            dx, dy = tape.gradient(loss / tf.cast(3, tf.float32), [a, b])
+            report(dx)
+        return loss, dy
+    """) == textwrap.dedent("""\
+        def compute_loss():
+            loss = loss_of(model(x), y)
+            return loss / keras.ops.cast(3, "float32"), loss
+        (_, loss), (dx, dy) = tpu.value_and_grad(compute_loss, [a, b], has_aux=True)()
+        report(dx)
+        return loss, dy""")
+
+
+def test_names_that_are_taken():
+    assert body_of("""
+        gradients = compute_loss = None
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+        apply(tape.gradient(loss, weights))
+    """) == textwrap.dedent("""\
+        gradients = compute_loss = None
+        def loss_of_batch():
+            loss = loss_of(model(x), y)
+            return loss
+        loss, all_gradients = tpu.value_and_grad(loss_of_batch, weights)()
+        apply(all_gradients)""")
+
+
+def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            if is_large:
+                loss = large(x)
+            else:
+                loss = small(x)
+            loss = loss + sum(one for one in model.losses)
+        grads = tape.gradient(loss, weights)
+    """).endswith("return loss\nloss, grads = tpu.value_and_grad(compute_loss, weights)()")
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (
+            "with tf.GradientTape(persistent=True) as tape:\n    loss = f(x)\ngrads = tape.gradient(loss, w)",
+            "a tape with options or company is left as it is",
+        ),
+        (
+            "with tf.GradientTape() as tape, other:\n    loss = f(x)\ngrads = tape.gradient(loss, w)",
+            "a tape with options or company is left as it is",
+        ),
+        ("with tf.GradientTape():\n    loss = f(x)", "a tape without a name is left as it is"),
+        (
+            "with tf.GradientTape() as tape:\n    tape.watch(x)\n    loss = f(x)\ngrads = tape.gradient(loss, x)",
+            "a tape that is asked for more than one gradient is left as it is",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\noptimizer.minimize(loss, w, tape=tape)",
+            "a tape that is asked for more than one gradient is left as it is",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\ngrads = tape.gradient(loss, w, output_gradients=x)",
+            "a gradient with options is left as it is",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\nif x:\n    grads = tape.gradient(loss, w)",
+            "the gradient is not asked for in a line of its own after the tape",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    grads = tape.gradient(loss, w)",
+            "nothing is recorded before the gradient is asked for",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\n    return loss\ngrads = tape.gradient(loss, w)",
+            "the body of the tape leaves it, or deletes or declares names",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    x = f(x)\n    loss = x\ngrads = tape.gradient(loss, w)",
+            "the body of the tape sets 'x' and reads what it was before",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss += f(x)\ngrads = tape.gradient(loss, w)",
+            "the body of the tape sets 'loss' and reads what it was before",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    if x:\n        y = 1\n    loss = f(y)\n"
+            "grads = tape.gradient(loss, w)",
+            "the body of the tape sets 'y' and reads what it was before",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\n    if x:\n        extra = 1\n"
+            "grads = tape.gradient(loss, w)\nprint(extra)",
+            "the body of the tape does not always set 'extra', which is read later",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\nloss = loss * 2\ngrads = tape.gradient(loss, w)",
+            "between the tape and its gradient, what the gradient is of changes",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    loss = f(x)\n    w = [x]\ngrads = tape.gradient(loss, w)",
+            "between the tape and its gradient, what the gradient is of changes",
+        ),
+    ],
+)
+def test_a_tape_that_is_left_as_it_is(code: str, why: str):
+    assert refusal_of(code) == why
+
+
+def test_a_train_step_of_a_keras_model():
+    text = textwrap.dedent("""\
+        import tensorflow as tf
+        import keras
+
+
+        class Model(keras.Model):
+            def train_step(self, batch):
+                with tf.GradientTape() as tape:
+                    loss = self.loss(batch)
+                return tape.gradient(loss, self.trainable_variables)
+        """)
+    outcome = ported(text)
+    assert outcome.new == text
+    (finding,) = outcome.findings
+    assert (finding.line, finding.advice) == (
+        7,
+        f"a train_step of a Keras model has another form on JAX, so take a loop of your own; {ADVICE}",
+    )
