@@ -71,9 +71,8 @@ def test_groups_must_be_all_replicas(strategy):
 
 
 def test_the_names_of_old_reductions():
-    assert (
-        repr(sgd(reduction="weighted_mean")) == "CrossShardOptimizer(GradientTransformationExtraArgs, reduction='mean')"
-    )
+    assert repr(sgd(reduction="weighted_mean")) == repr(sgd(reduction="Mean"))
+    assert repr(sgd()) == "CrossShardOptimizer(GradientTransformationExtraArgs, reduction='mean')"
     assert repr(sgd(reduction=tpu.ReduceOp.SUM, group_assignment=[[0], [1]])) == (
         "CrossShardOptimizer(GradientTransformationExtraArgs, reduction='sum', group_assignment=[[0], [1]])"
     )

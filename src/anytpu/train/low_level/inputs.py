@@ -86,8 +86,9 @@ def checked_axes(axes: Any, count: int, name: str, what: str) -> list[int | None
     if not isinstance(axes, list | tuple) or not all(one is None or _is_axis(one) for one in axes):
         raise SettingError(f"{name} must be a list of axes, such as [0, 1, None], or None, not {axes!r}")
     if len(axes) != count:
+        counted = what if count != 1 else what.removesuffix("s")
         raise SettingError(
-            f"length of {name} must be equal to the number of {what}: there are {len(axes)} axes for {count} {what if count != 1 else what[:-1]}"
+            f"length of {name} must be equal to the number of {what}: there are {len(axes)} axes for {count} {counted}"
         )
     return [None if one is None else int(one) for one in axes]
 
