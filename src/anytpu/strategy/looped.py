@@ -10,7 +10,6 @@ nothing runs, also after an error.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,31 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Segment
 from anytpu.engine.interrupts import deferred_interrupts, raise_if_interrupted
 from anytpu.engine.pace import Watch
 from anytpu.errors import DataExhaustedError, SettingError
 from anytpu.program.program import REPLICATED, Tree, spec_of
 from anytpu.strategy import variables as homes
-from anytpu.strategy.arguments import Form, parted
-from anytpu.strategy.compiled import CompiledStep, CompiledSteps, check_callable
-from anytpu.strategy.identity import Identity
-from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.compiled import CompiledStep
+from anytpu.strategy.kept_steps import CompiledSteps, check_callable
 from anytpu.strategy.replicas import refuse_inside
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["form"])
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """The arguments of one step.
-
-    Attributes:
-        form: everything about them but the values that travel.
-        arrays: what travels.
-    """
-
-    form: Form
-    arrays: list[Any]
+from anytpu.strategy.step_source import StepSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +59,12 @@ class LoopRun:
     def __init__(self, strategy: Any, compiled: CompiledSteps, fn: Callable, state: Tree, keeps_every: bool) -> None:
         self._strategy, self._compiled, self._fn = strategy, compiled, fn
         self._backend: Backend = strategy.backend
-        self._identity = Identity(fn)
         self._keeps_every = keeps_every
         self._own = None if state is None else spec_of(state)
         # Copies: a call consumes the state that it is handed, and these arrays are the user's.
         self._own_handles = None if state is None else self._backend.put(_copied(state), REPLICATED)
         self._step: CompiledStep | None = None
         self._values: list[Any] = []
-        self._last_batch: Batch | None = None
         self._watch = Watch()
         self._done = 0
         self._result: tuple[Tree, list[tuple[Tree, int]]] = (None, [])
@@ -94,7 +75,7 @@ class LoopRun:
         Raises:
             DataExhaustedError: there are fewer batches.
         """
-        source = BatchSource(self._backend, map(self._batch, batches), _capacity, _layouts)
+        source = StepSource(self._backend, batches, self._strategy.num_replicas_in_sync)
         with deferred_interrupts():
             try:
                 while self._done < steps:
@@ -107,14 +88,9 @@ class LoopRun:
             finally:
                 self._settle()
         last, every = self._result
-        assert self._step is not None and self._last_batch is not None
-        last = self._step.opened(self._backend, last, _with_rows(self._last_batch))
+        assert self._step is not None
+        last = self._step.opened(self._backend, last, source.last_arrays())
         return LoopResult(last, every, None if self._own is None else self._backend.get(self._own_handles))
-
-    def _batch(self, batch: Any) -> Batch:
-        form, arrays = parted((batch,), None, self._strategy.num_replicas_in_sync)
-        self._last_batch = Batch(form, [one.padded() if isinstance(one, PerReplica) else one for one in arrays])
-        return self._last_batch
 
     def _loop(self, _: Tree, loop: Loop) -> Loop:
         return dataclasses.replace(loop, keeps_every=self._keeps_every)
@@ -122,10 +98,9 @@ class LoopRun:
     def _next_steps(self, most: int) -> int:
         return 1 if self._step is None else self._step.pace.next_steps(most)
 
-    def _call(self, segment: Segment) -> None:
-        step = self._compiled.find(
-            self._strategy, self._fn, self._identity, segment.batch.form, segment.loop, self._own
-        )
+    def _call(self, segment: Any) -> None:
+        """Run the steps of one `Segment` of the feed."""
+        step = self._compiled.find(self._strategy, self._fn, segment.batch.form, segment.loop, self._own)
         if step is not self._step:
             self._settle()
             self._step, self._values = step, homes.take(self._backend, step.step.variables)
@@ -165,19 +140,6 @@ def run_loop(
             "its first batch at each call: make one with iterator = iter(dataset), once"
         )
     return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
-
-
-def _capacity(batch_bytes: int) -> int:
-    return max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
-
-
-def _layouts(stack: Batch) -> Batch:
-    return Batch(stack.form, stack.form.layouts())
-
-
-def _with_rows(batch: Batch) -> list[Any]:
-    """Return the arrays of a batch, the real rows of its replicas being a `PerReplica` as `parted` returns them."""
-    return [*batch.arrays[:-1], PerReplica.of_stack(batch.arrays[-1])] if batch.form.room is not None else batch.arrays
 
 
 def _copied(state: Tree) -> Tree:

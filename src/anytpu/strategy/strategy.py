@@ -20,7 +20,7 @@ from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Program
 from anytpu.strategy import scopes
 from anytpu.strategy.base import Strategy
-from anytpu.strategy.compiled import CompiledSteps
+from anytpu.strategy.kept_steps import CompiledSteps
 from anytpu.strategy.looped import LoopResult, run_loop
 from anytpu.system.lifecycle import running_system
 from anytpu.system.resolver import TPUClusterResolver

@@ -13,7 +13,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError, StrategyError
-from anytpu.strategy import compiled
+from anytpu.strategy import kept_steps
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_models_in_arguments_count_by_identity(strategy):
 
 
 def test_the_number_of_steps_that_are_kept(strategy, monkeypatch):
-    monkeypatch.setattr(compiled, "MOST_STEPS", 3)
+    monkeypatch.setattr(kept_steps, "MOST_STEPS", 3)
     names = {"rate": 0}
     exec("def step(): return rate", names)
     for rate in range(5):
