@@ -37,7 +37,8 @@ def shard(
 
     Args:
         computation: takes one shard of each input. It may use `cross_replica_sum`, `CrossShardOptimizer`, Keras models
-            and optimizers, and JAX's collectives over the axis "replica".
+            and optimizers, and JAX's collectives over the axis "replica". An array that it closes over is part of its
+            code, and another one compiles it anew: what changes from call to call is an input.
         inputs: a list of arrays, or of trees of them; None means none.
         num_shards: on how many cores, the first ones; None is all.
         input_shard_axes: along which axis each input is split; None in the list gives every shard the whole input. None
