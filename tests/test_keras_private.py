@@ -64,6 +64,9 @@ NAMES = [
         "class_weight_to_sample_weights",
         "class_weight weighs the batches of a Dataset",
     ),
+    ("keras.src.backend.common.global_state", "get_global_attribute", "the names of a model_fn are its own"),
+    ("keras.src.backend.common.global_state", "set_global_attribute", "names count from the beginning in a model_fn"),
+    ("keras.src.utils.naming", "reset_uids", "names count from the beginning in a model_fn"),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 
@@ -144,6 +147,21 @@ def test_rows_are_drawn_as_keras_draws_them():
         drawn.append([[int(row) for row in np.ravel(batch)] for _ in range(2) for batch in walk(adapter)])
     assert drawn[0] == drawn[1]
     assert [len(batch) for batch in drawn[0]] == 2 * [4, 4, 4, 4, 4, 3]
+
+
+def test_names_count_from_the_beginning_in_a_block():
+    first = keras.backend.get_uid("dense")
+    with _keras.fresh_names():
+        assert [keras.layers.Dense(1).name for _ in range(2)] == ["dense", "dense_1"]
+    assert keras.backend.get_uid("dense") == first + 1
+
+
+def test_a_variable_that_is_forgotten_gets_no_value():
+    with keras.StatelessScope():
+        kept, forgotten = (keras.Variable("ones", shape=(1,)) for _ in range(2))
+        _keras.forget_uninitialized(forgotten)
+    assert _keras.value_of(kept) is not None
+    assert _keras.value_of(forgotten) is None
 
 
 def test_a_wrapper_is_put_on_once():

@@ -47,8 +47,8 @@ class Checkpoints:
         """Return the steps of the checkpoints that are whole, the oldest first."""
         if not self.folder.is_dir():
             return []
-        with self._manager() as manager:
-            return sorted(manager.all_steps())
+        with self._opened() as orbax:
+            return sorted(orbax.all_steps())
 
     def latest(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
@@ -71,9 +71,9 @@ class Checkpoints:
         parts = ocp.args.Composite(
             **{STATE: ocp.args.StandardSave(dict(values)), POSITION: ocp.args.JsonSave({POSITION: position})}
         )
-        with self._manager() as manager:
-            if step not in manager.all_steps():
-                manager.save(step, args=parts, force=True)
+        with self._opened() as orbax:
+            if step not in orbax.all_steps():
+                orbax.save(step, args=parts, force=True)
 
     def load(self, step: int) -> tuple[dict[str, np.ndarray], Any]:
         """Return the values and the position of a checkpoint.
@@ -85,8 +85,8 @@ class Checkpoints:
 
         parts = ocp.args.Composite(**{STATE: ocp.args.StandardRestore(), POSITION: ocp.args.JsonRestore()})
         try:
-            with self._manager() as manager:
-                restored = manager.restore(step, args=parts)
+            with self._opened() as orbax:
+                restored = orbax.restore(step, args=parts)
         except (FileNotFoundError, ValueError, KeyError) as error:
             there = ", ".join(map(str, self.steps())) or "none"
             raise FileError(
@@ -95,14 +95,14 @@ class Checkpoints:
         return {name: np.asarray(value) for name, value in restored[STATE].items()}, restored[POSITION][POSITION]
 
     @contextlib.contextmanager
-    def _manager(self) -> Iterator[Any]:
+    def _opened(self) -> Iterator[Any]:
         import orbax.checkpoint as ocp
 
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
         )
-        with _quiet(), ocp.CheckpointManager(self.folder, options=options) as manager:
-            yield manager
+        with _quiet(), ocp.CheckpointManager(self.folder, options=options) as orbax:
+            yield orbax
 
 
 @contextlib.contextmanager
@@ -128,5 +128,7 @@ def checkpoint_at(path: str | Path) -> tuple[Checkpoints, int]:
         return Checkpoints(given.parent), int(given.name)
     latest = Checkpoints(given).latest()
     if latest is None:
-        raise FileError(f"there is no checkpoint in {str(given)!r}: pass the model_dir of an estimator that was trained")
+        raise FileError(
+            f"there is no checkpoint in {str(given)!r}: pass the model_dir of an estimator that was trained"
+        )
     return Checkpoints(given), latest

@@ -78,10 +78,9 @@ class Deployment:
 
     def input_params(self, params: dict[str, Any], invocation: int) -> dict[str, Any]:
         """Return what one call of the input_fn gets as `params`."""
-        given = {**params, **self._rows(self.replicas if self.is_by_replica else 1), "use_tpu": self.on_tpu}
+        given = {**params, **self._rows(self.replicas if self.is_by_replica else 1)}
         if self.on_tpu:
-            context = InputFnContext(self.replicas, invocation=invocation, invocations=self.invocations)
-            given["context"] = context
+            given["context"] = InputFnContext(self.replicas, invocation=invocation, invocations=self.invocations)
         return given
 
     def model_params(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-import jax
 import numpy as np
 
-from anytpu.errors import EstimatorError
 from anytpu.program.program import Program
-from anytpu.train.estimator import arguments, evaluation, export, prediction, programs
+from anytpu.train.estimator import arguments, evaluation, export, prediction
 from anytpu.train.estimator.places import Places
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.runs import Runs, first_of
@@ -258,11 +256,9 @@ class TPUEstimator:
         Raises:
             EstimatorError: nothing was trained yet, or the features cannot be used.
         """
-        if not self._state.refresh(checkpoint_path):
-            raise EstimatorError(f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first")
-        features = export.serving_features(serving_input_receiver_fn)
-        program, variables = programs.prediction_program(self._runs.serving_step(_rows(features)), features)
-        return export.exported(programs.with_values(program, variables), export_dir_base, self._state.step, platforms)
+        self._state.need(checkpoint_path)
+        program = export.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
+        return export.exported(program, export_dir_base, self._state.step, platforms)
 
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
         """Return the step of a mode as a `Program`, as `anytpu.program.of(estimator, ...)` does.
@@ -274,11 +270,8 @@ class TPUEstimator:
         """
         self._state.refresh(None)
         if mode == "train":
-            program, variables = programs.training_program(self._runs.of("train"), tuple(input_specs))
-        else:
-            features = export.serving_features(input_specs)
-            program, variables = programs.prediction_program(self._runs.serving_step(_rows(features)), features)
-        return programs.with_values(program, variables) if tensors else program
+            return export.training(self._runs.of("train"), input_specs, tensors)
+        return export.prediction(self._runs.serving_step, input_specs, tensors)
 
     def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[Any, Any]:
         """Get ready to evaluate or predict: return the run and the batches."""
@@ -286,10 +279,6 @@ class TPUEstimator:
             LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
         run = self._runs.of(mode)
         return run, self._runs.batches(run, input_fn)
-
-
-def _rows(features: Any) -> int:
-    return jax.tree.leaves(features)[0].shape[0]
 
 
 def _temporary() -> str:

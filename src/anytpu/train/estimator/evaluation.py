@@ -32,7 +32,7 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
         run: the mode EVAL on its cores.
         batches: the data.
         steps: how many steps; None: as many as there are batches.
-        hooks: are called around the steps.
+        hooks: are called once around all of the steps, as of old.
 
     Returns:
         The metrics by name, and "loss".
@@ -40,20 +40,15 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
     Raises:
         DataExhaustedError: there is no batch.
     """
-    parts: list[Outputs] = []
     hooks.before()
-    wanted = 2**31 if steps is None else steps
-    for outputs in run.steps(batches, wanted, MOST_STEPS):
-        parts.append(outputs)
-        if hooks.after(loss=float(outputs["loss"][-1].mean())):
-            break
-        hooks.before()
+    parts = list(run.steps(batches, 2**31 if steps is None else steps, MOST_STEPS))
     if not parts:
         raise DataExhaustedError("input_fn gave no batch to evaluate: return a data set with at least one batch")
     done = sum(len(part["loss"]) for part in parts)
-    if steps is not None and done < steps and not hooks.context.stop_requested:
+    if steps is not None and done < steps:
         LOG.warning("The data ended after %d of the %d steps of the evaluation", done, steps)
     loss = np.concatenate([part["loss"] for part in parts]).mean(dtype=np.float64)
+    hooks.after(loss=float(loss))
     return {**_metrics(run, [part["eval_metrics"] for part in parts]), "loss": np.float32(loss)}
 
 

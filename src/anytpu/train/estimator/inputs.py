@@ -179,15 +179,16 @@ def _called(input_fn: Callable, deployment: Deployment, params: dict[str, Any], 
 def _iterator(made: Any, deployment: Deployment) -> Iterator[Any]:
     if inspect.isfunction(made):
         made = made()
-    leaves = jax.tree.leaves(made)
-    if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
-        return _of_arrays(made, deployment)
-    if isinstance(made, tuple | dict | str | bytes) or not hasattr(made, "__iter__"):
-        raise EstimatorError(
-            f"input_fn must return a data set, such as a tpu.pipeline.Dataset of batches (features, labels), another "
-            f"iterable of batches, or the arrays (features, labels), not {made!r}"
-        )
-    return iter(made)
+    if isinstance(made, np.ndarray | jax.Array | tuple | dict):
+        leaves = jax.tree.leaves(made)
+        if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+            return _of_arrays(made, deployment)
+    elif hasattr(made, "__iter__") and not isinstance(made, str | bytes):
+        return iter(made)
+    raise EstimatorError(
+        "input_fn must return a data set, such as a tpu.pipeline.Dataset of batches (features, labels), another "
+        f"iterable of batches, or the arrays (features, labels), not {made!r}"
+    )
 
 
 def _of_arrays(arrays: Tree, deployment: Deployment) -> _Arrays:

@@ -72,6 +72,16 @@ class ModelState:
             LOG.info("Restoring parameters from %s", checkpoints.path(step))
         return True
 
+    def need(self, path: str | None) -> None:
+        """Load a checkpoint as `refresh` does.
+
+        Raises:
+            EstimatorError: there is none.
+        """
+        if not self.refresh(path):
+            folder = str(self.checkpoints.folder)
+            raise EstimatorError(f"there is no checkpoint to export in {folder!r}: call estimator.train first")
+
     def saver(self, config: RunConfig, listeners: Any) -> Saver:
         """Return what saves the variables during a training."""
         return Saver(self.checkpoints, self.store, config, listeners)
