@@ -18,7 +18,10 @@ from anytpu._replaced import REPLACEMENTS, Replacement
 
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in REPLACEMENTS.values() for row in rows), key=lambda row: "shutdown" in row.new)
-PRELUDE = "import argparse, logging, os, jax, keras, optax, numpy as np, anytpu as tpu\nfrom keras import backend as K"
+PRELUDE = """
+import argparse, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
+from keras import backend as K
+"""
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -33,6 +36,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "lines.txt").write_text("one\ntwo\n")
     (folder / "fixed").write_bytes(b"aaaabbbb")
     tpu.pipeline.write_records(folder / "some.tfrecord", [b"one", b"two"])
+    tpu.pipeline.make_mnist(folder / "datasets", 20, 10)
+    image = np.zeros((16, 16, 3), "uint8")
     resolver = tpu.TPUClusterResolver("virtual", cores=2)
     tpu.initialize_tpu_system(resolver)
     strategy = tpu.TPUStrategy(resolver)
@@ -76,6 +81,14 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "matmul_fn": lambda x, y: keras.ops.matmul(x, y),
         "double": lambda one: one * 2,
         "is_small": lambda one: keras.ops.sum(one) < 100,
+        "folder": folder,
+        "path": str(folder / "lines.txt"),
+        "pairs": tpu.pipeline.Dataset.from_arrays((x, y)),
+        "images": tpu.pipeline.Dataset.from_arrays(np.stack([image, image])),
+        "image": image,
+        "content": tpu.pipeline.encode_png(image),
+        "record": tpu.pipeline.encode_example({"image": b"x", "label": 1}),
+        "features": {"label": tpu.pipeline.FixedLenFeature([], "int64")},
         "dataset": tpu.pipeline.Dataset.from_arrays(x),
         "dataset_fn": lambda context: [(x, y)],
         "rows": lambda: iter([x]),
@@ -97,6 +110,7 @@ RUNNABLE = [row for row in ROWS if row.new]
 @pytest.mark.parametrize("row", RUNNABLE, ids=[row.old.partition("\n")[0] for row in RUNNABLE])
 def test_every_new_line_runs(row: Replacement, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_HOME", str(given["folder"]))
     names, strategy = dict(given), given["strategy"]
     if any(name in row.new for name in IN_A_STEP) and "def " not in row.new:
         exec("def step():\n    " + re.sub(r"^\w+ = ", "return ", row.new), names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,22 @@ def plan_arguments(edits: Edits) -> None:
         for argument in node.args:
             if argument.keyword is not None and argument.keyword.value in dropped:
                 edits.drop(argument)
+        if node.func.attr.value == "map" and node.args and _takes_several(tree, node.args[0].value):
+            edits.put(node.args[0].value, functools.partial(_spread, edits))
+
+
+def _takes_several(tree: Tree, function: cst.BaseExpression) -> bool:
+    """Tell whether what is mapped takes the parts of an element one by one, as tf.data passes them."""
+    if isinstance(function, cst.Lambda):
+        return len(function.params.params) > 1
+    found = [n for n in tree.nodes() if isinstance(n, cst.FunctionDef) and n.name.value == tree.code(function)]
+    return bool(found) and sum(one.default is None for one in found[-1].params.params) > 1
+
+
+def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(function, cst.Lambda):
+        function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return edits.expression("lambda row: {function}(*row)", function=function)
 
 
 def _rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:

@@ -36,11 +36,18 @@ STEPS = 20
 
 def numbers(count):
     x = np.random.default_rng(5).normal(size=(count, 3)).astype("float32")
-    return x, (x.sum(axis=1) > 0).astype("int32")
+    return x * 255.0, (x.sum(axis=1) > 0).astype("int32")
 
 
 def get_dataset(batch, is_training=True):
     dataset = tf.data.Dataset.from_tensor_slices(numbers(640))
+
+    def scale(row, label):
+        row = tf.cast(row, tf.float32)
+        row /= 255.0
+        return row, label
+
+    dataset = dataset.map(scale, num_parallel_calls=tf.data.AUTOTUNE)
     if is_training:
         dataset = dataset.shuffle(640)
         dataset = dataset.repeat()
