@@ -87,6 +87,35 @@ def test_any_other_loop_stays(name):
     assert MARK not in lowered(function, args)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "uint8", "bool", "complex64"])
+def test_numbers_of_every_kind(dtype):
+    def turn(_: Any, carry: Any) -> Any:
+        vector, matrix = carry
+        product = (vector @ matrix).astype(dtype)
+        return jnp.where(jnp.abs(product) < 3, product, vector), matrix
+
+    def looped(vector: Any, matrix: Any) -> Any:
+        return jax.lax.fori_loop(0, 4, turn, (vector, matrix))[0]
+
+    args = jnp.asarray(floats(6) * 2).astype(dtype), jnp.asarray(floats(6, 6)).astype(dtype)
+    assert MARK in lowered(looped, args)
+    plain, fast = (np.asarray(compiled(looped, *args, fast=fast)) for fast in (False, True))
+    assert plain.dtype == fast.dtype
+    np.testing.assert_allclose(fast.astype("complex64"), plain.astype("complex64"), rtol=2e-2, atol=2e-2)
+
+
+def test_loops_in_loops():
+    def inner(x: Any) -> Any:
+        return jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
+
+    def outer(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda _, x: inner(x * 7), x)
+
+    assert MARK in lowered(outer, (np.ones(5, "float32"),))
+    plain, fast = (compiled(outer, np.ones(5, "float32"), fast=fast) for fast in (False, True))
+    np.testing.assert_allclose(fast, plain, rtol=2e-6)
+
+
 def test_gradients_go_through_a_small_loop():
     def total(x: Any) -> Any:
         return jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x) * 1.5, x).sum()

@@ -103,8 +103,10 @@ def evidence(computation: Callable, inputs: Sequence[Any] | None = None, num_sha
     else:
         call_s, host_cpu_s, results = _timed(lambda: shard(computation, listed, num_shards))
     plain = _on_the_host(computation)
-    arguments = jax.device_put(tuple(listed), jax.local_devices(backend="cpu")[0])
-    plain_call_s, _, _ = _timed(lambda: plain(*arguments))
+    host = jax.local_devices(backend="cpu")[0]
+    arguments = jax.device_put(tuple(listed), host)
+    with jax.default_device(host):
+        plain_call_s, _, _ = _timed(lambda: plain(*arguments))
     arrays = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)]
     devices = sorted({device for array in arrays for device in array.devices()}, key=lambda device: device.id)
     return Evidence(cores, tuple(map(str, devices)), call_s, host_cpu_s, plain_call_s)
