@@ -85,7 +85,7 @@ def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -
     return str(file)
 
 
-def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192, kinds: int = 8) -> str:
+def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192, kinds: int = 5) -> str:
     """Write TFRecord files as Kaggle lays out its flowers: blossoms, whose colour and petals are their kind's.
 
     Args:
@@ -136,14 +136,14 @@ def _mnist_images(rows: Any, count: int, random: np.random.Generator) -> tuple[n
 
 
 def _stripes(labels: np.ndarray, size: int, random: np.random.Generator) -> np.ndarray:
-    """Return an image for each label 0 to 9: five colours, two directions of stripes."""
+    """Return an image for each label 0 to 9: ten colours, two directions of stripes."""
     count = len(labels)
-    angle = np.where(labels < 5, 0.3, 1.8)[:, None, None] + random.normal(0, 0.15, (count, 1, 1))
+    angle = np.where(labels % 2, 0.3, 1.8)[:, None, None] + random.normal(0, 0.15, (count, 1, 1))
     row, column = np.mgrid[:size, :size] / size
     phase = random.uniform(0, 2 * np.pi, (count, 1, 1))
     wave = np.sin(18 * (np.cos(angle) * column + np.sin(angle) * row) + phase)
-    color = _colors(labels % 5, 5)[:, None, None]
-    pixels = 80 + 35 * color + 25 * wave[..., None] + random.normal(0, 25, (count, size, size, 3))
+    color = _colors(labels, 10)[:, None, None]
+    pixels = 60 + 60 * color + 25 * wave[..., None] + random.normal(0, 25, (count, size, size, 3))
     return pixels.clip(0, 255).astype(np.uint8)
 
 
@@ -157,10 +157,10 @@ def _blossom(kind: int, kinds: int, size: int, random: np.random.Generator) -> n
     """Draw a flower: 3 to 6 petals of a colour on a green ground."""
     row, column = (np.mgrid[:size, :size].astype("f4") / size - 0.5) * 2 - random.uniform(-0.2, 0.2, (2, 1, 1))
     angle, distance = np.arctan2(row, column) + random.uniform(0, 2 * np.pi), np.hypot(row, column)
-    petals = distance < random.uniform(0.6, 0.8) * (0.6 + 0.4 * np.cos((3 + kind % 4) * angle))
+    petals = distance < random.uniform(0.9, 1.1) * (0.7 + 0.3 * np.cos((3 + kind % 4) * angle))
     image = np.empty((size, size, 3), np.uint8)
-    image[:] = [40, 110, 50]
-    image[petals] = (60 + 85 * _colors(kind, kinds) + random.normal(0, 8, 3)).clip(0, 235)
+    image[:] = [10, 50, 20]
+    image[petals] = (20 + 105 * _colors(kind, kinds) + random.normal(0, 8, 3)).clip(0, 235)
     image[distance < 0.12] = [230, 200, 60]
     return image + random.integers(0, 16, (size, size, 1), np.uint8)
 
