@@ -1,0 +1,23 @@
+"""The inputs of the four seed jobs: random arrays of the right shapes, the same for every contender."""
+
+from __future__ import annotations
+
+import numpy as np
+
+BATCH = {"iris": 1, "imdb": 64, "mnist": 200, "cifar10": 128}
+"""Rows of one training step."""
+
+
+def rows(job: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `steps` training steps read: inputs and labels (iris: always its 100 rows, labels one-hot)."""
+    random = np.random.default_rng(0)
+    if job == "iris":
+        labels = random.integers(0, 3, 100)
+        centres = np.asarray([[5.0, 3.4, 1.5, 0.2], [5.9, 2.8, 4.3, 1.3], [6.6, 3.0, 5.6, 2.0]])
+        features = centres[labels] + 0.3 * random.normal(size=(100, 4))
+        return np.insert(features, 0, 1, axis=1).astype("float32"), np.eye(3, dtype="float32")[labels]
+    count = steps * BATCH[job]
+    if job == "imdb":
+        return random.integers(0, 15000, (count, 250), dtype=np.int32), random.integers(0, 2, count).astype("int32")
+    image = (28, 28, 1) if job == "mnist" else (32, 32, 3)
+    return random.random((count, *image), dtype=np.float32), random.integers(0, 10, count).astype("int32")
