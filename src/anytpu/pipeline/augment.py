@@ -27,8 +27,6 @@ import numpy as np
 
 from anytpu.errors import DataError, SettingError
 
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-
 
 def random_crop(
     image: np.ndarray, random: np.random.Generator, size: tuple[int, int] | None = None, padding: int = 4
@@ -56,11 +54,10 @@ def random_crop(
             f"a piece of {rows} x {columns} cannot be cut out of an image of {height} x {width} with a margin of "
             f"{padding}: take a smaller size, or a padding of at least {max(math.ceil(-min(spare) / 2) + padding, 0)}"
         )
-    top, left = (int(random.integers(0, most + 1)) - padding for most in spare)
-    piece = np.zeros((rows, columns, image.shape[2]), image.dtype)
-    here = slice(max(top, 0), min(top + rows, height)), slice(max(left, 0), min(left + columns, width))
-    piece[here[0].start - top : here[0].stop - top, here[1].start - left : here[1].stop - left] = image[here]
-    return piece
+    top, left = (int(random.integers(0, most + 1)) for most in spare)
+    padded = np.zeros((height + 2 * padding, width + 2 * padding, image.shape[2]), image.dtype)
+    padded[padding : padding + height, padding : padding + width] = image
+    return padded[top : top + rows, left : left + columns]
 
 
 def random_flip(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -78,7 +75,7 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Scale an image, bilinear, each pixel the mean of those that it stands for when the image becomes smaller.
 
     Args:
-        image: uint8 `(height, width, channels)` of 1, 3 or 4 channels, or float32 of any number.
+        image: uint8 or float32 `(height, width, channels)`; no channel, such as one of opacity, has to do with another.
         size: height and width.
 
     Raises:
@@ -95,17 +92,16 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     rows, columns = size
     if min(size) < 1:
         raise SettingError(f"size must be a height and a width from 1 up, not {size!r}")
-    if image.dtype == np.uint8 and channels in _MODES:
-        whole = Image.fromarray(image[..., 0] if channels == 1 else np.ascontiguousarray(image))
-        return np.asarray(whole.resize((columns, rows), Image.Resampling.BILINEAR)).reshape(rows, columns, channels)
-    if image.dtype != np.float32:
-        raise DataError(
-            f"an image to resize is uint8 of 1, 3 or 4 channels, or float32, not {image.dtype} of {channels}: "
-            'pass image.astype("float32")'
-        )
-    planes = [Image.fromarray(np.ascontiguousarray(image[..., channel])) for channel in range(channels)]
-    scaled = [np.asarray(plane.resize((columns, rows), Image.Resampling.BILINEAR)) for plane in planes]
-    return np.stack(scaled, axis=-1)
+    if image.dtype not in (np.uint8, np.float32):
+        raise DataError(f'an image to resize is uint8 or float32, not {image.dtype}: pass image.astype("float32")')
+
+    def scaled(plane: np.ndarray) -> np.ndarray:
+        whole = Image.fromarray(np.ascontiguousarray(plane))
+        return np.asarray(whole.resize((columns, rows), Image.Resampling.BILINEAR))
+
+    if image.dtype == np.uint8 and channels == 3:
+        return scaled(image)
+    return np.stack([scaled(image[..., channel]) for channel in range(channels)], axis=-1)
 
 
 def normalize(
@@ -122,8 +118,8 @@ def normalize(
         SettingError: a deviation is 0.
 
     Example:
-        >>> normalize(np.array([[[0, 51, 255]]], np.uint8)).round(2).tolist()
-        [[[0.0, 0.2, 1.0]]]
+        >>> normalize(np.array([[[0, 51, 255]]], np.uint8)).tolist()
+        [[[0.0, 0.20000000298023224, 1.0]]]
     """
     spread = np.asarray(deviation, np.float32)
     if not spread.all():

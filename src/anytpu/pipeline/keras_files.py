@@ -96,7 +96,8 @@ def imdb(
 
     Args:
         path: `imdb.npz`, or the folder that it is in. None: where Keras keeps it, `~/.keras/datasets`.
-        num_words: numbers from this one on become `oov_char`; None: all words.
+        num_words: numbers from this one on become `oov_char`; None: all words but the one of the
+            highest number, as in Keras.
         skip_top: numbers below this one become `oov_char`.
         maxlen: make arrays of this length: shorter reviews get zeros in front, longer ones lose words in front, as
             `keras.utils.pad_sequences(x, maxlen)` does. None: lists of different lengths.
@@ -125,13 +126,18 @@ def imdb(
     random = np.random.RandomState(seed)
     sets = [_in_order(x, y, random) for x, y in _pairs(arrays_of(file), file)]
 
-    def chosen(words: list[int]) -> np.ndarray:
-        numbers = np.asarray(words, np.int64) + (index_from or 0)
-        numbers = numbers if start_char is None else np.concatenate([[start_char], numbers])
-        kept = (numbers >= skip_top) & (numbers < (num_words or np.inf))
+    start = np.array([] if start_char is None else [start_char], np.int64)
+    reviews = [[np.concatenate([start, np.add(words, index_from or 0)]) for words in x] for x, _ in sets]
+    # As Keras has it: without num_words, the word of the highest number is left out.
+    above = num_words or max(int(numbers.max(initial=0)) for part in reviews for numbers in part)
+
+    def chosen(numbers: np.ndarray) -> np.ndarray:
+        kept = (numbers >= skip_top) & (numbers < above)
         return numbers[kept] if oov_char is None else np.where(kept, numbers, oov_char)
 
-    train, test = [(_even([chosen(words) for words in x], maxlen), y) for x, y in sets]
+    train, test = [
+        (_even([chosen(numbers) for numbers in part], maxlen), y) for part, (_, y) in zip(reviews, sets, strict=True)
+    ]
     return train, test
 
 

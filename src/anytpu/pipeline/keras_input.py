@@ -10,15 +10,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from anytpu import _keras
 from anytpu.errors import DataError, SettingError
 
-if TYPE_CHECKING:
-    from anytpu.pipeline.dataset import Dataset
-
 Tree = Any
+
+
+class Batches(Protocol):
+    """What the adapter needs of a `Dataset`."""
+
+    @property
+    def is_endless(self) -> bool:
+        """True when a walk never ends."""
+        ...
+
+    @property
+    def is_batched(self) -> bool:
+        """False when its elements are single rows."""
+        ...
+
+    @property
+    def left(self) -> int | None:
+        """How many batches the next walk gives, if that is known."""
+        ...
+
+    def numbers(self) -> Iterator[Tree]:
+        """Walk over the batches, without their strings."""
+        ...
 
 
 def install(dataset_class: type) -> None:
@@ -56,7 +76,7 @@ class DatasetAdapter:
 
     batch_size = has_partial_batch = partial_batch_size = None
 
-    def __init__(self, dataset: Dataset, class_weight: dict[int, float] | None, steps: int | None) -> None:
+    def __init__(self, dataset: Batches, class_weight: dict[int, float] | None, steps: int | None) -> None:
         if dataset.is_endless and steps is None:
             raise SettingError(
                 f"{dataset!r} has no end: pass steps_per_epoch (for validation data validation_steps; to evaluate and "

@@ -63,7 +63,7 @@ def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200
         labels = random.permutation(count) % 10
         pixels = _stripes(labels, 32, random).transpose(0, 3, 1, 2).reshape(count, -1)
         batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=3))
     return str(folder)
 
 

@@ -1,0 +1,99 @@
+"""Kaggle's flowers: their folders, their features, their counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import DataError, SettingError
+
+PIPELINE = tpu.pipeline
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return PIPELINE.make_flowers(tmp_path_factory.mktemp("flowers"), train=16, size=32)
+
+
+def test_the_splits(folder: str):
+    for split, count in {"train": 16, "val": 4, "test": 2}.items():
+        rows = PIPELINE.flowers(folder, split, size=32)
+        assert len(rows) == count
+        flowers = list(rows)
+        assert len(flowers) == count
+        assert all(flower["image"].shape == (32, 32, 3) for flower in flowers)
+        assert len({flower["id"] for flower in flowers}) == count
+        assert all(("class" in flower) == (split != "test") for flower in flowers)
+    train = list(PIPELINE.flowers(folder, "train", size=32))
+    assert {int(flower["class"]) for flower in train} == set(range(5))
+    assert all(flower["class"].dtype == np.int32 for flower in train)
+
+
+def test_the_inner_folder_will_do(folder: str):
+    whole = [flower["id"] for flower in PIPELINE.flowers(folder, size=32)]
+    assert [flower["id"] for flower in PIPELINE.flowers(f"{folder}/tfrecords-jpeg-32x32/")] == whole
+
+
+def test_ids_go_with_their_rows(folder: str):
+    rows = PIPELINE.flowers(folder, "test", size=32)
+    batches = rows.map(lambda flower: (flower["image"] / np.float32(255), flower["id"])).batch(2)
+    (numbers,) = batches.numbers()
+    assert numbers[0].shape == (2, 32, 32, 3)
+    assert batches.on_host("1").tolist() == [flower["id"] for flower in rows]
+
+
+def write(folder: Path, name: str, *rows: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    PIPELINE.write_records(folder / name, map(PIPELINE.encode_example, rows))
+
+
+IMAGE = PIPELINE.encode_jpeg(np.zeros((8, 8, 3), np.uint8))
+
+
+def test_labels_may_be_called_label_and_names_may_lack_counts(tmp_path: Path):
+    write(
+        tmp_path / "val",
+        "flowers.tfrec",
+        {"image": IMAGE, "label": 7, "id": "a"},
+        {"image": IMAGE, "class": 0, "id": "b"},
+    )
+    rows = PIPELINE.flowers(tmp_path, "val")
+    assert len(rows) == 2
+    assert [(int(flower["class"]), flower["id"]) for flower in rows] == [(7, "a"), (0, "b")]
+
+
+def test_a_name_that_says_more_than_there_is(tmp_path: Path):
+    write(tmp_path / "train", "00-8x8-3.tfrec", {"image": IMAGE, "class": 7, "id": "a"})
+    rows = PIPELINE.flowers(tmp_path)
+    assert len(rows) == 3
+    with pytest.raises(DataError) as caught:
+        list(rows.prefetch(0))
+    assert str(caught.value) == (
+        f"the names of {tmp_path}/train/00-8x8-3.tfrec and the files beside it say 3 records, and they hold 1: one was "
+        "cut off, or renamed. Get the files anew"
+    )
+
+
+def test_no_class(folder: str, tmp_path: Path):
+    write(tmp_path / "train", "00-8x8-1.tfrec", {"image": IMAGE, "id": "a"})
+    with pytest.raises(DataError) as caught:
+        list(PIPELINE.flowers(tmp_path).prefetch(0))
+    assert str(caught.value) == (
+        f"{tmp_path}/train/00-8x8-1.tfrec, record 0 at byte 0: the flower has no feature 'class' or 'label'. Flowers "
+        'without a class are read by flowers(path, "test")'
+    )
+
+
+def test_what_is_not_there(tmp_path: Path):
+    with pytest.raises(DataError) as caught:
+        PIPELINE.flowers(tmp_path)
+    assert str(caught.value) == (
+        f"there are no flowers in {tmp_path}: neither tfrecords-jpeg-192x192/train/*.tfrec nor train/*.tfrec. Unpack "
+        "Kaggle's flower-classification-with-tpus there, or make small ones, flowers(tpu.pipeline.make_flowers())"
+    )
+    with pytest.raises(SettingError) as caught:
+        PIPELINE.flowers(tmp_path, "validation")
+    assert str(caught.value) == "split must be one of train, val, test, not 'validation'"
