@@ -56,9 +56,7 @@ class FeatureSpec(abc.ABC):
             return _array(name, rows, bytes)
         if len(lengths := {len(row) for row in rows if row.ndim}) > 1:
             shown = " and ".join(map(str, sorted(lengths)[:2]))
-            raise RecordError(
-                f"feature {name!r} has {shown} values in one batch; VarLenFeature(length=...) pads them"
-            )
+            raise RecordError(f"feature {name!r} has {shown} values in one batch; VarLenFeature(length=...) pads them")
         return np.stack(rows)
 
     @abc.abstractmethod

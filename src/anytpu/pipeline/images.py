@@ -20,6 +20,7 @@ import numpy as np
 import simplejpeg
 
 from anytpu.errors import RecordError, SettingError
+from anytpu.pipeline.buffers import batch_array
 from anytpu.pipeline.sources import Record
 
 MAX_PIXELS = 2**27
@@ -54,8 +55,8 @@ def decode_image(content: bytes, channels: int = 3, out: np.ndarray | None = Non
     if channels not in (0, *_COLORSPACES):
         raise SettingError(f"channels must be 1 (grey), 3 (RGB), 4 (RGBA) or 0 (as in the file), not {channels!r}")
     try:
-        if content[:2] == _JPEG_MARK and (header := _jpeg_header(content)):
-            return _decode_jpeg(content, header, channels, out)
+        if content[:2] == _JPEG_MARK:
+            return _decode_jpeg(content, channels, out)
         return _decode_other(content, channels, out)
     except RecordError as error:
         if isinstance(content, Record):
@@ -87,7 +88,7 @@ def decode_images(contents: Sequence[bytes], channels: int = 3, threads: int | N
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise SettingError(f"threads must be a whole number from 1 up, or None, not {threads!r}")
     first = decode_image(contents[0], channels)
-    batch = np.empty((len(contents), *first.shape), np.uint8)
+    batch = batch_array((len(contents), *first.shape))
     batch[0] = first
     workers = min(threads or os.cpu_count() or 1, len(contents))
     if workers == 1:
@@ -132,19 +133,13 @@ def encode_png(image: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _jpeg_header(content: bytes) -> Any:
+def _decode_jpeg(content: bytes, channels: int, out: np.ndarray | None) -> np.ndarray:
     try:
-        return simplejpeg.decode_jpeg_header(content)
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(content)
     except ValueError:
-        return None  # Pillow knows more rare kinds, and says what is wrong with the rest.
-
-
-def _decode_jpeg(
-    content: bytes, header: tuple[int, int, str, str], channels: int, out: np.ndarray | None
-) -> np.ndarray:
-    height, width, colors, _ = header
+        return _decode_other(content, channels, out)  # Pillow knows more rare kinds, and says what is wrong with others
     channels = channels or (1 if colors == "Gray" else 3)
-    out = _place((height, width, channels), out)
+    out = _place((int(height), int(width), channels), out)
     try:
         simplejpeg.decode_jpeg(content, _COLORSPACES[channels], buffer=out)
     except ValueError as error:
@@ -205,10 +200,21 @@ def _check_size(shape: tuple[int, ...]) -> None:
 
 def _decode_every(contents: Sequence[bytes], batch: np.ndarray, first: int, step: int) -> None:
     for index in range(first, len(contents), step):
-        try:
-            decode_image(contents[index], batch.shape[3], batch[index])
-        except RecordError as error:
-            raise RecordError(f"image {index} of the batch: {error}") from error.__cause__
+        if not _decodes_at_once(contents[index], batch[index]):
+            try:
+                decode_image(contents[index], batch.shape[3], batch[index])
+            except RecordError as error:
+                raise RecordError(f"image {index} of the batch: {error}") from error.__cause__
+
+
+def _decodes_at_once(content: bytes, place: np.ndarray) -> bool:
+    """Decode what should be a good JPEG of the right size, and tell whether it was; its header is read only once."""
+    if content[:2] != _JPEG_MARK:
+        return False
+    try:
+        return simplejpeg.decode_jpeg(content, _COLORSPACES[place.shape[2]], buffer=place).shape == place.shape
+    except ValueError:
+        return False
 
 
 @functools.cache
