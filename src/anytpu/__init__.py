@@ -17,6 +17,7 @@ from anytpu import _env
 
 if TYPE_CHECKING:
     from anytpu import errors, pipeline, program, system
+    from anytpu.bench import compare
     from anytpu.engine import device
     from anytpu.strategy import (
         InputContext,
@@ -93,6 +94,7 @@ __all__ = [
     "TPUStrategy",
     "batch_parallel",
     "bfloat16_scope",
+    "compare",
     "compute_average_loss",
     "connect",
     "core",
@@ -149,6 +151,7 @@ _HOMES = {
     "TPUStrategy": "strategy",
     "batch_parallel": "train.low_level",
     "bfloat16_scope": "train.low_level",
+    "compare": "bench",
     "compute_average_loss": "strategy",
     "connect": "strategy",
     "core": "train.low_level",

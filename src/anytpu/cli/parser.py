@@ -8,11 +8,18 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from anytpu.cli import demo, devices, doctor, env, port
+from anytpu.cli import compare, demo, devices, doctor, env, port
 from anytpu.cli.command import Command
 from anytpu.errors import SettingError
 
-COMMANDS: tuple[Command, ...] = (demo.COMMAND, devices.COMMAND, doctor.COMMAND, env.COMMAND, port.COMMAND)
+COMMANDS: tuple[Command, ...] = (
+    demo.COMMAND,
+    devices.COMMAND,
+    doctor.COMMAND,
+    env.COMMAND,
+    compare.COMMAND,
+    port.COMMAND,
+)
 """Every command, in the order of the help."""
 
 HELP_COLUMNS = 80

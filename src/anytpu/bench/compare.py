@@ -1,0 +1,126 @@
+"""`compare`: one job on each system of this machine, in turns.
+
+Idea: a machine gets warm and busy while it measures. So each system trains one epoch in its turn, then the next system,
+for some rounds; the median of a system's epochs counts.
+
+Rule: the first epoch of each system compiles, and is told apart. What is measured is `fit`, as users call it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from anytpu.bench.places import Place, places_here
+from anytpu.errors import SettingError
+from anytpu.strategy import TPUStrategy
+from anytpu.system.comparison import Comparison, Measurement
+from anytpu.system.resolver import TPUClusterResolver
+
+Task = tuple[Any, Any, Any, int]
+"""`(model, x, y, batch_size)`: a compiled Keras model, what it trains on, and the examples of one step."""
+Job = Callable[[Any], Task]
+"""Takes a strategy, and returns what to train under it."""
+
+ROUNDS = 3
+
+
+def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None] | None = None) -> Comparison:
+    """Train one job on each system of this machine: on 1 virtual core, on 8, on its GPU, on its TPU.
+
+    The virtual cores are made of this machine's CPU, and 8 of them are no faster than 1: they show that a program does
+    the same on 8. It takes `rounds + 1` epochs on each system, and sets Keras's random seed before each.
+
+    Args:
+        job: takes a strategy, makes and compiles a model in its scope, and returns `(model, x, y, batch_size)`.
+        rounds: epochs of each system that are measured, after the first, which compiles.
+        on_epoch: called with a system's name and the round, from 0, before each epoch.
+
+    Returns:
+        What each took; `print` shows it, `to_record()` is for JSON.
+
+    Raises:
+        SettingError: `rounds` is not positive, or the job returns something else.
+
+    Example:
+        >>> from anytpu.bench import JOBS
+        >>> comparison = compare(JOBS["iris"], rounds=1)
+        >>> [one.cores for one in comparison.measurements][:2]
+        [1, 8]
+    """
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise SettingError(f"rounds must be a positive integer, not {rounds!r}")
+    places, absent = places_here()
+    runs = [_Run(place, job) for place in places]
+    for number in range(rounds + 1):
+        for run in runs:
+            if on_epoch is not None:
+                on_epoch(run.place.name, number)
+            run.train_one_epoch()
+    name = (job.__doc__ or "").strip().partition("\n")[0].rstrip(".") or getattr(job, "__name__", "a job")
+    return Comparison(name, runs[0].batch_size, tuple(run.measurement() for run in runs), absent)
+
+
+class _Run:
+    """A job on one system."""
+
+    def __init__(self, place: Place, job: Job) -> None:
+        self.place = place
+        self._strategy = TPUStrategy(TPUClusterResolver.from_address(place.address))
+        self._model, self._x, self._y, self.batch_size = _checked(job(self._strategy))
+        self._clock = _EpochClock()
+
+    def train_one_epoch(self) -> None:
+        epoch = len(self._clock.epoch_s)
+        keras.utils.set_random_seed(epoch)  # every system meets the examples in the same order
+        history = self._model.fit(
+            self._x,
+            self._y,
+            batch_size=self.batch_size,
+            initial_epoch=epoch,
+            epochs=epoch + 1,
+            verbose=0,
+            callbacks=[self._clock],
+        )
+        self._metrics = {name: float(values[-1]) for name, values in history.history.items()}
+
+    def measurement(self) -> Measurement:
+        first_s, *later_s = self._clock.epoch_s
+        return Measurement(
+            self.place.name,
+            self._strategy.num_replicas_in_sync,
+            self.place.address.kind == "virtual",
+            first_s,
+            tuple(later_s),
+            len(self._x),
+            self._metrics,
+        )
+
+
+class _EpochClock(keras.callbacks.Callback):
+    """Notes how long each epoch takes, from its begin to when its numbers have come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch_s: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._began_s = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for value in (logs or {}).values():
+            float(value)  # waits for the device
+        self.epoch_s.append(time.perf_counter() - self._began_s)
+
+
+def _checked(task: Any) -> Task:
+    is_task = isinstance(task, tuple) and len(task) == 4 and isinstance(task[0], keras.Model)
+    if not is_task or not getattr(task[0], "compiled", False) or not isinstance(task[3], int) or task[3] < 1:
+        raise SettingError(
+            "a job takes a strategy and returns (model, x, y, batch_size), with a model that is compiled in "
+            f"strategy.scope() and a positive batch_size; this one returned {task!r}"
+        )
+    return task

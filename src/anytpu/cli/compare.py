@@ -1,0 +1,108 @@
+"""`anytpu compare`: one job on every system of this machine, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anytpu.cli.command import Command, positive_integer
+
+if TYPE_CHECKING:
+    from anytpu.bench import Job
+
+ROUNDS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the job, --rounds and --json."""
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        default="digits",
+        help="digits (the default), iris, imdb or mnist; or path.py:function, a function of yours that takes a "
+        "strategy and returns (model, x, y, batch_size)",
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", type=positive_integer, default=ROUNDS, help="epochs to measure (default: %(default)s)"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the numbers to a file as well")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job everywhere, in turns, and print what it took."""
+    import anytpu
+    from anytpu.report.comparison import print_comparison
+    from anytpu.report.terminal import open_console
+
+    console = open_console()
+    job = job_named(arguments.job)
+    with console.status("") as status:
+        comparison = anytpu.compare(
+            job, arguments.rounds, on_epoch=lambda place, number: status.update(f"{place}, round {number}")
+        )
+    print_comparison(console, comparison)
+    if arguments.json:
+        write_json(arguments.json, comparison.to_record())
+    return 0
+
+
+def job_named(name: str) -> Job:
+    """Return the job of a name, or the function that `path.py:function` names.
+
+    Raises:
+        SettingError: there is no such job.
+    """
+    from anytpu.bench import JOBS
+    from anytpu.errors import SettingError
+
+    if name in JOBS:
+        return JOBS[name]
+    path, colon, function = name.rpartition(":")
+    if not colon:
+        raise SettingError(f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or name yours, path.py:function")
+    if not Path(path).is_file():
+        raise SettingError(f"there is no file {path!r}; a job of yours is named path.py:function")
+    job: Any = _names_of(Path(path)).get(function)
+    if not callable(job):
+        raise SettingError(f"{path} has no function {function!r}; a job of yours is named path.py:function")
+    return job
+
+
+def _names_of(path: Path) -> dict[str, object]:
+    import runpy
+    import sys
+
+    sys.path.insert(0, str(path.parent.resolve()))  # what stands beside the file can be imported
+    return runpy.run_path(str(path))
+
+
+def write_json(path: Path, record: dict[str, object]) -> None:
+    """Write a record to a file.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    import json
+
+    from anytpu.errors import SettingError
+
+    try:
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot write {str(path)!r}: {error.strerror}; name another, --json") from error
+
+
+COMMAND = Command(
+    name="compare",
+    summary="run one job on every system of this machine, side by side",
+    description="""\
+Train the same job on 1 virtual core, on 8, on this machine's GPU and on its TPU, an
+epoch each in turns, and show what an epoch and an example took, how good the model
+became, and how many times as fast as 1 core each was. Systems that are not here
+are listed with the reason. Virtual cores are made of the CPU and no faster than it.
+""",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,97 @@
+"""A comparison as one reads it: a table, bars of the speed, and what has to be said of the numbers."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from anytpu import units
+from anytpu.report.devices import reason_lines
+from anytpu.report.terminal import hang, is_ascii_only, say
+from anytpu.system.comparison import Comparison, Measurement
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print a comparison."""
+    say(console, comparison.job, style="bold")
+    say(console, f"{comparison.measurements[0].examples:,} examples an epoch, {comparison.batch_size:,} a step")
+    console.print(table(comparison))
+    for line in bar_lines(comparison, console.width, is_ascii_only(console)):
+        console.print(line, soft_wrap=True)
+    console.print()
+    for line in note_lines(comparison, console.width):
+        console.print(line, soft_wrap=True)
+
+
+def table(comparison: Comparison) -> Table:
+    """Return the numbers, a row for each system."""
+    measured = comparison.measurements
+    metrics = [name for name in measured[0].metrics if name != "loss"][:2]
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("where", no_wrap=True)
+    for title in ("first epoch", "epoch", "example", "speed", "loss", *metrics):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for one in measured:
+        quality = [f"{one.metrics[name]:.4f}" for name in ("loss", *metrics)]
+        shown.add_row(one.name, *_times(one), f"{comparison.speed_up(one):.2f} x", *quality)
+    return shown
+
+
+def _times(one: Measurement) -> list[str]:
+    return [units.format_seconds(duration_s) for duration_s in (one.first_epoch_s, one.median_s, one.example_s)]
+
+
+def bar_lines(comparison: Comparison, width: int = 80, ascii_only: bool = False) -> list[Text]:
+    """Return a bar for each system, as long as it is fast.
+
+    Args:
+        comparison: what to show.
+        width: columns of the terminal.
+        ascii_only: draw with # in place of blocks.
+    """
+    measured = comparison.measurements
+    names = max(len(one.name) for one in measured)
+    rates = [units.format_rate(one.examples_per_s, "examples") for one in measured]
+    room = max(width - names - max(map(len, rates)) - 4, 8)
+    fastest = max(one.examples_per_s for one in measured)
+    lines = []
+    for one, rate in zip(measured, rates, strict=True):
+        filled = bar(one.examples_per_s / fastest, room, ascii_only)
+        line = Text(f"{one.name:<{names}}  ")
+        line.append(filled, "yellow" if one.is_virtual else "green")
+        lines.append(line.append(f"  {rate}"))
+    return lines
+
+
+def bar(fraction: float, width: int, ascii_only: bool = False) -> str:
+    """Return a bar of a part of the width; it has at least a mark.
+
+    Example:
+        >>> bar(1.0, 4), bar(0.625, 4), bar(0.5, 4, ascii_only=True)
+        ('████', '██▌', '##')
+    """
+    if ascii_only:
+        return "#" * max(round(fraction * width), 1)
+    eighths = max(round(fraction * width * 8), 1)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def note_lines(comparison: Comparison, width: int = 80) -> list[str]:
+    """Return what has to be said: how it was measured, what virtual cores are, why there are no others."""
+    measured = comparison.measurements
+    rounds = len(measured[0].epoch_s)
+    epochs = "1 epoch" if rounds == 1 else f"the median of {rounds} epochs, taken in turns"
+    notes = [f"The first epoch compiles. The others: {epochs}."]
+    if any(one.is_virtual for one in measured):
+        notes.append(
+            "Virtual cores are made of this machine's CPU: 8 of them are no faster than 1. They show that a program "
+            "does the same on 8."
+        )
+    lines = [line for note in notes for line in hang("", note, width)]
+    if comparison.absent:
+        lines += ["Not on this machine:", *reason_lines(comparison.absent, width)]
+    return lines

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anytpu as tpu  # isort: skip
+import keras
+
+from anytpu.bench import JOBS, Task
+from anytpu.errors import SettingError
+
+
+def small_job(strategy: Any) -> Task:
+    """Add three numbers."""
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model: Any = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    return model, x, x.sum(axis=1), 8
+
+
+def test_every_system_takes_its_turn_and_learns_the_same():
+    turns: list[tuple[str, int]] = []
+    comparison = tpu.compare(small_job, rounds=2, on_epoch=lambda *turn: turns.append(turn))
+    names = [one.name for one in comparison.measurements]
+    assert names[:2] == ["1 virtual core", "8 virtual cores"]
+    assert turns == [(name, number) for number in range(3) for name in names]
+    assert (comparison.job, comparison.batch_size) == ("Add three numbers", 8)
+    first, *others = comparison.measurements
+    assert [len(one.epoch_s) for one in comparison.measurements] == [2] * len(names)
+    assert (first.cores, first.is_virtual, first.examples) == (1, True, 40)
+    assert sorted(first.metrics) == ["loss", "mae"]
+    for one in others:
+        assert one.metrics == pytest.approx(dict(first.metrics), rel=1e-5)
+    assert len(names) + len(comparison.absent) == 4
+
+
+@pytest.mark.parametrize("rounds", [0, True, 1.5])
+def test_rounds_that_are_none(rounds: Any):
+    with pytest.raises(SettingError) as caught:
+        tpu.compare(small_job, rounds=rounds)
+    assert str(caught.value) == f"rounds must be a positive integer, not {rounds!r}"
+
+
+@pytest.mark.parametrize("task", [None, (1, 2, 3, 4), (keras.Sequential(), 2, 3, 4)])
+def test_a_job_that_returns_something_else(task: Any):
+    with pytest.raises(SettingError) as caught:
+        tpu.compare(lambda strategy: task)
+    assert str(caught.value) == (
+        "a job takes a strategy and returns (model, x, y, batch_size), with a model that is compiled in "
+        f"strategy.scope() and a positive batch_size; this one returned {task!r}"
+    )
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_the_jobs_fit_their_rows(name: str):
+    strategy = tpu.connect("virtual", cores=1)
+    model, x, y, batch_size = JOBS[name](strategy)
+    assert model.compiled
+    assert len(x) == len(y) >= batch_size
+    assert model.compute_output_shape((batch_size, *x.shape[1:]))[0] == batch_size
+    again, *_ = JOBS[name](strategy)
+    for one, other in zip(model.weights, again.weights, strict=True):
+        assert np.array_equal(one.value, other.value)

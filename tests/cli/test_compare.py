@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from anytpu.cli.compare import job_named, write_json
+from anytpu.errors import SettingError
+from cli.commands import anytpu
+
+JOB = """\
+    import keras
+    import numpy as np
+
+    ROWS = 24
+
+
+    def small(strategy):
+        \"\"\"Halve a number.\"\"\"
+        x = np.ones((ROWS, 1), "float32")
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        return model, x, x / 2, 8
+    """
+
+
+def test_a_job_of_ones_own(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(JOB))
+    run = anytpu("compare", "mine.py:small", "--rounds", "1", "--json", "numbers.json", folder=tmp_path)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[:2] == ["Halve a number", "24 examples an epoch, 8 a step"]
+    assert "The first epoch compiles. The others: 1 epoch." in lines
+    record = json.loads((tmp_path / "numbers.json").read_text())
+    names = [one["name"] for one in record["measurements"]]
+    assert names[:2] == ["1 virtual core", "8 virtual cores"]
+    assert [len([line for line in lines if line.strip().startswith(name)]) for name in names] == [2] * len(names)
+    assert record["measurements"][0]["speed_up"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("digit", "there is no job 'digit'; the jobs are digits, iris, imdb, mnist, or name yours, path.py:function"),
+        ("no.py:job", "there is no file 'no.py'; a job of yours is named path.py:function"),
+        ("mine.py:large", "mine.py has no function 'large'; a job of yours is named path.py:function"),
+        ("mine.py:ROWS", "mine.py has no function 'ROWS'; a job of yours is named path.py:function"),
+    ],
+)
+def test_a_job_that_is_not_there(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(JOB))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SettingError) as caught:
+        job_named(word)
+    assert str(caught.value) == message
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path):
+    with pytest.raises(SettingError) as caught:
+        write_json(tmp_path, {})
+    assert str(caught.value) == f"cannot write '{tmp_path}': Is a directory; name another, --json"
