@@ -71,7 +71,8 @@ class Training:
         self._length = LoopLength(IterationsPerLoop.of(config.tpu_config.iterations_per_loop))
         self._every_n = config.tpu_config.experimental_host_call_every_n_steps
         self._log_steps = config.log_step_count_steps
-        self._logged = (0, 0.0)
+        self._logged = (0, 0.0, 0)
+        self._next_line = 0
         self.loss = float("nan")
         """The mean loss of the last step."""
 
@@ -96,7 +97,8 @@ class Training:
     def until(self, step: int, last: int | None, first_batch: Any) -> int:
         """Train from a global step up to another; None: as long as there are batches. Return where it ended."""
         batches = itertools.chain([first_batch], self._batches)
-        self._logged = (step - (self._log_steps or 0), time.perf_counter())
+        self._logged = (step, time.perf_counter(), self._run.deployment.strategy.compilations)
+        self._next_line = step
         is_first = True
         while last is None or step < last:
             count = self._length.steps() if last is None else min(self._length.steps(), last - step)
@@ -109,7 +111,7 @@ class Training:
             self._length.ran(done, time.perf_counter() - began_s, is_first)
             is_first = False
             stops = self._hooks.after(loss=self.loss, global_step=step)
-            self._report(step, done)
+            self._report(step)
             if self._saver.is_due(step):
                 self._saver.save(step, self._batches.position())
             if stops or done < count:
@@ -136,16 +138,19 @@ class Training:
                 rows = jax.tree.map(lambda leaf, index=index: leaf[index].reshape(-1, *leaf.shape[3:]), tensors)
                 called("host_call", spec.host_call, rows)
 
-    def _report(self, step: int, steps: int) -> None:
-        before, before_s = self._logged
-        if self._log_steps is None or step - before < self._log_steps:
+    def _report(self, step: int) -> None:
+        if self._log_steps is None or step < self._next_line:
             return
-        now_s = time.perf_counter()
-        taken_s, since = now_s - before_s, max(steps, step - before)
-        rows = self._run.deployment.rows
-        examples = "" if rows is None else f", {rows * since / taken_s:.4g} examples/s"
-        LOG.info("loss = %.6g, global_step = %d (%.4g steps/s%s)", self.loss, step, since / taken_s, examples)
-        self._logged = (step, now_s)
+        (before, before_s, before_compiled), now_s = self._logged, time.perf_counter()
+        compiled = self._run.deployment.strategy.compilations
+        taken_s, steps, rows = now_s - before_s, step - before, self._run.deployment.rows
+        speed = f"{steps / taken_s:.4g} steps/s"
+        if rows is not None:
+            speed += f", {rows * steps / taken_s:.4g} examples/s"
+        if compiled != before_compiled:
+            speed = f"{taken_s:.3g} s, compiling included"
+        LOG.info("loss = %.6g, global_step = %d (%s)", self.loss, step, speed)
+        self._logged, self._next_line = (step, now_s, compiled), step + self._log_steps
 
 
 def _check_finite(losses: np.ndarray, step: int) -> None:
