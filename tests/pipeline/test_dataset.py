@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,6 +181,29 @@ def test_a_walk_left_early_is_begun_again():
     assert next(iter(dataset)).tolist() != first
 
 
+@pytest.mark.parametrize("name", ["mapped", "generator", "filtered"])
+def test_a_walk_left_early_leaves_no_thread(name: str):
+    before = set(threading.enumerate())
+    walk = iter(DATASETS[name]())
+    next(walk)
+    threads = set(threading.enumerate()) - before
+    assert threads
+    del walk
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_walk_that_was_closed():
+    walk = iter(Dataset.from_arrays(ROWS).map(doubled).batch(4))
+    next(walk)
+    walk.close()
+    walk.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(walk)
+
+
 def test_what_has_no_end():
     dataset = Dataset.from_arrays(ROWS).repeat().batch(5)
     walk = iter(dataset)
@@ -186,6 +212,24 @@ def test_what_has_no_end():
         len(dataset)
     assert str(caught.value) == "Dataset.from_arrays(23 rows).repeat().batch(5) has no length: it has no end"
     assert dataset
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_records(tmp_path: Path, compression: str | None):
+    contents = [bytes([number] * number) for number in range(23)]
+    tpu.pipeline.write_records(tmp_path / "rows.tfrecord", contents, shards=3, compression=compression)
+    source = tpu.pipeline.records(str(tmp_path / "rows*"), compression=compression)
+
+    def build():
+        return Dataset.from_source(source).shuffle(10, seed=1).map(len).batch(5).repeat(2)
+
+    whole = plain(build())
+    assert sorted(flat(whole)) == sorted([*range(23)] * 2)
+    walk = iter(build())
+    assert [next(walk).tolist() for _ in range(7)] == whole[:7]
+    assert plain(build().resume(walk.get_state())) == whole[7:]
+    batch = next(iter(Dataset.from_source(source).batch(4)))
+    assert all(record in contents for record in batch)
 
 
 def test_an_error_of_a_function_comes_out_as_it_is():

@@ -106,6 +106,17 @@ def test_strings_stay_on_the_host(capsys: pytest.CaptureFixture[str]):
     assert test.on_host("1").tolist() != ids.tolist(), "the ids of the pass that was walked last"
 
 
+def test_strings_stay_on_the_host_of_a_loop_of_ones_own():
+    strategy = tpu.connect("virtual", cores=2)
+    dataset = Dataset.from_arrays({"x": X, "id": NAMES}).batch(8)
+    sums = [
+        strategy.reduce("SUM", strategy.run(lambda batch: batch["x"].sum(), args=(batch,)))
+        for batch in strategy.distribute_dataset(dataset)
+    ]
+    assert float(sum(sums)) == pytest.approx(float(X.sum()), rel=1e-4)
+    assert dataset.on_host("id").tolist() == NAMES.tolist()
+
+
 def test_strings_of_a_length_that_is_not_known_are_read_again():
     def elements():
         yield from ({"x": x, "id": name} for x, name in zip(X, NAMES, strict=True))

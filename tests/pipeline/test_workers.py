@@ -69,3 +69,29 @@ def test_workers_read_the_same_and_end_with_their_parent(tmp_path):
         ended |= set(ready)
     for one in endings:
         os.close(one)
+
+
+LEAVING = """
+import itertools
+import numpy as np
+import anytpu as tpu
+
+def doubled(row):
+    return 2 * row
+
+if __name__ == "__main__":
+    Dataset = tpu.pipeline.Dataset
+    walks = [
+        iter(Dataset.from_generator(itertools.count).batch(4)),
+        iter(Dataset.from_arrays(np.arange(100)).map(doubled).repeat().batch(4)),
+        iter(Dataset.from_arrays(np.arange(100)).map(doubled).repeat().batch(4).prefetch(workers=1)),
+    ]
+    print([next(walk).tolist() for walk in walks])
+"""
+
+
+def test_leaving_in_the_middle_of_walks_is_quiet(tmp_path):
+    program = tmp_path / "leaving.py"
+    program.write_text(textwrap.dedent(LEAVING))
+    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=100)
+    assert (run.stdout, run.stderr, run.returncode) == ("[[0, 1, 2, 3], [0, 2, 4, 6], [0, 2, 4, 6]]\n", "", 0)

@@ -8,7 +8,11 @@ Rule: a position is plain JSON, and names the data set that it was saved from: a
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -19,6 +23,9 @@ from anytpu.errors import DataError
 
 Tree = Any
 Position = dict[str, Any]
+
+_CLOSING_S = 2.0
+_OPEN: weakref.WeakSet[Walk] = weakref.WeakSet()
 
 
 @final
@@ -43,11 +50,12 @@ class Walk(Iterator):
     ) -> None:
         self._name, self._make, self._length, self._on_end = name, make, length, on_end
         self._begin(number, taken=0)
+        _OPEN.add(self)
 
     def _begin(self, number: int, taken: int) -> None:
         self.number = number
         self.taken = taken
-        self._iterator = iter(self._make(number))
+        self._iterator: Any = iter(self._make(number))
 
     def __next__(self) -> Tree:
         try:
@@ -80,6 +88,25 @@ class Walk(Iterator):
     def close(self) -> None:
         """End the threads and processes of the walk now. One that nobody holds any more ends them itself."""
         self._iterator.close()
+
+    def _end(self) -> None:
+        self.close()
+        self._iterator = iter(())
+
+
+@atexit.register
+def _close_all() -> None:
+    """End the threads and processes of all walks while the interpreter is still whole.
+
+    grain's own clean-up, when an iterator is deleted, would come after that and complain. A thread that waits for
+    something that never comes is left.
+    """
+    closing = [threading.Thread(target=walk._end, daemon=True) for walk in _OPEN]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(_CLOSING_S)
+    gc.collect()
 
 
 def check_position(state: Any, name: str) -> None:
