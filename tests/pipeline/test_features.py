@@ -23,6 +23,18 @@ from anytpu.pipeline import FixedLenFeature, VarLenFeature
             'dtype must be bytes, or a type of numbers such as "int64" or "float32", not \'nothing\'',
         ),
         (
+            lambda: FixedLenFeature((2,), "int64", default_value=[1, 2, 3]),
+            "default_value must be int64, one or of the shape (2,), not [1, 2, 3]",
+        ),
+        (
+            lambda: FixedLenFeature((), "uint8", default_value=256),
+            "default_value must be uint8, one or of the shape (), not 256",
+        ),
+        (
+            lambda: FixedLenFeature((), bytes, default_value=1),
+            "default_value must be bytes, one or of the shape (), not 1",
+        ),
+        (
             lambda: VarLenFeature("int64", length=-2),
             "length must be a whole number from 0 up, or None, not -2",
         ),
@@ -38,6 +50,10 @@ def test_shape_and_type_are_as_one_would_write_them():
     assert FixedLenFeature([2, 3], np.float32) == FixedLenFeature((2, 3), "float32")
     assert FixedLenFeature(4, int) == FixedLenFeature((4,), "int64")
     assert {VarLenFeature(dtype).dtype for dtype in (bytes, str, "string", "S")} == {bytes}
+
+
+def test_a_default_may_be_text():
+    assert FixedLenFeature((), bytes, default_value="Süß").missing("x") == "Süß".encode()
 
 
 def test_what_an_example_calls_them():

@@ -7,7 +7,8 @@ import stat
 import pytest
 
 from anytpu.errors import FileError, SettingError
-from anytpu.pipeline.storage import LocalFile, created, expand, is_remote, shard_names, stored
+from anytpu.pipeline.local_file import LocalFile
+from anytpu.pipeline.storage import created, expand, is_remote, shard_names, stored
 
 
 def error_of(function, *arguments) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from anytpu.errors import FileError, RecordError
 from anytpu.pipeline.sources import Fault, IndexedShard, Origin, Record, RecordSource
-from anytpu.pipeline.storage import AnyPath, created, expand, is_remote, shard_names
+from anytpu.pipeline.storage import created, expand, is_remote, shard_names
+from anytpu.pipeline.stored_file import AnyPath
 from anytpu.pipeline.tfrecord import records
 
 # One record a group: a group is read and unpacked as a whole.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anytpu.errors import FileError
-from anytpu.pipeline.storage import Readable, StoredFile
+from anytpu.pipeline.stored_file import Readable, StoredFile
 from anytpu.units import MIB
 
 _EXTRAS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "http": "https", "https": "https"}

@@ -13,7 +13,7 @@ import io
 import zlib
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.storage import Readable, Writable
+from anytpu.pipeline.stored_file import Readable, Writable
 from anytpu.units import MIB
 
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}

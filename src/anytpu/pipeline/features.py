@@ -93,12 +93,27 @@ class FixedLenFeature(FeatureSpec):
             raise SettingError(f"shape must be whole numbers from 0 up, such as () or (28, 28), not {self.shape!r}")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
+        if self.dtype is bytes and isinstance(self.default_value, str):
+            object.__setattr__(self, "default_value", self.default_value.encode())
+        if self.default_value is not None:
+            self._check_default()
+
+    def _check_default(self) -> None:
+        try:
+            self.missing("")
+        except (ValueError, TypeError, OverflowError) as error:
+            kind = self.dtype.__name__ if self.dtype is bytes else self.dtype
+            raise SettingError(
+                f"default_value must be {kind}, one or of the shape {self.shape}, not {self.default_value!r}"
+            ) from error
 
     def missing(self, name: str) -> Any:
         """Return the default."""
         if self.default_value is None:
             raise RecordError(f"feature {name!r} is missing; give it a default_value if it may be")
         if self.dtype is bytes and not self.shape:
+            if not isinstance(self.default_value, bytes):
+                raise TypeError
             return self.default_value
         return np.broadcast_to(np.asarray(self.default_value, _array_dtype(self.dtype)), self.shape).copy()
 

@@ -15,7 +15,7 @@ import numpy as np
 from anytpu.errors import SettingError
 from anytpu.pipeline.shards import Content, Format, Layout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
-from anytpu.pipeline.storage import AnyPath, StoredFile
+from anytpu.pipeline.stored_file import AnyPath, StoredFile
 
 
 def fixed_records(

@@ -29,7 +29,8 @@ from anytpu.pipeline.sources import (
     Shard,
     report_skipped,
 )
-from anytpu.pipeline.storage import AnyPath, Readable, StoredFile, expand, stored
+from anytpu.pipeline.storage import expand, stored
+from anytpu.pipeline.stored_file import AnyPath, Readable, StoredFile
 from anytpu.units import MIB
 
 _PIECE_BYTES = MIB

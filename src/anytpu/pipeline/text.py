@@ -17,7 +17,7 @@ import numpy as np
 from anytpu.errors import SettingError
 from anytpu.pipeline.shards import Content, Format, Layout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, RecordSource, RecordStream
-from anytpu.pipeline.storage import AnyPath, StoredFile
+from anytpu.pipeline.stored_file import AnyPath, StoredFile
 from anytpu.units import MIB
 
 _NEWLINE = 0x0A

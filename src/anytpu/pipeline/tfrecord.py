@@ -23,7 +23,8 @@ from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.compression import Deflated, compression_of
 from anytpu.pipeline.shards import Content, Format, Layout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
-from anytpu.pipeline.storage import AnyPath, StoredFile, Writable, created, shard_names
+from anytpu.pipeline.storage import created, shard_names
+from anytpu.pipeline.stored_file import AnyPath, StoredFile, Writable
 from anytpu.units import MIB
 
 _HEADER = struct.Struct("<QI")
