@@ -71,7 +71,7 @@ class Checkpoints:
         parts = ocp.args.Composite(
             **{STATE: ocp.args.StandardSave(dict(values)), POSITION: ocp.args.JsonSave({POSITION: position})}
         )
-        with self._opened() as orbax:
+        with self._opened(writes=True) as orbax:
             if step not in orbax.all_steps():
                 orbax.save(step, args=parts, force=True)
 
@@ -95,11 +95,17 @@ class Checkpoints:
         return {name: np.asarray(value) for name, value in restored[STATE].items()}, restored[POSITION][POSITION]
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _opened(self, *, writes: bool = False) -> Iterator[Any]:
         import orbax.checkpoint as ocp
 
+        # Who only reads leaves alone what another process is writing. What a killed one left is removed by the next
+        # that writes.
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep, create=True, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            max_to_keep=self._keep if writes else None,
+            create=writes,
+            read_only=not writes,
+            enable_async_checkpointing=False,
+            cleanup_tmp_directories=writes,
         )
         with _quiet(), ocp.CheckpointManager(self.folder, options=options) as orbax:
             yield orbax

@@ -111,6 +111,21 @@ def test_on_the_in_memory_twin(tmp_path):
     assert len(list(one.predict(lambda params: X[:9]))) == 9
 
 
+def test_after_a_shutdown_a33(tmp_path):
+    one = estimator(tmp_path).train(input_fn, steps=2)
+    tpu.shutdown_tpu_system(tpu.TPUClusterResolver("virtual", cores=2))
+    before = estimator(tmp_path).evaluate(input_fn, steps=2)
+    assert one.evaluate(input_fn, steps=2) == before
+    assert one.train(input_fn, steps=2).evaluate(input_fn, steps=2)["global_step"] == 4
+
+
+def test_a_last_batch_off_the_tpu_may_be_shorter_a35(tmp_path):
+    one = estimator(tmp_path, use_tpu=False).train(input_fn, steps=2)
+    assert one.evaluate(lambda params: (X[:40], Y[:40]))["rows"] == 40
+    every = one.evaluate(lambda params: [(X[:40], Y[:40])])["accuracy"]
+    assert one.evaluate(lambda params: (X[:40], Y[:40]))["accuracy"] == every
+
+
 def test_off_the_tpu_a35(tmp_path):
     seen = []
 
@@ -221,7 +236,7 @@ def test_time_based_loops_follow_the_clock(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="anytpu"):
         estimator(tmp_path, loop="1h", run={"log_step_count_steps": 1}).train(input_fn, steps=30)
     lines = [line for line in caplog.messages if line.startswith("loss = ")]
-    assert [line.split("global_step = ")[1].split()[0] for line in lines] == ["1", "30"]
+    assert [line.split("global_step = ")[1].split()[0] for line in lines] == ["1", "2", "30"]
 
 
 def test_warm_start(tmp_path):
@@ -244,12 +259,16 @@ def test_a_loss_that_is_not_finite(tmp_path):
         step = keras.ops.cast(tpu.get_global_step().value, "float32")
         return spec_of(mode, params, logits / (2.0 - step) * (2.0 - step), labels, keras.optimizers.SGD(0.1))
 
+    one = estimator(tmp_path, nan_fn, run={"save_checkpoints_steps": 2}, loop=2)
     with pytest.raises(NaNLossError) as caught:
-        estimator(tmp_path, nan_fn).train(input_fn, steps=8)
+        one.train(input_fn, steps=8)
     assert str(caught.value) == (
         "the loss is not finite at global step 3. The last checkpoint in model_dir is from before. Lower the learning "
         "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
+    assert np.isfinite(one._state.checkpoints.load(2)[0]["dense/kernel"]).all()
+    values = one.evaluate(lambda params: (X, Y), steps=4)
+    assert values["global_step"] == 2
 
 
 def with_spec(make: Any) -> Any:
@@ -331,8 +350,8 @@ def no_params(features, labels, mode):
         ),
         (
             lambda folder: estimator(folder).train(lambda params: [(X[:16], Y[:16]), (X[:12], Y[:12])], steps=2),
-            "The features to the model returned by input_fn must have static shape. Tensor: ((12, 6), 'float32'), "
-            "after ((16, 6), 'float32'). Make every batch as long as the first, for example with "
+            "The features to the model returned by input_fn must have static shape. Tensor: (12, 6) after (16, 6). "
+            "Make every batch as long as the first, for example with "
             'batch(params["batch_size"], drop_remainder=True)',
         ),
         (

@@ -32,7 +32,7 @@ def test_arrays_go_on_for_ever_in_training(strategy):
 
 
 def test_arrays_are_gone_through_once_otherwise(strategy):
-    assert labels(batches(strategy, lambda params: (X, Y), "eval")) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert labels(batches(strategy, lambda params: (X, Y), "infer")) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_features_alone(strategy):
@@ -110,7 +110,7 @@ def test_who_has_no_position_starts_again(strategy):
 
 
 def test_there_is_no_position_behind_the_end(strategy):
-    made = batches(strategy, lambda params: (X, Y), "eval")
+    made = batches(strategy, lambda params: (X, Y), "infer")
     assert len(labels(made)) == 3
     assert made.position() is None
 

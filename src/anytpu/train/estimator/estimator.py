@@ -150,7 +150,9 @@ class TPUEstimator:
         run.make(first)
         saver = state.saver(self._config, saving_listeners)
         training = Training(run, batches, self._runs.hooks(run, hooks), saver, self._config)
-        state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
+        with state.as_saved():
+            position = training.train(first, state.step, max_steps if steps is None else state.step + steps)
+        state.saved(position)
         return self
 
     def evaluate(

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from anytpu.engine.feeds import shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.train import checks
 from anytpu.train.estimator.deployment import Deployment
@@ -60,7 +61,7 @@ class HostBatches(Iterator[Batch]):
             _iterator(_called(input_fn, deployment, deployment.input_params(params, number), config), deployment)
             for number in range(deployment.invocations)
         ]
-        self._checked = False
+        self._first: Batch | None = None
         self.has_ended = False
 
     def __next__(self) -> Batch:
@@ -99,13 +100,14 @@ class HostBatches(Iterator[Batch]):
 
     def _checked_batch(self, batch: Batch) -> Batch:
         batch = jax.tree.map(np.asarray, batch)
-        if not self._checked:
-            self._checked = True
-            axes = self._deployment.batch_axis
+        if self._first is None:
+            self._first = batch
             named: dict[str, Any] = {"features": batch[0], "labels": batch[1]}
             # With an axis of their own, features and labels need not begin with equally many rows.
-            for columns in [named] if axes is None else [{name: tree} for name, tree in named.items()]:
+            for columns in [named] if self._deployment.batch_axis is None else [{k: v} for k, v in named.items()]:
                 checks.check_columns(columns)
+        elif self._deployment.on_tpu and self._deployment.mode != "infer":
+            _check_static(batch, self._first)
         return batch
 
 
@@ -197,6 +199,21 @@ def _of_arrays(arrays: Tree, deployment: Deployment) -> _Arrays:
     checks.check_columns({"features": features, "labels": labels})
     rows = deployment.input_params({}, 0).get("batch_size") or len(jax.tree.leaves(arrays)[0])
     return _Arrays(arrays, rows, is_endless=deployment.mode == "train")
+
+
+def _check_static(batch: Batch, first: Batch) -> None:
+    for name, one, other in zip(("features", "labels"), batch, first, strict=True):
+        if shapes_of(one) != shapes_of(other):
+            shapes, before = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (one, other))
+            raise EstimatorError(
+                f"The {name} to the model returned by input_fn must have static shape. Tensor: {_listed(shapes)} after "
+                f"{_listed(before)}. Make every batch as long as the first, for example with "
+                'batch(params["batch_size"], drop_remainder=True)'
+            )
+
+
+def _listed(shapes: list[tuple]) -> str:
+    return " and ".join(map(str, shapes))
 
 
 def _pair(element: Any) -> Batch:

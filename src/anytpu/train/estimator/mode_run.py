@@ -8,13 +8,14 @@ Rule: a step is compiled once for a form of batch; a call compiles nothing that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import jax
 import numpy as np
 
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS
+from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.program.program import Tree
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
@@ -42,7 +43,7 @@ class ModeRun:
 
     def __init__(self, deployment: Deployment, step: ModelStep) -> None:
         self.deployment, self.step = deployment, step
-        self._shapes: Any = None
+        self._is_made = False
         self._loops = False
 
     @classmethod
@@ -63,13 +64,13 @@ class ModeRun:
 
     def make(self, batch: Batch) -> None:
         """Make the model's variables for batches like this one, unless they are made."""
-        if self._shapes is not None:
+        if self._is_made:
             return
         specs = jax.tree.map(lambda leaf: leaf.spec(), self._dealt(batch), is_leaf=is_per_replica)
         outputs = self.step.make(self.deployment.strategy, specs)
         # A loop has room for the outputs of as many steps as its batches fill a buffer with.
         self._loops = _bytes(outputs) <= max(_bytes(specs), BUFFER_BYTES // MOST_STEPS)
-        self._shapes = _shapes(batch)
+        self._is_made = True
 
     def steps(self, batches: Iterator[Batch], count: int, most: int) -> Iterator[Outputs]:
         """Run up to `count` steps, and yield their outputs, chunk by chunk; fewer when the batches end.
@@ -79,22 +80,9 @@ class ModeRun:
             count: how many steps.
             most: the most steps of a chunk.
         """
-        first: tuple | None = None
-
-        def checked(batch: Batch) -> tuple[Tree, Tree]:
-            nonlocal first
-            first = first or _shapes(batch)
-            if _shapes(batch) != first:
-                raise EstimatorError(_not_static(batch, first))
-            return self._dealt(batch)
-
-        done = 0
-        while done < count:
-            chunk = _take(batches, min(count - done, most), checked)
-            if not chunk:
-                return
-            done += len(chunk)
-            yield self._run(chunk)
+        for _, alike in itertools.groupby(itertools.islice(batches, count), key=shapes_of):
+            while chunk := _take(alike, most):
+                yield self._run([self._dealt(batch) for batch in chunk])
 
     def once(self, batch: Batch) -> Tree:
         """Run one step and return its outputs, as `PerReplica`; plain arrays when there is one replica."""
@@ -140,33 +128,15 @@ def joined(outputs: Outputs) -> Tree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), outputs)
 
 
-def _take(batches: Iterator[Batch], most: int, checked: Callable[[Batch], Any]) -> list[Any]:
+def _take(batches: Iterator[Batch], most: int) -> list[Batch]:
     """Take batches that fit a buffer together."""
-    chunk, size = [], 0
-    while len(chunk) < most and size < BUFFER_BYTES:
-        batch = next(batches, None)
-        if batch is None:
-            break
+    chunk: list[Batch] = []
+    size = 0
+    while len(chunk) < most and size < BUFFER_BYTES and (batch := next(batches, None)) is not None:
         size += _bytes(batch)
-        chunk.append(checked(batch))
+        chunk.append(batch)
     return chunk
 
 
 def _bytes(tree: Tree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _shapes(batch: Batch) -> tuple:
-    leaves, tree = jax.tree.flatten(batch)
-    return tree, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-
-
-def _not_static(batch: Batch, first: tuple) -> str:
-    before, now = first[1], _shapes(batch)[1]
-    index = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), 0)
-    part = "features" if index < len(jax.tree.leaves(batch[0])) else "labels"
-    return (
-        f"The {part} to the model returned by input_fn must have static shape. Tensor: {now[index]}, after "
-        f'{before[index]}. Make every batch as long as the first, for example with batch(params["batch_size"], '
-        "drop_remainder=True)"
-    )

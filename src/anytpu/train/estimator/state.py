@@ -6,7 +6,9 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,15 @@ class ModelState:
     def saver(self, config: RunConfig, listeners: Any) -> Saver:
         """Return what saves the variables during a training."""
         return Saver(self.checkpoints, self.store, config, listeners)
+
+    @contextlib.contextmanager
+    def as_saved(self) -> Iterator[None]:
+        """After an error inside, go back to the newest checkpoint when the variables are used again."""
+        try:
+            yield
+        except BaseException:
+            self._held = None
+            raise
 
     def saved(self, position: Any) -> None:
         """Take note that what the variables hold now is in the newest checkpoint."""

@@ -50,8 +50,8 @@ class LoopLength:
         return max(1, int(self.wanted.seconds_s / self.step_s)) if self.step_s else 1
 
     def ran(self, steps: int, duration_s: float, is_first: bool) -> None:
-        """Learn from a loop; the first one compiled something too."""
-        self.step_s = 0.0 if is_first and steps > 1 else duration_s / steps
+        """Learn from a loop; the first one may have compiled something too."""
+        self.step_s = 0.0 if is_first else duration_s / steps
 
 
 class Training:
