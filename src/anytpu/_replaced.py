@@ -979,9 +979,9 @@ def advice_for(attribute: str) -> str | None:
         attribute: what was asked of anytpu, such as "GradientTape".
 
     Example:
-        >>> print(advice_for("GradientTape").partition(";")[0])
-        anytpu has no GradientTape: in place of tf.GradientTape write `(loss, logits), grads = \
-    tpu.value_and_grad(compute_loss, model.trainable_variables, has_aux=True)()`
+        >>> print(advice_for("set_random_seed"))
+        anytpu has no set_random_seed: in place of tf.set_random_seed write `keras.utils.set_random_seed(1)`. \
+docs/migrate.md has the rest
     """
     for row in (row for rows in REPLACEMENTS.values() for row in rows):
         old = next((name for name in row.names if name.rpartition(".")[2] == attribute), None)

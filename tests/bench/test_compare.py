@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import doctest
+import importlib
 from typing import Any
 
 import numpy as np
@@ -65,3 +67,8 @@ def test_the_jobs_fit_their_rows(name: str):
     again, *_ = JOBS[name](strategy)
     for one, other in zip(model.weights, again.weights, strict=True):
         assert np.array_equal(one.value, other.value)
+
+
+def test_examples_in_the_docstrings():
+    outcome = doctest.testmod(importlib.import_module("anytpu.bench.compare"))
+    assert (outcome.attempted > 0, outcome.failed) == (True, 0)

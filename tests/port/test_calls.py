@@ -28,6 +28,10 @@ def advice(old: str) -> list[str]:
         ("x = tf.argmax(y)", "x = keras.ops.argmax(y, axis=0)"),
         ("x = tf.train.AdamOptimizer(0.1, epsilon=1e-3)", "x = optax.adam(0.1, eps=1e-3)"),
         ("x = tf.train.MomentumOptimizer(momentum=0.9, learning_rate=lr)", "x = optax.sgd(lr, momentum=0.9)"),
+        (
+            "op = tf.train.AdamOptimizer().minimize(loss, global_step=step)",
+            "op = tpu.CrossShardOptimizer(optax.adam(0.001)).minimize(loss)",
+        ),
         ("x = [tf.int32, tf.dtypes] if 0 else tf.bool", None),
         ("x = strategy.run(f)[0].numpy().sum()", "x = keras.ops.convert_to_numpy(strategy.run(f)[0]).sum()"),
         ("x = frame.numpy", "x = frame.numpy"),

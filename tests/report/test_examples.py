@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["moment", "pace", "terminal", "devices", "digits", "checks", "environment", "progress"]
+    "name",
+    ["moment", "pace", "terminal", "devices", "digits", "checks", "environment", "progress", "comparison", "porting"],
 )
 def test_examples_in_the_docstrings(name: str):
     outcome = doctest.testmod(importlib.import_module(f"anytpu.report.{name}"))

@@ -52,7 +52,10 @@ def iris_job(strategy: Any) -> Task:
 
 
 def imdb_job(strategy: Any) -> Task:
-    """Read reviews of 250 words with an LSTM of 100 units; the reviews are made up, of the shape of the real ones."""
+    """Read made-up reviews of 250 words with an LSTM.
+
+    They have the shape of IMDB's: 15,000 different words, an LSTM of 100 units.
+    """
     random = np.random.default_rng(_SEED)
     y = random.integers(0, 2, 512).astype("int32")
     # A kind review draws from the upper half of the words a little more often.
@@ -72,7 +75,10 @@ def imdb_job(strategy: Any) -> Task:
 
 
 def mnist_job(strategy: Any) -> Task:
-    """Read digits of 28 by 28 pixels, the small ones enlarged, with the layers of the TPU guide at an eighth width."""
+    """Read digits of 28 by 28 pixels with two convolutions.
+
+    The small digits are enlarged; the layers are those of the TPU guide, an eighth as wide.
+    """
     (small, y), _ = digits()
     x = np.zeros((1000, 28, 28, 1), "float32")
     x[:, 2:26, 2:26] = small[:1000].repeat(3, axis=1).repeat(3, axis=2)

@@ -64,9 +64,10 @@ def job_named(name: str) -> Job:
         raise SettingError(f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or name yours, path.py:function")
     if not Path(path).is_file():
         raise SettingError(f"there is no file {path!r}; a job of yours is named path.py:function")
-    job: Any = _names_of(Path(path)).get(function)
-    if not callable(job):
+    found = _names_of(Path(path)).get(function)
+    if not callable(found):
         raise SettingError(f"{path} has no function {function!r}; a job of yours is named path.py:function")
+    job: Any = found
     return job
 
 

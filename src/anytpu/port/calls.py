@@ -45,6 +45,9 @@ def plan_methods(edits: Edits) -> None:
             _rename_attribute(edits, node.attr, row.target)
         elif row is not None and node.attr.value == "numpy":
             _plan_numpy(edits, node)
+        elif node.attr.value == "minimize" and _is_old_optimizer(edits.tree, node.value):
+            # An optimizer of optax has no minimize; around it, ours has.
+            edits.put(node, functools.partial(_with_minimize, edits))
 
 
 def plan_arguments(edits: Edits) -> None:
@@ -73,6 +76,15 @@ def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
     if isinstance(function, cst.Lambda):
         function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return edits.expression("lambda row: {function}(*row)", function=function)
+
+
+def _is_old_optimizer(tree: Tree, made: cst.BaseExpression) -> bool:
+    name = tree.old_name(made.func) if isinstance(made, cst.Call) else None
+    return bool(name) and name.startswith("train.") and name.endswith("Optimizer") and rule_of(name) is not None
+
+
+def _with_minimize(edits: Edits, method: cst.Attribute) -> cst.BaseExpression:
+    return method.with_changes(value=edits.expression("tpu.CrossShardOptimizer({inner})", inner=method.value))
 
 
 def _rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 
 import libcst as cst
@@ -87,8 +88,11 @@ def _parsed(text: str, name: str) -> cst.Module:
     try:
         return cst.parse_module(text)
     except cst.ParserSyntaxError as error:
-        what = error.message.partition("\n")[0].rstrip(".")
+        line, what = error.raw_line, error.message.partition("\n")[0]
+        try:
+            ast.parse(text)
+        except SyntaxError as other:  # Python's own words are plainer
+            line, what = other.lineno, other.msg
         raise PortError(
-            f"{name}, line {error.raw_line}: this is no Python 3 ({what}); for a program of Python 2, run 2to3 on it "
-            "first"
+            f"{name}, line {line}: {what.rstrip('.')}; a program has to be Python 3 to be ported"
         ) from error
