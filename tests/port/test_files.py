@@ -41,8 +41,8 @@ def test_what_is_no_python(tmp_path: Path):
     path = tmp_path / "old.py"
     path.write_text("import tensorflow as tf\nprint tf.float32\n")
     assert message_of(lambda: ported_file(path)) == (
-        f"{path}, line 2: Missing parentheses in call to 'print'. Did you mean print(...)?; a program has to be Python 3 "
-        "to be ported"
+        f"{path}, line 2: Missing parentheses in call to 'print'. Did you mean print(...)?; a program has to be "
+        "Python 3 to be ported"
     )
     path.write_bytes(b"\x00\xff\xfe")
     assert message_of(lambda: ported_file(path)).startswith(f"{path} is no text (")
