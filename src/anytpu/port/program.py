@@ -73,9 +73,10 @@ def ported(text: str, name: str = "this program") -> Ported:
         import anytpu as tpu
         strategy = tpu.get_strategy()
     """
-    tree = Tree(_parsed(text, name))
-    if not any(True for _ in tree.chains()) and "tensorflow" not in text:
+    module = _parsed(text, name)
+    if "tensorflow" not in text:
         return Ported(text, text)
+    tree = Tree(module)
     edits = Edits(tree, name_for_anytpu(tree))
     for plan in _PLANS:
         plan(edits)
