@@ -18,8 +18,8 @@ parser.add_argument("--smoke", action="store_true", help="a small network, for a
 OPTIONS = parser.parse_args()
 
 CLASSES = 104
-EPOCHS = 2 if OPTIONS.smoke else 5
-BATCH_PER_CORE = 16
+EPOCHS = 3 if OPTIONS.smoke else 5
+BATCH_PER_CORE = 16 if OPTIONS.records else 4
 
 # --- TPU detection: a resolver for what there is, or the strategy of one device
 
