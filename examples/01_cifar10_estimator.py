@@ -77,7 +77,7 @@ def predict_input_fn(params):
 def resnet(images, is_training):
     def convolved(x, filters, strides=1, size=3):
         x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
-        return layers.BatchNormalization()(x, training=is_training)
+        return layers.BatchNormalization(momentum=0.9)(x, training=is_training)
 
     x = ops.relu(convolved(images, FILTERS))
     for stage in range(3):
@@ -120,6 +120,7 @@ estimator = tpu.TPUEstimator(
     model_dir=MODEL_DIR,
     config=tpu.RunConfig(
         cluster=resolver,
+        tf_random_seed=1,
         tpu_config=tpu.TPUConfig(iterations_per_loop=steps_per_epoch),
         save_checkpoints_steps=5 * steps_per_epoch,
         log_step_count_steps=steps_per_epoch,

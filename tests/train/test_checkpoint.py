@@ -51,6 +51,8 @@ def test_half_a_checkpoint_is_none(tmp_path):
 def test_orbax_does_not_talk(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         Checkpoints(tmp_path).save(1, VALUES)
+        assert Checkpoints(tmp_path).latest() == 1
+        Checkpoints(tmp_path).load(1)
     assert caplog.messages == []
 
 

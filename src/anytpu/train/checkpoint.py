@@ -98,25 +98,26 @@ class Checkpoints:
     def _opened(self, *, writes: bool = False) -> Iterator[Any]:
         import orbax.checkpoint as ocp
 
-        # Who only reads leaves alone what another process is writing. What a killed one left is removed by the next
-        # that writes.
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep if writes else None,
-            create=writes,
-            read_only=not writes,
-            enable_async_checkpointing=False,
-            cleanup_tmp_directories=writes,
-        )
-        with _quiet(), ocp.CheckpointManager(self.folder, options=options) as orbax:
-            yield orbax
+        with _quiet():
+            # Who only reads leaves alone what another process is writing. What a killed one left is removed by the next
+            # that writes.
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=self._keep if writes else None,
+                create=writes,
+                read_only=not writes,
+                enable_async_checkpointing=False,
+                cleanup_tmp_directories=writes,
+            )
+            with ocp.CheckpointManager(self.folder, options=options) as orbax:
+                yield orbax
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to itself what Orbax tells: some forty lines a save where a program logs at level INFO."""
+    """Keep to itself what Orbax tells: some forty lines a save at level INFO, and a warning at each reading."""
     logger = logging.getLogger("absl")
     level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
+    logger.setLevel(max(level, logging.ERROR))
     try:
         yield
     finally:
