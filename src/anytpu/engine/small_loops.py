@@ -57,6 +57,10 @@ def lower_while(plain: Any, context: Any, *operands: Any, **parameters: Any) -> 
 def is_small_loop(parameters: Any) -> bool:
     """Say whether one turn of a loop is small, by the parameters of JAX's `while`."""
     bodies = [parameters["cond_jaxpr"].jaxpr, parameters["body_jaxpr"].jaxpr]
+    carried = bodies[1].invars[parameters["body_nconsts"] :]
+    if any(after is before for after, before in zip(bodies[1].outvars, carried, strict=True)):
+        # A state that no turn changes (a prediction's weights): XLA of jaxlib 0.10.2 aborts the process on it.
+        return False
     total = [_bytes_of(body) for body in bodies]
     return None not in total and sum(filter(None, total)) <= _MOST_BYTES
 
@@ -72,9 +76,6 @@ def _bytes_of(jaxpr: Any) -> int | None:
                 return None
             total += sum(filter(None, inner))
         elif name not in _SMALL and not (name == "dot_general" and _is_by_a_vector(equation)):
-            return None
-        elif name.startswith("reduce_") and len(equation.invars[0].aval.shape) > 2:
-            # XLA of jaxlib 0.10.2 aborts the process on the maximum over steps of a gathered (rows, steps, features).
             return None
         sizes = [math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars]
         if max(sizes, default=0) > _MOST_ARRAY_BYTES:
