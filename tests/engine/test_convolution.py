@@ -177,9 +177,7 @@ def shape(
 @pytest.mark.parametrize(
     ("convolution", "expected"),
     [
-        (shape(), True),
-        (shape(padding=(1, 1)), False),
-        (shape(features=128), False),
+        (shape(), False),
         (shape(features=16, kernel=(1, 1)), True),
         (shape(features=1, filters=32, padding=(1, 1), output=(8, 8)), False),
         # Gradients of a kernel: its places are the kernel's, its taps are the image's.
@@ -188,12 +186,36 @@ def shape(
         (shape(batch=1, features=64, filters=32, kernel=(28, 28), output=(3, 3)), True),
         (shape(batch=32, features=64, filters=32, kernel=(8, 8), output=(3, 3), padding=(1, 1)), False),
         (shape(features=4, padding=(1, 1), dtype="float64"), True),
-        (shape(dtype="bfloat16"), False),
-        (shape(groups=2), False),
+        (shape(features=1, kernel=(1, 1), dtype="bfloat16"), False),
     ],
 )
 def test_matrix_products_are_used_where_they_were_measured_to_be_faster(convolution, expected):
     assert is_faster_as_matmuls(convolution) is expected
+
+
+@pytest.mark.parametrize(
+    ("convolution", "expected"),
+    [
+        (shape(), "padded"),
+        (shape(padding=(1, 1)), "fast order"),
+        (shape(features=32), "padded"),
+        (shape(features=31), "fast order"),
+        (shape(groups=2), "fast order"),
+        (shape(dtype="bfloat16"), "fast order"),
+        # The gradient of a kernel, over a batch of 64 that fits in the cache.
+        (shape(batch=32, features=64, filters=32, kernel=(12, 12), output=(3, 3)), "padded"),
+    ],
+)
+def test_a_convolution_without_padding_gets_some(convolution, expected):
+    assert spelling(convolution) == expected
+
+
+@pytest.mark.parametrize("strides", [1, 2, 3])
+def test_a_convolution_that_gets_padding_keeps_its_numbers(strides):
+    x, w = arrays("float32", (34, 9, 10, 33), (3, 3, 33, 35))
+    train = training(strides, "VALID", 1, 1)
+    assert "padded" in {spelling(spelled_shape(equation)) for equation in convolutions(train, x, w)}
+    assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float32")
 
 
 def test_a_large_kernel_over_a_large_image_is_never_written_out():
