@@ -67,6 +67,9 @@ NAMES = [
     ("keras.src.backend.common.global_state", "get_global_attribute", "the names of a model_fn are its own"),
     ("keras.src.backend.common.global_state", "set_global_attribute", "names count from the beginning in a model_fn"),
     ("keras.src.utils.naming", "reset_uids", "names count from the beginning in a model_fn"),
+    ("keras.src.backend.common.masking", "get_keras_mask", "the mask of padded steps"),
+    ("keras.src.backend.common.masking", "set_keras_mask", "the mask of padded steps"),
+    ("keras.src.backend.jax.random", "jax_draw_seed", "dropout of padded steps draws as Keras's"),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 

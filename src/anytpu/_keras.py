@@ -172,6 +172,13 @@ def is_one_shot(adapter: Any) -> bool:
     return isinstance(adapter, GeneratorDataAdapter)
 
 
+def array_adapter(array: Any, batch_size: int, shuffle: bool) -> Any:
+    """Return Keras's adapter of an array."""
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    return ArrayDataAdapter(array, batch_size=batch_size, shuffle=shuffle)
+
+
 def data_adapter_class() -> Any:
     """Return the class of which Keras takes an object in place of data: it yields the batches of each pass."""
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -228,6 +235,70 @@ def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
     return class_weight_to_sample_weights(y, class_weight)
+
+
+# Masks, and the graph that they travel through.
+
+
+def graph_of(model: Any) -> Any | None:
+    """Return a model as the graph that its `call` runs through, or None: not built, or written as a class."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    if isinstance(model, keras.Sequential):
+        graph, is_own = model._functional, type(model).call is not keras.Sequential.call
+    else:
+        graph, is_own = model, type(model).call is not Functional.call
+    return None if is_own or not isinstance(graph, Functional) else graph
+
+
+def calls_of(graph: Any) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
+    """Return (operation, symbolic inputs, symbolic masks, symbolic outputs) of each call in a graph, in order."""
+    from keras import KerasTensor, tree
+
+    by_depth = graph._nodes_by_depth
+    calls = []
+    for node in (node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input):
+        args, kwargs = node.arguments.args, node.arguments.kwargs
+        masks = {name: value for name, value in kwargs.items() if name.endswith("mask")}
+        others = {name: value for name, value in kwargs.items() if name not in masks}
+        inputs, masks = (
+            [one for one in tree.flatten(given) if isinstance(one, KerasTensor)] for given in ((args, others), masks)
+        )
+        calls.append((node.operation, inputs, masks, node.outputs))
+    return calls
+
+
+def mask_of(tensor: Any) -> Any | None:
+    """Return the mask that a tensor carries from layer to layer, or None."""
+    from keras.src.backend.common import masking
+
+    return masking.get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Let a tensor carry a mask."""
+    from keras.src.backend.common import masking
+
+    masking.set_keras_mask(tensor, mask)
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """Return the metrics that a model was compiled with, once its first batch has made them."""
+    compiled = model._compile_metrics
+    return [] if compiled is None or not compiled.built else list(compiled.metrics)
+
+
+def mask_by(compute_mask: Callable) -> dict[str, Any]:
+    """Return the attributes of a layer whose outputs get their mask from `compute_mask`."""
+    return {"_supports_masking": True, "compute_mask": compute_mask}
+
+
+def draw_key(generator: Any) -> Any:
+    """Return the next random key of a layer's generator, as its dropout draws it."""
+    from keras.src.backend.jax.random import jax_draw_seed
+
+    return jax_draw_seed(generator)
 
 
 # The LSTM of the CPU's own kernels.

@@ -74,7 +74,9 @@ class Group(abc.ABC):
         return self
 
     def __next__(self) -> Tree:
-        return self.example()
+        batch = self.example()
+        # Keras takes a tuple of its own kind for one array.
+        return tuple(batch) if isinstance(batch, tuple) else batch
 
 
 class Source(abc.ABC):

@@ -26,6 +26,7 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.scopes import claim, system_of
 from anytpu.train import checks, functions
 from anytpu.train.epochs import Epochs
+from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
 _TRAINER = "_anytpu_trainer"
@@ -121,14 +122,15 @@ def _loop(name: str, original: Callable) -> Callable:
                 raise SettingError(_no_guard(self, on_nan))
             with _active(None):
                 return original(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
+        bound = signature.bind(self, *args, **kwargs)
+        given = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(given)
         if name == "fit":
             is_silent = given.get("verbose", "auto") == 0
             trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
         with _running(trainer, _MODES[name], given.get("callbacks")):
-            return original(self, *args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return wrapper
 

@@ -10,6 +10,7 @@ none of this.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, final
 
 import keras
@@ -20,6 +21,7 @@ from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.system import TPUClusterResolver
 from anytpu.train import clones
+from anytpu.train.padding import LENGTHS
 from anytpu.train.tpu_model import Conversion, conversion_of, converted, plain_class
 
 
@@ -56,7 +58,7 @@ class TPUDistributionStrategy:
         return f"TPUDistributionStrategy({self.strategy!r})"
 
 
-def keras_to_tpu_model(model: Any, strategy: Any = None) -> Any:
+def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[int] = ()) -> Any:
     """Copy a Keras model to the cores of a TPU.
 
     The copy has the model's layers, weights, optimizer (with its slots, step and learning rate) and states of random
@@ -67,6 +69,8 @@ def keras_to_tpu_model(model: Any, strategy: Any = None) -> Any:
             not, converted already or not.
         strategy: a `TPUDistributionStrategy` or a `TPUStrategy`; None is the one in whose scope this is called, else
             the system that `TPUClusterResolver("")` finds.
+        lengths: for a model with `Input((None, ...))` the numbers of steps that sequences are padded to; longer ones,
+            and all when there are none, are padded to powers of two. Padding changes no number (docs/decisions/0010).
 
     Returns:
         A Keras model of the same class. Its fit, evaluate and predict run on the cores; `sync_to_cpu()` returns the
@@ -74,7 +78,7 @@ def keras_to_tpu_model(model: Any, strategy: Any = None) -> Any:
 
     Raises:
         SettingTypeError: `strategy` is something else. A `TypeError`.
-        SettingError: `model` is not a Keras model, or cannot be copied.
+        SettingError: `model` is not a Keras model, or cannot be copied, or `lengths` are not positive integers.
 
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -85,10 +89,13 @@ def keras_to_tpu_model(model: Any, strategy: Any = None) -> Any:
         raise SettingError(
             f"model must be a Keras model, not {model!r}: pass what keras.Sequential or keras.Model made"
         )
+    if not all(isinstance(length, int) and length > 0 for length in lengths):
+        raise SettingError(f"lengths must be positive integers, such as (50, 100, 200), not {lengths!r}")
     chosen = _cores_for(model, _chosen(strategy))
     before = conversion_of(model)
     with chosen.scope():
         copy = clones.clone(model, plain_class(model))
+        vars(copy)[LENGTHS] = tuple(lengths) or vars(model).get(LENGTHS, ())
         if model.compiled:
             copy.compile(**clones.settings_of(model))
             clones.copy_optimizer(model, copy)

@@ -24,6 +24,7 @@ from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
+from anytpu.train.padding import Padded
 
 if TYPE_CHECKING:
     from anytpu.train.trainer import Trainer
@@ -52,12 +53,16 @@ class Epochs(_KerasEpochIterator):
         self._seen = 0
         self._epoch = 0
         self._clock = InputClock(lambda: trainer.newest_logs)
+        # Once a batch has another length than the first, all that follow are padded.
+        self._is_varied = False
         arrays = _keras.row_arrays(self.data_adapter)
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
-        resident = arrays is not None and trainer.fits(arrays)
-        self._resident = ResidentArrays(trainer.backend, arrays) if resident else None
+        if arrays is not None and trainer.fits(arrays):
+            self._resident = ResidentArrays(trainer.backend, trainer.padding.padded(arrays, may_stay=True))
+        else:
+            self._resident = None
         resident = self._resident
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
 
@@ -144,10 +149,16 @@ class Epochs(_KerasEpochIterator):
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
         if self._mode == "train":
             batches = self._clock.timed(batches)
-        return BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity)
+        return BatchSource(self._trainer.backend, batches, self._capacity)
+
+    def _capacity(self, batch_bytes: int) -> int:
+        # Neighbours of different lengths do not stack.
+        return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
 
     def _narrowed(self, batch: Tree) -> Tree:
         """Cast on the host what JAX would cast on the device (float64, int64); check the columns of a first batch."""
+        batch = self._trainer.padding.padded(batch, may_stay=not self._is_varied)
+        self._is_varied |= isinstance(batch, Padded)
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)

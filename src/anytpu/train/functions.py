@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from anytpu import _keras
+from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
 MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -64,7 +65,7 @@ def _test(trainer: Trainer) -> Callable:
 
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
-        parts = [_rows(trainer.backend.get(done.every), done.count) for done in trainer.run("predict", state, group)]
+        parts = [_steps(trainer.backend.get(done.every), done.count) for done in trainer.run("predict", state, group)]
         return jax.tree.map(_joined, *parts), state
 
     return predict_function
@@ -72,6 +73,18 @@ def _predict(trainer: Trainer) -> Callable:
 
 def _joined(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
     return np.concatenate([first, *others]) if others else first
+
+
+def _steps(every: Any, count: int) -> Any:
+    """Return the predictions of `count` steps, one after the other, without the steps that pad sequences."""
+    if not isinstance(every, Predicted):
+        return _rows(every, count)
+    assert count == 1, "padded batches travel one by one"
+    leaves, form = jax.tree.flatten(_rows(every.outputs, count))
+    ends = [None if end is None else int(np.asarray(end)[0]) for end in every.lengths]
+    return jax.tree.unflatten(
+        form, [leaf if end is None else leaf[:, :end] for leaf, end in zip(leaves, ends, strict=True)]
+    )
 
 
 def _rows(outputs: Any, count: int) -> Any:

@@ -9,6 +9,7 @@ over the whole batch are those of one device.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,9 @@ import numpy as np
 
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree, spec_of
+from anytpu.train.masking import masked
+from anytpu.train.padding import Padded, predicted
+from anytpu.train.time_axis import TimeAxis
 
 PARTS = {
     "train": ("trainable", "non_trainable", "optimizer", "metrics"),
@@ -49,7 +53,7 @@ def parts_of(model: Any, mode: str) -> tuple[Part, ...]:
     return tuple(Part(tuple(lists[part]())) for part in PARTS[mode])
 
 
-def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...]) -> Program:
+def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...], axis: TimeAxis | None = None) -> Program:
     """Return the Program of one step of a built and compiled Keras model.
 
     Args:
@@ -57,10 +61,11 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...]) -
         mode: "train", "test" or "predict".
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
         parts: the variables, as `parts_of` lists them.
+        axis: how sequences go through the model, for a batch that is `Padded`.
     """
     return Program(
         name=f"{model.name}/{mode}",
-        step=_STEPS[mode](model),
+        step=_STEPS[mode](model, axis),
         state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
         batch=batch,
         layout=jax.tree.map(lambda _: ROWS, batch),
@@ -69,28 +74,39 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...]) -
     )
 
 
-def _train(model: Any) -> Callable:
+def _train(model: Any, axis: TimeAxis | None) -> Callable:
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        logs, state = model.train_step(tuple(list(part) for part in state), batch)
+        with _masked(model, axis, batch):
+            logs, state = model.train_step(tuple(list(part) for part in state), batch)
         return tuple(list(part) for part in state), logs
 
     return step
 
 
-def _test(model: Any) -> Callable:
+def _test(model: Any, axis: TimeAxis | None) -> Callable:
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        logs, state = model.test_step(tuple(list(part) for part in state), batch)
+        with _masked(model, axis, batch):
+            logs, state = model.test_step(tuple(list(part) for part in state), batch)
         return tuple(list(part) for part in state), logs
 
     return step
 
 
-def _predict(model: Any) -> Callable:
+def _predict(model: Any, axis: TimeAxis | None) -> Callable:
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
+        with _masked(model, axis, batch):
+            outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
+        if isinstance(batch, Padded) and axis is not None:
+            outputs = predicted(outputs, axis, batch.lengths)
         return (state[0], list(non_trainable)), outputs
 
     return step
+
+
+def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.AbstractContextManager[None]:
+    if isinstance(batch, Padded) and axis is not None:
+        return masked(model, axis, batch[0], batch.lengths)
+    return contextlib.nullcontext()
 
 
 _STEPS = {"train": _train, "test": _test, "predict": _predict}

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -31,10 +32,11 @@ from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
 from anytpu.train.keras_program import Part, keras_program, parts_of
+from anytpu.train.padding import LENGTHS, Padded, Padding
 
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-_MOST_EXECUTABLES = 16
+_MOST_EXECUTABLES = 64
 _LOG = logging.getLogger("anytpu")
 
 
@@ -76,6 +78,8 @@ class Trainer:
         """For each epoch of the newest fit the share of its time that the device waited for batches."""
         self.notices: list[str] | None = None
         """Lines to be printed when Keras's own line of the epoch stands; None while nobody wants to read any."""
+        self.padding = Padding(model, vars(model).get(LENGTHS, ()))
+        """Pads sequences of many lengths to a few."""
         self._live: _Live | None = None
         self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
@@ -128,7 +132,7 @@ class Trainer:
         """
         raise_if_interrupted()
         if not isinstance(group, Group):
-            taken = BatchSource(self.backend, iter(group), lambda _: 1).take(1)
+            taken = BatchSource(self.backend, self._padded(group), lambda _: 1).take(1)
             if taken is None:
                 raise StopIteration
             group = taken
@@ -138,6 +142,9 @@ class Trainer:
             # The callback that wants every step may look at the model, and write to it.
             self.attach()
         return done
+
+    def _padded(self, batches: Any) -> Iterator[Tree]:
+        return (self.padding.padded(batch, may_stay=True) for batch in batches)
 
     def attach(self) -> None:
         """Let the model's variables hold their newest values."""
@@ -209,7 +216,7 @@ class Trainer:
         held = tuple(tuple(id(variable) for variable in part.variables) for part in parts)
         key = (mode, tree, shapes, segment.loop, held)
         if key not in self._executables:
-            program = keras_program(self.model, mode, segment.batch, parts)
+            program = self._program(mode, segment.batch, parts)
             began_s = time.perf_counter()
             self._executables[key] = self.strategy.compile(program, segment.loop)
             self._log_compilation(program, time.perf_counter() - began_s)
@@ -217,6 +224,10 @@ class Trainer:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
         return self._executables[key]
+
+    def _program(self, mode: str, batch: Tree, parts: tuple[Part, ...]) -> Program:
+        axis = self.padding.axis if isinstance(batch, Padded) else None
+        return keras_program(self.model, mode, batch, parts, axis)
 
     def _log_compilation(self, program: Program, duration_s: float) -> None:
         count = self.strategy.num_replicas_in_sync
@@ -229,7 +240,7 @@ class Trainer:
         specs, tree = jax.tree.flatten(batch)
         key = (tree, tuple((spec.shape, str(spec.dtype)) for spec in specs))
         if key not in self._output_bytes:
-            program = keras_program(self.model, "predict", batch, parts)
+            program = self._program("predict", batch, parts)
             _, outputs = jax.eval_shape(program.step, program.state, program.batch)
             size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
             self._output_bytes[key] = size

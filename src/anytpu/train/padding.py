@@ -1,0 +1,297 @@
+"""Sequences of many lengths, padded to a few.
+
+Idea: a program is compiled for one shape. Batches of sequences are padded to the next power of two steps, with the
+lengths beside them, so that all lengths share a handful of programs; `masking` keeps the added steps out of the
+numbers. What pads a row is its own last step again: a value that the model may see in any case.
+
+Rule: the first length that a model meets is computed as it is, so that data of one length costs nothing. A model whose
+layers stand in the way (see `time_axis`) is computed unpadded, with one warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import keras
+import numpy as np
+
+from anytpu import _keras
+from anytpu.engine.feeds import power_of_two
+from anytpu.errors import DataError
+from anytpu.program.program import Tree
+from anytpu.train.time_axis import NotPaddable, TimeAxis, check_targets, is_open, is_open_shape, time_axis_of
+
+LENGTHS = "_anytpu_lengths"
+"""The attribute of a model that holds the numbers of steps to pad to."""
+
+_SHORTEST = 8
+"""The smallest power of two that sequences are padded to."""
+
+Lengths = tuple[Any, ...]
+"""For each leaf of x the real steps of each row, int32 `(rows,)`; None for a leaf that is not padded."""
+
+
+class Padded(tuple):
+    """A batch `(x, y, sample_weight)` of padded sequences; Keras reads it as any other batch.
+
+    Attributes:
+        lengths: the real steps of each row, see `Lengths`.
+    """
+
+    lengths: Lengths
+
+    def __new__(cls, batch: tuple, lengths: Lengths) -> Padded:
+        """Make a batch of its parts and the lengths of its rows."""
+        made = super().__new__(cls, batch)
+        made.lengths = lengths
+        return made
+
+
+jax.tree_util.register_pytree_node(
+    Padded, lambda batch: ((tuple(batch), batch.lengths), None), lambda _, parts: Padded(*parts)
+)
+
+
+class Predicted(NamedTuple):
+    """Predictions from padded sequences.
+
+    Attributes:
+        outputs: what the model returned.
+        lengths: for each leaf of it the steps that are real in the longest row; None where it has no time axis.
+    """
+
+    outputs: Tree
+    lengths: Lengths
+
+
+def predicted(outputs: Tree, axis: TimeAxis, lengths: Lengths) -> Tree:
+    """Return what a model made of padded sequences, with the lengths of what has a time axis."""
+    if not any(axis.outputs):
+        return outputs
+    ends = [None if one is None else one.length_of(lengths[one.source].max()) for one in axis.outputs]
+    return Predicted(outputs, tuple(ends))
+
+
+class Padding:
+    """Pads the batches of one model.
+
+    Args:
+        model: the model.
+        sizes: the numbers of steps to pad to; longer sequences, or all where there are none, go to powers of two.
+    """
+
+    def __init__(self, model: Any, sizes: Sequence[int] = ()) -> None:
+        self._model = model
+        self._sizes = sorted(sizes)
+        self._axis: TimeAxis | None = None
+        self._reason = ""
+        self._has_told = False
+        self._first: tuple[int, ...] | None = None
+
+    @property
+    def is_of_interest(self) -> bool:
+        """True for a built model that takes sequences of any length."""
+        return is_open(self._model)
+
+    @property
+    def _graph(self) -> Any:
+        return _keras.graph_of(self._model)
+
+    @property
+    def axis(self) -> TimeAxis | None:
+        """How sequences go through the model; None when they cannot be padded."""
+        if self._axis is None and not self._reason:
+            try:
+                self._axis = time_axis_of(self._model)
+            except NotPaddable as reason:
+                self._reason = str(reason)
+        return self._axis
+
+    def _obstacle(self, has_targets: bool) -> str:
+        """Return why the sequences cannot be padded, or ""."""
+        if self.axis is None:
+            return self._reason
+        if has_targets and self._model.compiled:
+            try:
+                check_targets(self._model, self.axis)
+            except NotPaddable as reason:
+                return str(reason)
+        return ""
+
+    def padded(self, batch: Any, may_stay: bool) -> Any:
+        """Return a batch padded, or as it is when it need not or cannot be.
+
+        Args:
+            batch: `(x, y, sample_weight)`, or fewer, as Keras's data adapters yield it. A leaf of x may be an object
+                array of rows of different lengths.
+            may_stay: whether a batch of the first length that the model met stays as it is.
+
+        Raises:
+            DataError: rows have different lengths, and the model cannot take them padded.
+        """
+        if not self.is_of_interest:
+            return batch
+        x, *others = batch if isinstance(batch, tuple) else (batch,)
+        leaves = self._in_order(x)
+        opens = [is_open_shape(tensor.shape) for tensor in self._graph.inputs]
+        if len(leaves) != len(opens) or not all(_is_sequence(leaf) for leaf in _chosen(leaves, opens)):
+            return batch
+        lengths = [_lengths(leaf) if is_open else None for leaf, is_open in zip(leaves, opens, strict=True)]
+        is_ragged = any(leaf.dtype == object for leaf in leaves)
+        if not is_ragged and self._stays(tuple(int(one[0]) for one in _chosen(lengths, opens)), may_stay, len(others)):
+            return batch
+        self._check(lengths, is_ragged, len(others))
+        return self._filled(leaves, others, lengths)
+
+    def size_of(self, length: int) -> int:
+        """Return the number of steps to which so many are padded.
+
+        Example:
+            >>> [Padding(None, sizes=(20, 50)).size_of(length) for length in (3, 21, 51)]
+            [20, 50, 64]
+        """
+        return next((size for size in self._sizes if size >= length), max(_SHORTEST, power_of_two(length)))
+
+    def _in_order(self, x: Any) -> list[Any]:
+        """Return the leaves of x in the order of the model's inputs."""
+        names = [tensor.name for tensor in self._graph.inputs]
+        if len(names) == 1 and (rows := rows_of(x)) is not None:
+            return [rows]
+        if isinstance(x, dict) and not isinstance(self._graph.input, dict):
+            return [x[name] for name in names if name in x]
+        return jax.tree.leaves(x)
+
+    def _stays(self, found: tuple[int, ...], may_stay: bool, targets: int) -> bool:
+        """Say whether a batch of rectangular arrays of these lengths is computed as it is."""
+        self._first = self._first or found
+        if may_stay and found == self._first:
+            return True
+        if reason := self._obstacle(targets > 0):
+            self._tell(found, reason)
+            return True
+        assert self.axis is not None
+        # Too short for the model, or of lengths that do not fit: Keras says what is wrong with that.
+        return min(found) < self.axis.shortest or (self.axis.is_joint and len(set(found)) > 1)
+
+    def _tell(self, found: tuple[int, ...], reason: str) -> None:
+        if self._has_told or self._first == found:
+            return
+        self._has_told = True
+        warnings.warn(
+            f"{self._model.name!r} is compiled anew for each length of its sequences ({_listed(found)} after "
+            f"{_listed(self._first or ())}), since they cannot be padded: {reason}. Pass sequences of one length, "
+            "or of few",
+            stacklevel=2,
+        )
+
+    def _check(self, lengths: list[Any], is_ragged: bool, targets: int) -> None:
+        axis, reason = self.axis, self._obstacle(targets > 0)
+        if axis is None or reason:
+            raise DataError(
+                f"the rows of x have different lengths, and {self._model.name!r} cannot take them padded: "
+                f"{reason}. Pass rows of one length, such as keras.utils.pad_sequences(x) makes"
+            )
+        present = [one for one in lengths if one is not None]
+        if is_ragged and axis.is_joint and any((one != present[0]).any() for one in present):
+            raise DataError("the inputs of a row have different lengths, and the model joins them step by step")
+        for one in present:
+            if one.min() < axis.shortest:
+                row = int(one.argmin())
+                raise DataError(
+                    f"row {row} of a batch has {one[row]} steps, and {self._model.name!r} takes {axis.shortest} or "
+                    "more: leave the row out, or fill it"
+                )
+
+    def _filled(self, leaves: list[Any], others: list[Any], lengths: list[Any]) -> Padded:
+        assert self.axis is not None
+        sizes = [None if one is None else self.size_of(int(one.max())) for one in lengths]
+        triples = zip(leaves, sizes, self.axis.pads, strict=True)
+        x = [leaf if size is None else _filled(leaf, size, pad) for leaf, size, pad in triples]
+        ends = [None if one is None else one.length_of(sizes[one.source]) for one in self.axis.outputs]
+        made = [self._filled_targets(tree, ends, is_weight) for tree, is_weight in zip(others, (False, True))]  # noqa: B905
+        return Padded((self._as_model_takes(x), *made), tuple(lengths))
+
+    def _as_model_takes(self, x: list[Any]) -> Any:
+        return keras.tree.pack_sequence_as(self._graph.input, x)
+
+    def _filled_targets(self, tree: Any, ends: list[int | None], is_weight: bool) -> Any:
+        """Pad the targets, or the weights, of outputs that have a time axis."""
+        if tree is None or not any(ends):
+            return tree
+        if len(ends) == 1 and (rows := rows_of(tree)) is not None:
+            return _filled(rows, ends[0] or 0)
+        if isinstance(tree, dict) and not isinstance(self._graph.output, dict):
+            by_name = dict(zip(self._graph.output_names, ends, strict=True))
+            return {name: _filled_target(leaf, by_name.get(name), is_weight) for name, leaf in tree.items()}
+        leaves, form = jax.tree.flatten(tree)
+        if len(leaves) != len(ends):
+            return tree
+        pairs = zip(leaves, ends, strict=True)
+        return jax.tree.unflatten(form, [_filled_target(leaf, end, is_weight) for leaf, end in pairs])
+
+
+def rows_of(x: Any) -> np.ndarray | None:
+    """Return rows of different lengths as an object array of arrays; None for what is no such thing.
+
+    Example:
+        >>> [row.tolist() for row in rows_of([[1, 2, 3], [4]])]
+        [[1, 2, 3], [4]]
+        >>> rows_of(np.zeros((2, 3))) is None
+        True
+    """
+    if isinstance(x, np.ndarray):
+        listed = list(x) if x.dtype == object and x.ndim == 1 else []
+    else:
+        listed = list(x) if isinstance(x, list | tuple) else []
+        if len(listed) == 1 and not isinstance(listed[0], list | tuple):
+            # One input in a list, as Keras takes it.
+            return None
+    if not listed or not all(isinstance(row, list | tuple) or np.ndim(row) for row in listed):
+        return None
+    rows = np.empty(len(listed), object)
+    for number, row in enumerate(listed):
+        array = np.asarray(row)
+        is_python = isinstance(row, list | tuple) and array.dtype == np.float64
+        rows[number] = array.astype(keras.config.floatx()) if is_python else array
+    return rows if all(row.dtype != object for row in rows) else None
+
+
+def _is_sequence(leaf: Any) -> bool:
+    return leaf.dtype == object or np.ndim(leaf) > 1
+
+
+def _chosen(ones: list[Any], chosen: list[bool]) -> list[Any]:
+    return [one for one, is_chosen in zip(ones, chosen, strict=True) if is_chosen]
+
+
+def _lengths(leaf: Any) -> np.ndarray:
+    """Return the steps of each row, int32 `(rows,)`."""
+    if leaf.dtype == object:
+        return np.array([len(row) for row in leaf], np.int32)
+    return np.full(len(leaf), leaf.shape[1], np.int32)
+
+
+def _filled(leaf: Any, size: int, pad: float | None = None) -> np.ndarray:
+    """Pad each row to `size` steps, with a value or, for None, with its own last step."""
+    if leaf.dtype != object:
+        leaf = np.asarray(leaf)
+        width = [(0, 0), (0, size - leaf.shape[1]), *[(0, 0)] * (leaf.ndim - 2)]
+        return np.pad(leaf, width, mode="edge") if pad is None else np.pad(leaf, width, constant_values=pad)
+    filled = np.empty((len(leaf), size, *leaf[0].shape[1:]), np.result_type(*{row.dtype for row in leaf}))
+    for row, values in zip(filled, leaf, strict=True):
+        row[: len(values)] = values
+        row[len(values) :] = values[-1] if pad is None else pad
+    return filled
+
+
+def _filled_target(leaf: Any, end: int | None, is_weight: bool) -> Any:
+    if end is None or np.ndim(leaf) < 2:
+        return leaf
+    return _filled(leaf, end, 0 if is_weight else None)
+
+
+def _listed(lengths: tuple[int, ...]) -> str:
+    return " and ".join(str(length) for length in lengths)

@@ -1,0 +1,115 @@
+"""Rows of different lengths in fit, evaluate and predict: lists of lists, or an object array of them.
+
+Idea: Keras takes rectangular arrays, or batches. So rows of different lengths become batches here, drawn, shuffled and
+weighted as Keras would draw, shuffle and weigh the rows of an array; `padding` makes each batch rectangular.
+
+Rule: the arguments change before Keras sees them; what has no such rows passes through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from anytpu import _keras
+from anytpu.errors import DataError, SettingError
+from anytpu.train.padding import rows_of
+from anytpu.train.passes import Passes
+from anytpu.train.time_axis import is_open_shape
+
+_DEFAULT_BATCH_SIZE = 32
+
+
+def with_batches(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of fit, evaluate or predict with batches in place of rows of different lengths.
+
+    Args:
+        model: the model.
+        given: the arguments by name.
+
+    Raises:
+        DataError: the model does not take sequences of any length, or not as many targets or weights as rows.
+        SettingError: validation_split is not below 1.
+    """
+    x = _rows(model, given.get("x"))
+    if x is not None:
+        given = _with_x(given, x)
+    validation = given.get("validation_data")
+    if isinstance(validation, tuple | list) and len(validation) > 1:
+        rows = _rows(model, validation[0])
+        if rows is not None:
+            size = given.get("validation_batch_size") or given.get("batch_size") or _DEFAULT_BATCH_SIZE
+            given = {**given, "validation_data": _batches((rows, *validation[1:]), size), "validation_batch_size": None}
+    return {**given, "batch_size": None} if x is not None else given
+
+
+def _rows(model: Any, x: Any) -> np.ndarray | None:
+    """Return x as rows of a model's only input, or None; a list of arrays may be several inputs."""
+    inputs = model.inputs if _keras.graph_of(model) is not None else None
+    if inputs is not None and len(inputs) > 1:
+        return None
+    rows = rows_of(x)
+    if rows is None or not (isinstance(x, np.ndarray) or all(isinstance(row, list | tuple) for row in x) or inputs):
+        return None
+    rank = len(inputs[0].shape) - 1 if inputs else rows[0].ndim
+    if any(row.ndim != rank for row in rows):
+        return None
+    if inputs and is_open_shape(inputs[0].shape):
+        return rows
+    if len({len(row) for row in rows}) == 1:
+        return None
+    raise DataError(
+        f"x has rows of different lengths, and {model.name!r} does not begin with an input of any length. Begin it "
+        "with keras.Input((None,)), or cut and fill the rows to one length: keras.utils.pad_sequences(x)"
+    )
+
+
+def _with_x(given: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
+    size = given.get("batch_size") or _DEFAULT_BATCH_SIZE
+    parts = (x, *(_arrays(given.get(name)) for name in ("y", "sample_weight")))
+    split = given.get("validation_split") or 0.0
+    if split and given.get("validation_data") is None:
+        if not 0 < split < 1:
+            raise SettingError(f"validation_split must be above 0 and below 1, not {split!r}")
+        first = math.floor(len(x) * (1 - split))
+        kept, parts = _taken(parts, slice(first, None)), _taken(parts, slice(first))
+        given = {**given, "validation_data": _batches(kept, given.get("validation_batch_size") or size)}
+    drawn = {"shuffle": given.get("shuffle", True), "class_weight": given.get("class_weight")} if "y" in given else {}
+    cleared = {name: None for name in ("y", "sample_weight", "class_weight") if name in given}
+    return {**given, **cleared, "validation_split": 0.0, "x": _batches(parts, size, **drawn)}
+
+
+def _batches(parts: tuple, size: int, shuffle: Any = False, class_weight: Any = None) -> Passes:
+    """Return the batches of rows of (x, y, sample_weight), drawn as Keras draws them from arrays."""
+    x: np.ndarray = parts[0]
+    y, weight = (_arrays(one) for one in (*parts[1:], None, None)[:2])
+    if any(len(leaf) != len(x) for leaf in jax.tree.leaves((y, weight))):
+        lengths = ", ".join(str(len(leaf)) for leaf in jax.tree.leaves((x, y, weight)))
+        raise DataError(f"x, y and sample_weight must have the same number of rows, but they have {lengths}")
+    if class_weight is not None:
+        weight = np.asarray(_keras.class_weights(y, class_weight))
+    numbers = _keras.array_adapter(np.arange(len(x)), size, shuffle)
+
+    def start() -> Iterator[tuple]:
+        for rows in _keras.row_numbers(numbers):
+            yield _taken((x, y, weight), rows)
+
+    return Passes(start, math.ceil(len(x) / size))
+
+
+def _arrays(tree: Any) -> Any:
+    """Return targets or weights as arrays; they may have rows of different lengths too."""
+    if isinstance(tree, list) and not any(np.ndim(one) for one in tree):
+        array = np.asarray(tree)
+        return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
+    rows = rows_of(tree)
+    return jax.tree.map(np.asarray, tree) if rows is None else rows
+
+
+def _taken(parts: tuple, rows: Any) -> tuple:
+    return tuple(jax.tree.map(lambda leaf: leaf[rows], one) for one in parts)
