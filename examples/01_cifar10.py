@@ -1,0 +1,85 @@
+"""The Colab guide of 2018: a Keras ResNet for CIFAR-10, converted to a TPU model.
+
+    python examples/01_cifar10.py           # with CIFAR-10 where Keras keeps it, else on small data made here
+    python examples/01_cifar10.py --smoke   # in seconds
+
+The same by an estimator: 01_cifar10_estimator.py.
+"""
+
+import argparse
+import os
+import pprint
+import time
+
+import anytpu as tpu  # isort: skip
+import keras
+from keras import layers
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--smoke", action="store_true", help="a small network, for a few seconds")
+SMOKE = parser.parse_args().smoke
+
+FILTERS = 4 if SMOKE else 16
+BLOCKS = 1 if SMOKE else 3  # 3 of each kind make a ResNet-20
+BATCH_SIZE = 64 if SMOKE else 8 * 128
+EPOCHS = 4 if SMOKE else 90
+
+# --- Which TPU devices are there
+
+tpu_address = os.environ.get("COLAB_TPU_ADDR", "")
+if tpu_address:
+    print("TPU address is", tpu_address)
+else:
+    print("Not connected to a TPU runtime: what this machine has is used, or virtual cores")
+resolver = tpu.TPUClusterResolver(tpu_address)
+tpu.initialize_tpu_system(resolver)
+print("TPU devices:")
+pprint.pprint(tpu.list_devices())
+
+# --- The data
+
+try:
+    (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10()
+except tpu.errors.DataError as error:
+    print(f"Trained on small data that is made here, since there is no CIFAR-10: {error}")
+    (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10(tpu.pipeline.make_cifar10())
+x_train, x_test = x_train.astype("float32") / 255, x_test.astype("float32") / 255
+
+# --- The model
+
+
+def resnet():
+    def convolved(x, filters, strides=1, size=3):
+        x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization(momentum=0.9)(x)
+
+    images = keras.Input((32, 32, 3))
+    x = layers.ReLU()(convolved(images, FILTERS))
+    for stage in range(3):
+        for block in range(BLOCKS):
+            filters, strides = FILTERS << stage, 2 if stage > 0 and block == 0 else 1
+            shortcut = x if x.shape[-1] == filters else convolved(x, filters, strides, size=1)
+            x = convolved(layers.ReLU()(convolved(x, filters, strides)), filters)
+            x = layers.ReLU()(layers.Add()([x, shortcut]))
+    return keras.Model(images, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+
+
+resnet_model = resnet()
+resnet_model.compile(
+    optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+)
+
+# --- The model on the TPU
+
+resnet_model = tpu.keras_to_tpu_model(resnet_model, strategy=tpu.TPUDistributionStrategy(resolver))
+for epoch in range(EPOCHS):
+    began_s = time.perf_counter()
+    resnet_model.fit(x_train, y_train, batch_size=BATCH_SIZE, initial_epoch=epoch, epochs=epoch + 1, verbose=2)
+    print(f"epoch {epoch + 1} took {time.perf_counter() - began_s:.1f} s")
+
+print("test loss, accuracy:", resnet_model.evaluate(x_test, y_test, batch_size=BATCH_SIZE, verbose=0))
+
+# --- And back: weights, optimizer slots and step
+
+cpu_model = resnet_model.sync_to_cpu()
+print("on the CPU:", cpu_model.predict(x_test[:5], verbose=0).argmax(-1), "labels:", y_test[:5, 0])

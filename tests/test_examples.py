@@ -1,0 +1,53 @@
+"""Each example runs, in a process of its own, and prints what the text that it follows prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from source_tree import ROOT
+
+PRINTS = {
+    "01_cifar10": [r"_DeviceAttributes\(/job:worker/replica:0/task:0/device:TPU:7, TPU", r"epoch 2 took \d"],
+    "01_cifar10_estimator": [r"'accuracy': ", r"predicted: \["],
+    "02_imdb_lstm": [r"Found TPU at: ", r"Total params", r"in each epoch.*: \d+ us", r"On the CPU: "],
+    "03_iris": [r"Epoch = 100, train accuracy = \d+\.\d\d%, test accuracy = \d+\.\d\d%"],
+    "03_iris_plain": [r"Epoch = 100, train accuracy = \d+\.\d\d%, test accuracy = \d+\.\d\d%"],
+    "04_mnist": [
+        r"All devices: \[LogicalDevice\(name='/job:worker/replica:0/task:0/device:TPU:0'",
+        r"PerReplica:\{\n  0: \[\[22\. 28\.\]\n \[49\. 64\.\]\],\n",
+        r"Epoch 2/2",
+        r"Epoch: 1/2",
+        r"Current step: \d+, training loss: \d\.\d+, accuracy: \d+\.\d\d%",
+    ],
+    "05_flowers": [r"Replicas: 8", r"Epoch 3/3", r"id,label\n\w+,\d"],
+}
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_each_example_is_known():
+    assert sorted(PRINTS) == EXAMPLES
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_runs(name: str, tmp_path: Path):
+    # A home of its own: data sets of the user's would make it another run.
+    environment = {**os.environ, "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "KERAS_HOME": str(tmp_path / "keras")}
+    smoke = [] if name.startswith("03") else ["--smoke"]
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *smoke],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=380,
+    )
+    assert ran.returncode == 0, ran.stderr
+    for pattern in PRINTS[name]:
+        assert re.search(pattern, ran.stdout), f"no {pattern!r} in:\n{ran.stdout}"
