@@ -26,13 +26,11 @@ from anytpu.engine.backend import Backend, Executable, Loop, Steps
 from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.engine.pace import Pace, Watch
-from anytpu.errors import NaNLossError
 from anytpu.program.program import Program, Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.keras_program import Part, keras_program, parts_of
-from anytpu.train.padding import LENGTHS, Padded, Padding
+from anytpu.train.keras_program import Part, keras_program, padding_of, parts_of
 
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -78,7 +76,7 @@ class Trainer:
         """For each epoch of the newest fit the share of its time that the device waited for batches."""
         self.notices: list[str] | None = None
         """Lines to be printed when Keras's own line of the epoch stands; None while nobody wants to read any."""
-        self.padding = Padding(model, vars(model).get(LENGTHS, ()))
+        self.padding = padding_of(model)
         """Pads sequences of many lengths to a few."""
         self._live: _Live | None = None
         self._paces: dict[str, tuple[Any, Pace]] = {}
@@ -226,8 +224,7 @@ class Trainer:
         return self._executables[key]
 
     def _program(self, mode: str, batch: Tree, parts: tuple[Part, ...]) -> Program:
-        axis = self.padding.axis if isinstance(batch, Padded) else None
-        return keras_program(self.model, mode, batch, parts, axis)
+        return keras_program(self.model, mode, batch, parts, self.padding)
 
     def _log_compilation(self, program: Program, duration_s: float) -> None:
         count = self.strategy.num_replicas_in_sync
@@ -273,13 +270,8 @@ class Trainer:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count
-        if done.bad_step is None or (bad := int(self.backend.get(done.bad_step))) < 0:
-            return
-        raise NaNLossError(
-            f"the {self.guard} is not finite at step {first + bad + 1} of epoch {self._epoch}. The model stands as it "
-            "was before that step. Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the "
-            "data"
-        )
+        if done.bad_step is not None and (bad := int(self.backend.get(done.bad_step))) >= 0:
+            checks.refuse_nan(self.guard, first + bad + 1, self._epoch)
 
 
 def _flat(parts: tuple[Part, ...]) -> list[Any]:
