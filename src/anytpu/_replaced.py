@@ -574,6 +574,21 @@ _KERAS = (
         target="keras.optimizers",
         keywords={"lr": "learning_rate"},
     ),
+    *(
+        Replacement(
+            (f"keras.losses.Reduction.{name}", f"losses.Reduction.{name}"),
+            f"loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.{name})",
+            f'loss = keras.losses.MeanSquaredError(reduction="{text}")',
+            "rename",
+            target=f'"{text}"',
+        )
+        for name, text in {
+            "NONE": "none",
+            "SUM": "sum",
+            "SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
+            "AUTO": "sum_over_batch_size",
+        }.items()
+    ),
     Replacement(
         ("keras.mixed_precision.experimental.set_policy",),
         "tf.keras.mixed_precision.experimental.set_policy('float32')",

@@ -120,3 +120,21 @@ def test_which_tpu(argument: str, kept: str, said: str | None):
     assert outcome.new.splitlines()[-1] == f"r = tpu.TPUClusterResolver({kept})"
     assert [one.advice for one in outcome.findings if one.line == 5] == ([] if said is None else [said])
     assert all(one.kind == "note" for one in outcome.findings)
+
+
+def test_a_loss_says_its_reduction_by_name():
+    old = "loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)"
+    assert line(old) == 'loss = keras.losses.MeanSquaredError(reduction="none")'
+
+
+def test_a_loop_that_becomes_one_call_keeps_its_comments():
+    old = "# a\nfor _ in tf.range(9):  # b\n    # c\n    strategy.run(step, args=(next(rows),))  # d"
+    new = ported(f"import tensorflow as tf\n{old}\n").new
+    assert new.endswith("# a\n# b\n# c\nstrategy.run_steps(step, rows, 9)  # d\n")
+
+
+def test_a_loop_whose_number_is_read_later_stays_a_loop():
+    old = "for i in tf.range(9):\n    strategy.run(step, args=(next(rows),))"
+    new = ported(f"import tensorflow as tf\n{old}\nprint(i)\n").new
+    assert new.endswith("for i in range(9):\n    strategy.run(step, args=(next(rows),))\nprint(i)\n")
+    assert "run_steps" in ported(f"import tensorflow as tf\n{old}\n\n\ndef f(i):\n    return 1\n").new

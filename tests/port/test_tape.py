@@ -213,3 +213,19 @@ def test_a_train_step_of_a_keras_model():
         7,
         f"a train_step of a Keras model has another form on JAX, so take a loop of your own; {ADVICE}",
     )
+
+
+def test_comments_of_the_line_that_asks_stay():
+    assert body_of("""
+        with tf.GradientTape() as tape:  # a
+            loss = loss_of(model(x), y)  # b
+        # c
+        grads = tape.gradient(loss, model.trainable_variables)  # d
+        return grads
+    """) == textwrap.dedent("""\
+        def compute_loss():  # a
+            loss = loss_of(model(x), y)  # b
+            return loss
+        # c
+        loss, grads = tpu.value_and_grad(compute_loss, model.trainable_variables)()  # d
+        return grads""")

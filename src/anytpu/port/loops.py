@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import libcst as cst
+from libcst.metadata import ExpressionContext
 
 from anytpu.port.edits import Edits
 from anytpu.port.tree import Tree
@@ -33,10 +34,23 @@ def _run_of(tree: Tree, loop: cst.For) -> cst.Call | None:
     statement = body[0].body[0]
     run = statement.value if isinstance(statement, cst.Expr | cst.Assign) else None
     names = {n.value for n in tree.names(loop.target)}
-    is_used = any(n.value in names for n in tree.names(loop.body))
+    is_used = any(n.value in names and _is_read_from(tree, n, loop) for n in tree.names(_function(tree, loop)))
     if not isinstance(run, cst.Call) or is_used or _iterator(tree, run) is None:
         return None
     return run
+
+
+def _is_read_from(tree: Tree, name: cst.Name, loop: cst.For) -> bool:
+    """Tell whether a variable is read in a loop or further down, where it still has its last value."""
+    return tree.context(name) is ExpressionContext.LOAD and tree.line(name) >= tree.line(loop)
+
+
+def _function(tree: Tree, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the function around a node; None for the whole program."""
+    above = tree.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        above = tree.parent(above)
+    return above
 
 
 def _iterator(tree: Tree, run: cst.Call) -> cst.BaseExpression | None:
@@ -73,7 +87,10 @@ def _put(edits: Edits, loop: cst.For, counted: cst.Call, run: cst.Call) -> None:
         )
 
     def only_line(_: cst.For) -> cst.BaseStatement:
-        return edits.rebuilt(line).with_changes(leading_lines=loop.leading_lines)
+        # What was written beside the `for` and above the step stays, above the one line.
+        beside = loop.body.header.comment  # pyright: ignore[reportAttributeAccessIssue]
+        above = [cst.EmptyLine(comment=beside)] if beside else []
+        return edits.rebuilt(line).with_changes(leading_lines=[*loop.leading_lines, *above, *line.leading_lines])
 
     edits.put(run, all_steps, covers=run.func)
     edits.put(loop, only_line, covers=counted.func)

@@ -176,6 +176,7 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
     taken = {n.value for n in tree.nodes() if isinstance(n, cst.Name)}
     function = next(name for name in _FUNCTION_NAMES if name not in taken)
     gradients = _target(tree, tape)
+    gradients_are_named = gradients is not None
     if gradients is None:
         gradients = next(name for name in _GRADIENT_NAMES if name not in taken)
         edits.put(tape.asked, lambda _: cst.Name(gradients), covers=tape.asked.func)
@@ -197,6 +198,10 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
         line = edits.statement(
             f"{target} = tpu.value_and_grad({function}, {{variables}}{aux})()", variables=variables_now
         )
+        if gradients_are_named:
+            # The line that asked for them goes; what was written about it stays.
+            comment = tape.line.trailing_whitespace
+            line = line.with_changes(leading_lines=tape.line.leading_lines, trailing_whitespace=comment)
         rest = [one for statement in tape.rest for one in edits.rebuilt_lines(statement)]
         return cst.FlattenSentinel([definition, line, *rest])
 
