@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 import anytpu as tpu
+from anytpu.errors import DataExhaustedError, SettingError
 
 
 def test_it_calls_the_function():
@@ -33,3 +35,27 @@ def test_a_step_written_for_replicas_runs():
     assert default.reduce("SUM", loss, axis=None) == 4.0
     assert default.experimental_local_results(loss) == (loss,)
     assert not optimizer.built
+
+
+def test_many_steps_refuse_what_a_tpu_refuses():
+    default = tpu.get_strategy()
+    assert default.run_steps(lambda x: x + 1, iter([1, 2]), 2) == 3
+    assert default.run_steps(lambda state, x: (state + x, None), iter([1, 2]), 2, state=0) == (3, None)
+    with pytest.raises(DataExhaustedError) as ended:
+        default.run_steps(lambda x: x, iter([1, 2]), 3)
+    assert str(ended.value) == (
+        "the data ended after 2 of the 3 steps. The model stands at the last finished step. Ask for 2 steps or fewer, "
+        "or let the data go on: dataset.repeat()"
+    )
+    with pytest.raises(SettingError, match="steps must be a positive integer, not 0"):
+        default.run_steps(lambda x: x, iter([1]), 0)
+
+
+def test_its_step_knows_the_strategy():
+    default = tpu.get_strategy()
+
+    def step(x):
+        return tpu.get_replica_context().merge_call(lambda strategy, x: strategy.reduce("SUM", x), args=(x,))
+
+    assert tpu.get_replica_context().strategy is default
+    assert default.run(step, (np.ones(2),)).tolist() == [1, 1]

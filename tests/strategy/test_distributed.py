@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -155,3 +156,29 @@ def test_next_is_for_outside_of_a_step():
         "that strategy.run runs. Call it outside, on what run returns; inside, use the batch that run was given: "
         "strategy.run(fn, args=(next(batches),))"
     )
+
+
+def test_a_generator_may_fill_one_buffer_again_and_again():
+    strategy = connected(2)
+    room = np.zeros(2**16 + 16, "float32")
+    # On a cache line, where JAX would use the memory as it is.
+    start = -room.ctypes.data % 64 // 4
+    buffer = room[start : start + 2**16]
+
+    def batches():
+        for number in range(6):
+            buffer[:] = number
+            yield buffer
+
+    means = [strategy.run(lambda x: jnp.sort(x).mean(), args=(b,)) for b in strategy.distribute_dataset(batches())]
+    assert [float(mean.values[0]) for mean in means] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_data_set_may_have_numbers_of_its_own():
+    class Numbered:
+        numbers = (1, 2)
+
+        def __iter__(self):
+            return iter([np.ones(4)])
+
+    assert next(iter(connected(2).distribute_dataset(Numbered()))).values[0].tolist() == [1, 1]

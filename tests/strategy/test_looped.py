@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import DataExhaustedError, ReplicaError, SettingError, StrategyError
+from anytpu.errors import DataExhaustedError, ProgramError, ReplicaError, SettingError, StrategyError
 
 
 def counting(strategy):
@@ -117,4 +117,33 @@ def test_inside_of_a_step(strategy):
     assert str(error.value) == (
         "strategy.run_steps joins the values of all replicas, and this is inside one of them, in a function that "
         "strategy.run runs. Call it outside, on what run returns; inside, write the loop with jax.lax.fori_loop"
+    )
+
+
+def test_a_whole_number_as_state_does_not_swallow_fractions():
+    strategy = tpu.connect("virtual", cores=1)
+    with pytest.raises(ProgramError) as error:
+        strategy.run_steps(lambda total, x: (total + x.sum(), None), iter([np.full(4, 0.6, "float32")]), 1, state=0)
+    assert str(error.value) == (
+        "The step of '<lambda>' must return each state as it was given: 'state' was given as int32[] and returned as "
+        "float32[]. Cast it back with .astype, or start with a state of the type that comes back."
+    )
+
+
+def test_a_state_of_text_is_refused(strategy):
+    with pytest.raises(SettingError) as error:
+        strategy.run_steps(lambda state, x: (state, None), iter([np.ones(4)]), 1, state={"name": "x"})
+    assert str(error.value) == (
+        "state must be a tree of arrays and numbers, which go through the steps: Value 'x' with dtype <U1 is not a "
+        "valid JAX array type. Only arrays of numeric types are supported by JAX. Let the function close over anything "
+        "else"
+    )
+
+
+def test_data_that_ends_leaves_a_pure_state_to_its_owner(strategy):
+    with pytest.raises(DataExhaustedError) as error:
+        strategy.run_steps(lambda state, x: (state, x.sum()), iter([np.ones(4)]), 2, state=0.0)
+    assert str(error.value) == (
+        "the data ended after 1 of the 2 steps. The new state is lost, the one that you passed is as it was. Ask for 1 "
+        "steps or fewer, or let the data go on: dataset.repeat()"
     )

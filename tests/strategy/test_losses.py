@@ -44,3 +44,14 @@ def test_not_of_a_scalar(strategy):
         "compute_average_loss needs one loss for each row, not a scalar: pass the losses before they are averaged, for "
         'example from a Keras loss made with reduction="none"'
     )
+
+
+def test_a_column_of_weights_counts_as_one_weight_a_row(strategy):
+    column = tpu.PerReplica([np.array([[1.0], [0.0]])] * 2)
+    assert summed(strategy, LOSSES, column) == 1.0
+    with pytest.raises(ReplicaError) as caught:
+        summed(strategy, LOSSES, tpu.PerReplica([np.ones((2, 3))] * 2))
+    assert str(caught.value) == (
+        "sample_weight has the shape (2, 3), and the losses have (2,): pass one weight for each row, (rows,), or one "
+        "for each loss"
+    )

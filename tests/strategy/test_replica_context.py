@@ -103,3 +103,9 @@ def test_what_is_refused(system):
         "all_gather was given axis=0, and this replica's value has the shape (): the axis counts the axes of one "
         "value, from 0; for a number type value[None]"
     )
+
+
+def test_the_sum_of_a_variable_is_that_of_its_values():
+    strategy, weight = tpu.connect("virtual", cores=2), keras.Variable(2.0)
+    sums = strategy.run(lambda: tpu.get_replica_context().all_reduce("SUM", [weight, 1.0]))
+    assert [float(one.values[0]) for one in sums] == [4.0, 2.0]

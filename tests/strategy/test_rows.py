@@ -154,3 +154,19 @@ def test_outside_of_a_step():
         "scale_regularization_loss is for one replica's share: call it inside a function that you pass to "
         "strategy.run. Outside, take the sum of the losses"
     )
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_losses_of_keras_are_zero_for_pads_whatever_axes_they_have(strategy, reduction):
+    # As many columns as a replica has rows: a mask along the wrong axis would fit as well.
+    images = np.arange(5 * 3 * 3 * 2, dtype="float32").reshape(5, 3, 3, 2)
+    batch = next(iter(strategy.distribute_dataset([images])))
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    shares = strategy.run(lambda x: keras.ops.sum(loss(jnp.zeros_like(x), x)), args=(batch,))
+    assert float(strategy.reduce("SUM", shares)) == pytest.approx((images**2).mean(-1).sum())
+    assert loss.reduction == reduction
+
+
+def test_outputs_of_a_step_for_one_number_of_rows_lose_their_pads(strategy, batch):
+    rows = strategy.run(lambda x: x.reshape(3, 1) * 2, args=(batch,))
+    assert strategy.gather(rows, axis=0).tolist() == [[2], [4], [6], [8], [10]]

@@ -6,9 +6,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, final
 
+from anytpu.errors import DataExhaustedError
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.distributed import InputContext
+from anytpu.strategy.looped import check_loop, ended
 from anytpu.strategy.replicas import Replica, inside, refuse_inside
+
+_ENDED = object()
 
 
 @final
@@ -32,12 +36,16 @@ class DefaultStrategy(Strategy):
 
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
         """Call the function on one batch after the other; it is not compiled."""
+        check_loop(fn, iterator, steps)
         outputs = None
-        for _ in range(steps):
+        for done in range(steps):
+            batch = next(iterator, _ENDED)
+            if batch is _ENDED:
+                raise DataExhaustedError(ended(done, steps, state is not None))
             if state is None:
-                outputs = self.run(fn, (next(iterator),))
+                outputs = self.run(fn, (batch,))
             else:
-                state, outputs = self.run(fn, (state, next(iterator)))
+                state, outputs = self.run(fn, (state, batch))
         return outputs if state is None else (state, outputs)
 
     def distribute_dataset(self, dataset: Any) -> Any:

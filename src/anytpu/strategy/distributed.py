@@ -93,8 +93,9 @@ class DistributedDataset:
 
     def __iter__(self) -> DistributedIterator:
         # A data set with columns of strings keeps them on the host: `numbers` walks over the rest.
-        walk = getattr(self._dataset, "numbers", self._dataset.__iter__)
-        return DistributedIterator(self._strategy, iter(walk()), self._is_per_replica)
+        keeps_strings = callable(getattr(type(self._dataset), "on_host", None))
+        walk = self._dataset.numbers() if keeps_strings else iter(self._dataset)
+        return DistributedIterator(self._strategy, walk, self._is_per_replica)
 
     def __len__(self) -> int:
         steps = len(self._dataset)

@@ -60,9 +60,10 @@ class LoopRun:
         self._strategy, self._compiled, self._fn = strategy, compiled, fn
         self._backend: Backend = strategy.backend
         self._keeps_every = keeps_every
-        self._own = None if state is None else spec_of(state)
         # Copies: a call consumes the state that it is handed, and these arrays are the user's.
-        self._own_handles = None if state is None else self._backend.put(_copied(state), REPLICATED)
+        copied = None if state is None else _copied(state)
+        self._own = None if state is None else spec_of(copied)
+        self._own_handles = None if state is None else self._backend.put(copied, REPLICATED)
         self._step: CompiledStep | None = None
         self._values: list[Any] = []
         self._watch = Watch()
@@ -82,7 +83,7 @@ class LoopRun:
                     raise_if_interrupted()
                     group = source.take(self._next_steps(steps - self._done))
                     if group is None:
-                        raise DataExhaustedError(_ended(self._done, steps))
+                        raise DataExhaustedError(ended(self._done, steps, self._own is not None))
                     for segment in group.segments(self._loop):
                         self._call(segment)
             finally:
@@ -127,9 +128,15 @@ def run_loop(
     """Run so many steps of a function; see `LoopRun`.
 
     Raises:
-        SettingError: the iterator is none, or `steps` is not a positive integer.
+        SettingError: the iterator is none, `steps` is not a positive integer, or the state holds what is no array.
         StrategyError: inside a function that `strategy.run` runs.
     """
+    check_loop(fn, iterator, steps)
+    return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
+
+
+def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
+    """Refuse what `run_steps` cannot run; see `run_loop`."""
     refuse_inside("run_steps", "write the loop with jax.lax.fori_loop")
     check_callable(fn, "strategy.run_steps(fn, iterator, steps)")
     if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
@@ -139,15 +146,26 @@ def run_loop(
             f"iterator must be an iterator over batches, not a {type(iterator).__name__}, which would start again at "
             "its first batch at each call: make one with iterator = iter(dataset), once"
         )
-    return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
 
 
 def _copied(state: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
+    try:
+        return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
+    except TypeError as error:
+        raise SettingError(
+            f"state must be a tree of arrays and numbers, which go through the steps: {error} Let the function close "
+            "over anything else"
+        ) from error
 
 
-def _ended(done: int, steps: int) -> str:
+def ended(done: int, steps: int, has_state: bool) -> str:
+    """Return what to say where the batches end before the steps."""
+    stands = (
+        "The new state is lost, the one that you passed is as it was"
+        if has_state
+        else ("The model stands at the last finished step")
+    )
     return (
-        f"the data ended after {done} of the {steps} steps. The model stands at the last finished step. Ask for "
-        f"{max(done, 1)} steps or fewer, or let the data go on: dataset.repeat()"
+        f"the data ended after {done} of the {steps} steps. {stands}. Ask for {max(done, 1)} steps or fewer, or let "
+        "the data go on: dataset.repeat()"
     )

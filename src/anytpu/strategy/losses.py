@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.replicas import current_replica
-from anytpu.strategy.rows import mask_of
+from anytpu.strategy.rows import mask_of, without_pads
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None) -> Any:
@@ -16,12 +16,12 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
 
     Args:
         per_example_loss: losses of this replica's rows, `(rows, ...)`.
-        sample_weight: a weight for each row, `(rows,)`, or for each loss, or None.
+        sample_weight: a weight for each row, `(rows,)` or `(rows, 1)`, or for each loss, or None.
         global_batch_size: the rows of the global batch; None takes the real rows of all replicas.
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
-        ReplicaError: the loss is a scalar: it was averaged already.
+        ReplicaError: the loss is a scalar: it was averaged already; or the weights are not one for each row or loss.
 
     Example:
         >>> def step(losses):
@@ -43,16 +43,29 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
             'for example from a Keras loss made with reduction="none"'
         )
     if sample_weight is not None:
-        weights = jnp.asarray(sample_weight, losses.dtype)
-        losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
-    mask = mask_of(losses)
-    if mask is not None:
-        losses = jnp.where(mask.reshape(mask.shape + (1,) * (losses.ndim - 1)), losses, 0)
+        losses = losses * _like(losses, jnp.asarray(sample_weight, losses.dtype))
+    mask, losses = mask_of(losses), without_pads(losses)
     rows: Any = global_batch_size
     if rows is None:
         rows = losses.shape[0] * replica.replicas if mask is None else replica.sum(jnp.sum(mask))
     # An empty batch has a loss of zero, not of 0 / 0.
     return jnp.sum(losses) / jnp.maximum(rows, 1)
+
+
+def _like(losses: Any, weights: Any) -> Any:
+    """Return weights that multiply losses one by one: those of rows, each for all losses of its row."""
+    given = weights
+    # A column of weights times a row of losses would be a table of all pairs.
+    while weights.ndim > losses.ndim and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    weights = weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
+    fits = weights.ndim == losses.ndim and all(a in (1, b) for a, b in zip(weights.shape, losses.shape, strict=True))
+    if not fits:
+        raise ReplicaError(
+            f"sample_weight has the shape {given.shape}, and the losses have {losses.shape}: pass one weight for each "
+            "row, (rows,), or one for each loss"
+        )
+    return weights
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Any:

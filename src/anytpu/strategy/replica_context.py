@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.errors import SettingError
+from anytpu.strategy.connection import get_strategy
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.reduction import ReduceOp
@@ -28,13 +29,13 @@ class ReplicaContext:
 
     Args:
         replica: which.
-        strategy: whose; None for the default one.
+        strategy: whose.
     """
 
     def __init__(self, replica: Replica, strategy: Any) -> None:
         self._replica = replica
         self.strategy = strategy
-        """The strategy that runs the step, or None for the default one."""
+        """The strategy that runs the step."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -94,7 +95,7 @@ class ReplicaContext:
         """
         given = jax.tree.map(self._all, (args, kwargs or {}))
         with outside():
-            merged = merge_fn(self.strategy or CURRENT.get(), *given[0], **given[1])
+            merged = merge_fn(self.strategy, *given[0], **given[1])
         return jax.tree.map(self._mine, merged, is_leaf=is_per_replica)
 
     def _stack(self, leaf: Any) -> Any:
@@ -125,7 +126,7 @@ class ReplicaContext:
         return f"<ReplicaContext: one of {self._replica.replicas}>"
 
 
-_DEFAULT = ReplicaContext(Replica(1, axis=None), None)
+_DEFAULT = Replica(1, axis=None)
 
 
 def get_replica_context() -> ReplicaContext | None:
@@ -137,5 +138,5 @@ def get_replica_context() -> ReplicaContext | None:
     """
     replica = current_replica()
     if replica is not None:
-        return ReplicaContext(replica, CURRENT.get())
-    return _DEFAULT if CURRENT.get() is None else None
+        return ReplicaContext(replica, get_strategy())
+    return ReplicaContext(_DEFAULT, get_strategy()) if CURRENT.get() is None else None

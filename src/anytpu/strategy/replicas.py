@@ -63,6 +63,7 @@ class Replica:
 
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""
+        value = value.value if isinstance(value, keras.Variable) else value
         return value if self.axis is None else jax.lax.psum(value, self.axis)
 
 

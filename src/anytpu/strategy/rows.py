@@ -61,6 +61,12 @@ def mask_of(rows: Any) -> Any | None:
     return replica.shard.mask()
 
 
+def without_pads(values: Any) -> Any:
+    """Return values with an axis of rows in front with 0 in the place of those of pads; anything else as it is."""
+    mask = mask_of(values)
+    return values if mask is None else jnp.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)
+
+
 def mask_metrics() -> None:
     """Let each class of metrics leave out the pads; those made since the last call too."""
     classes = [keras.metrics.Metric]

@@ -23,7 +23,7 @@ from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import current_replica
-from anytpu.strategy.rows import weights_of
+from anytpu.strategy.rows import without_pads
 
 _SYSTEM = "_anytpu_system"
 
@@ -127,11 +127,23 @@ def _summable(call: Callable) -> Callable:
                 f'tpu.compute_average_loss(keras.losses.{type(self).__name__}(reduction="none")(labels, predictions), '
                 "global_batch_size=64)"
             )
-        if not is_alone and self.reduction == "sum":
-            sample_weight = weights_of(y_pred, sample_weight)
-        return call(self, y_true, y_pred, sample_weight)
+        if is_alone or replica is None or replica.shard is None or replica.averages_losses:
+            return call(self, y_true, y_pred, sample_weight)
+        return _without_pads(functools.partial(call, self, y_true, y_pred, sample_weight), self)
 
     return wrapper
+
+
+def _without_pads(call: Callable, loss: Any) -> Any:
+    """Return a loss of a batch that does not fill all replicas: 0 for each pad."""
+    reduction = loss.reduction
+    # Each row's loss, so that the mask has the axes that the losses have, and not those of the predictions.
+    loss.reduction = "none"
+    try:
+        losses = jax.tree.map(without_pads, call())
+    finally:
+        loss.reduction = reduction
+    return jax.tree.map(keras.ops.sum, losses) if reduction == "sum" else losses
 
 
 def _reset_states(self: Any) -> None:

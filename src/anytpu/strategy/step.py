@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
 from anytpu.errors import ReplicaError, StrategyError
+from anytpu.program.contract import check_result
 from anytpu.program.leaves import leaf_names
-from anytpu.program.program import REPLICA_AXIS, Program, Tree
+from anytpu.program.program import REPLICA_AXIS, Program, Tree, spec_of
 from anytpu.strategy.aggregation import Merge, follows_batches, merge_of
 from anytpu.strategy.arguments import Form
 from anytpu.strategy.current import CURRENT
@@ -79,6 +81,7 @@ class Call:
                     f"{self.name} was given a state and must return a pair, (state, metrics), not {result!r}. Where "
                     "there is nothing to report, return (state, None)"
                 )
+            _check_kinds(self.name, own, result[0])
             return result[0], _outputs(self.name, result[1])
 
 
@@ -158,14 +161,13 @@ def _has_rows(call: Call, own: Tree, outputs: Tree) -> Tree:
     """Return which outputs have an axis of rows in front: those that grow with the batch."""
     if call.form.room is None:
         return None
-    longer = dataclasses.replace(call, form=call.form.longer())
+    room, longer = call.form.room, dataclasses.replace(call, form=call.form.longer())
     try:
         with ReplicaScope([]):
             grown = _over_replicas(longer, lambda own, arrays: longer(own, arrays)[1], own)
     except Exception:
-        # A step for one number of rows only, such as a model with a fixed batch size.
-        return jax.tree.map(lambda _: False, outputs)
-    room = call.form.room
+        # A step for one number of rows only, such as a model with a fixed batch size: whatever has so many has rows.
+        return jax.tree.map(lambda one: one.shape[1:2] == (room,), outputs)
     return jax.tree.map(lambda a, b: a.shape[1:2] == (room,) and b.shape[1:2] == (room + 1,), outputs, grown)
 
 
@@ -194,6 +196,20 @@ def _outputs(name: str, outputs: Any) -> Any:
         )
 
     return jax.tree.map(one, outputs)
+
+
+def _check_kinds(name: str, own: Tree, new: Tree) -> None:
+    """Refuse a state of whole numbers that comes back with fractions: each step would cut them off."""
+    before, after = jax.tree.leaves(own), jax.tree.leaves(new)
+    if jax.tree.structure(own) != jax.tree.structure(new):
+        return
+    if any(_kind(jnp.result_type(b)) > _kind(a.dtype) for a, b in zip(before, after, strict=True)):
+        check_result(name, spec_of(own), (jax.eval_shape(lambda: new), None))
+
+
+def _kind(dtype: Any) -> int:
+    """Return how much numbers of a dtype may hold: truth, whole numbers, fractions, complex numbers."""
+    return sum(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.inexact, jnp.complexfloating))
 
 
 def _tell_of_statistics(name: str, variables: list[Any]) -> None:
