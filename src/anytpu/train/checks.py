@@ -68,8 +68,8 @@ def check_on_nan(on_nan: Any) -> None:
 def refuse_nan(guard: str | None, step: int, epoch: int) -> NoReturn:
     """Raise because the log `guard` is not finite at a step of an epoch, both counted from 1."""
     raise NaNLossError(
-        f"the {guard} is not finite at step {step} of epoch {epoch}. The model stands as it was before that step. Lower "
-        "the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+        f"the {guard} is not finite at step {step} of epoch {epoch}. The model stands as it was before that step. "
+        "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
 
 
