@@ -125,6 +125,28 @@ def test_a_model_that_its_first_batch_builds():
     close(converted.sync_to_cpu().predict(X, verbose=0), converted.predict(X, verbose=0))
 
 
+def test_the_reviews_of_2018(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 50, (70, 12)), rng.integers(0, 2, 70)
+    model = keras.Sequential()
+    model.add(layers.Embedding(50, 8))  # Keras 3 has no input_length: the first batch tells.
+    model.add(layers.LSTM(10))
+    model.add(layers.Dense(1, activation="sigmoid"))
+    model.compile(loss="binary_crossentropy", optimizer="adam", metrics=["accuracy"])
+
+    model = convert(model)
+    model.fit(x, y, epochs=2, batch_size=64, validation_data=(x, y), verbose=0)
+    model.save_weights("./tpu_model.h5", overwrite=True)
+    loss, accuracy = model.evaluate(x, y, batch_size=128 * 8, verbose=0)
+    on_the_tpu = model.predict(x[:6], verbose=0)
+    model = model.sync_to_cpu()
+
+    close(model.predict(x[:6], verbose=0), on_the_tpu)
+    close(model.evaluate(x, y, verbose=0), [loss, accuracy])
+    assert (tmp_path / "tpu_model.h5").stat().st_size > 0
+
+
 class Own(keras.Model):
     """A functional model with a training step of its own."""
 
@@ -282,12 +304,12 @@ def test_what_cannot_be_converted():
 
 
 def test_a_stateful_model_runs_on_one_core():
-    parts = [layers.LSTM(4, stateful=True), layers.Dense(CLASSES)]
+    parts = [layers.LSTM(4, stateful=True, name="going_on"), layers.Dense(CLASSES)]
     model = compiled(keras.Sequential([keras.Input(batch_shape=(4, 3, 2)), *parts]))
     with pytest.warns(UserWarning) as caught:
         converted = convert(model)
     assert [str(one.message) for one in caught if one.category is UserWarning] == [
-        "the layer 'lstm' is stateful: its row n goes on where row n of the batch before ended, and rows of different "
+        "the layer 'going_on' is stateful: its row n goes on where row n of the batch before ended, and rows of different "
         "cores would not meet. The model runs on a single core"
     ]
     assert repr(converted).endswith("on <TPUStrategy: 1 of v2-8, 8 virtual cores>>")

@@ -168,6 +168,13 @@ def test_the_numbers_of_steps_may_be_given():
     assert str(caught.value) == "lengths must be positive integers, such as (50, 100, 200), not (0, 20)"
 
 
+def test_on_the_twin_whose_handles_open_only_by_get():
+    ones, plain = batches(stepwise), stepwise()
+    model = tpu.keras_to_tpu_model(plain, tpu.TPUDistributionStrategy(tpu.TPUClusterResolver("twin", cores=2)))
+    close(*(one.fit(walk(ones), shuffle=False, verbose=0).history for one in (model, plain)))
+    close(model.predict(ones[1][0], verbose=0), np.array(plain(ones[1][0])))
+
+
 def ragged() -> tuple[list[list[int]], np.ndarray]:
     rng = np.random.default_rng(2)
     return [rng.integers(0, WORDS, n).tolist() for n in (3, 12, 2, 3, 12, 9)], rng.normal(size=6).astype("float32")

@@ -20,7 +20,7 @@ import numpy as np
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.train.masking import masked
-from anytpu.train.padding import Padded, predicted
+from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
 from anytpu.train.time_axis import TimeAxis
 
 PARTS = {
@@ -53,7 +53,14 @@ def parts_of(model: Any, mode: str) -> tuple[Part, ...]:
     return tuple(Part(tuple(lists[part]())) for part in PARTS[mode])
 
 
-def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...], axis: TimeAxis | None = None) -> Program:
+def padding_of(model: Any) -> Padding:
+    """Return what pads the batches of a model, to the numbers of steps that were asked for when it was converted."""
+    return Padding(model, vars(model).get(LENGTHS, ()))
+
+
+def keras_program(
+    model: Any, mode: str, batch: Tree, parts: tuple[Part, ...], padding: Padding | None = None
+) -> Program:
     """Return the Program of one step of a built and compiled Keras model.
 
     Args:
@@ -61,8 +68,9 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[Part, ...], a
         mode: "train", "test" or "predict".
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
         parts: the variables, as `parts_of` lists them.
-        axis: how sequences go through the model, for a batch that is `Padded`.
+        padding: what padded the batch, for one that is `Padded`.
     """
+    axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
     return Program(
         name=f"{model.name}/{mode}",
         step=_STEPS[mode](model, axis),
