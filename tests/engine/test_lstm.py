@@ -84,6 +84,14 @@ def test_sizes(double, batch, time, features, units, dtype):
     assert_same(train, weights, inputs, dtype=dtype)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_batch_in_parts(double, masked):
+    inputs = sequences(64, 4, 3)
+    mask = jnp.asarray(np.random.default_rng(2).random((64, 4)) > 0.4) if masked else None
+    train, weights = training(keras.layers.LSTM(9, dtype="float64", return_sequences=masked), inputs, mask=mask)
+    assert_same(train, weights, inputs)
+
+
 def test_an_initial_state_and_its_gradient(double):
     inputs, start = sequences(), [sequences(3, 4, 1)[..., 0], sequences(3, 4, 1)[..., 0] / 2]
     layer = keras.layers.LSTM(4, dtype="float64", return_sequences=True)
