@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -56,19 +57,20 @@ class Job:
         return [float(self.mean_loss.result()), float(self.accuracy.result())]
 
 
-def on_one_device(steps: list[Any]) -> tuple[list[np.ndarray], list[float], list[float]]:
+@functools.cache
+def on_one_device(rows: int, size: int, times: int = 1) -> tuple[list[np.ndarray], list[float], list[float]]:
     """Run the steps on the default strategy, uncompiled: state, metrics, and the loss of each step."""
     strategy = tpu.get_strategy()
     assert strategy.num_replicas_in_sync == 1
     job = Job(strategy)
-    losses = [float(strategy.run(job.step, args=(batch,))[0]) for batch in steps]
+    losses = [float(strategy.run(job.step, args=(batch,))[0]) for batch in batches(rows, size) * times]
     return job.state(), job.metrics(), losses
 
 
 def every_size_is_exact(strategy: Any) -> None:
-    for rows, size in [(32, 16), (21, 10), (20, 16), (7, 8), (1, 6)]:
+    for rows, size in [(20, 16), (21, 10), (1, 6)]:
         steps = batches(rows, size)
-        state, metrics, losses = on_one_device(steps)
+        state, metrics, losses = on_one_device(rows, size)
         job = Job(strategy)
         for batch, expected in zip(strategy.distribute_dataset(steps), losses, strict=True):
             loss, logits = strategy.run(job.step, args=(batch,))
@@ -81,7 +83,7 @@ def every_size_is_exact(strategy: Any) -> None:
 
 def many_steps_are_the_same_steps(strategy: Any) -> None:
     steps = batches(61, 16) * 3
-    state, metrics, losses = on_one_device(steps)
+    state, metrics, losses = on_one_device(61, 16, times=3)
     job = Job(strategy)
     iterator = iter(strategy.distribute_dataset(steps))
     before = strategy.compilations

@@ -1,6 +1,31 @@
-"""The front doors: what makes a Keras model train on a strategy."""
+"""The front doors: what makes a model, a step or a program of old train on a strategy."""
 
-from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
-from anytpu.train.logs import input_shares, step_logs
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
+    from anytpu.train.logs import input_shares, step_logs
+
+# Loaded when it is first used: `program.of` finds makers in here without a need for Keras.
+_HOMES = {
+    "TPUDistributionStrategy": "conversion",
+    "input_shares": "logs",
+    "keras_to_tpu_model": "conversion",
+    "step_logs": "logs",
+}
 
 __all__ = ["TPUDistributionStrategy", "input_shares", "keras_to_tpu_model", "step_logs"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"anytpu.train has no name {name!r}; dir(anytpu.train) lists its names.")
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

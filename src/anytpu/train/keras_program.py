@@ -120,43 +120,33 @@ def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.Abstra
 _STEPS = {"train": _train, "test": _test, "predict": _predict}
 
 
-class KerasMaker:
-    """Makes Programs of Keras models, for `program.of`."""
+def program_of_model(model: Any, input_specs: Tree, mode: str, tensors: bool) -> Program:
+    """Return the Program of a training step of a Keras model (mode "train"), or of a prediction ("infer").
 
-    def claims(self, job: Any) -> bool:
-        """Say whether the job is a Keras model, without importing Keras."""
-        return any(cls.__module__.startswith("keras.") and cls.__name__ == "Model" for cls in type(job).__mro__)
+    Args:
+        model: a Keras model; compiled, for "train".
+        input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
+            infer.
+        mode: "train" or "infer".
+        tensors: also copy the values of the variables into the Program.
 
-    def make(self, job: Any, input_specs: Tree, mode: str, tensors: bool = False) -> Program:
-        """Return the Program of a training step (mode "train") or of a prediction ("infer").
-
-        Args:
-            job: a Keras model; compiled, for "train".
-            input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or
-                `(x,)` to infer.
-            mode: "train" or "infer".
-            tensors: also copy the values of the variables into the Program.
-
-        Raises:
-            ProgramError: no input specs, or a model that is not compiled.
-        """
-        if input_specs is None:
-            raise ProgramError(
-                f"the model {job.name!r} needs input_specs, the shapes of a batch: for example "
-                "program.of(model, (x_train[:64], y_train[:64]))"
-            )
-        if mode == "train" and not job.compiled:
-            raise ProgramError(f"the model {job.name!r} is not compiled: call model.compile(optimizer, loss) first")
-        batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
-        if mode == "train":
-            job._symbolic_build(data_batch=batch)
-        elif not job.built:
-            job.build(jax.tree.map(lambda spec: spec.shape, batch[0]))
-        keras_mode = "train" if mode == "train" else "predict"
-        parts = parts_of(job, keras_mode)
-        program = keras_program(job, keras_mode, batch, parts)
-        values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
-        return dataclasses.replace(program, tensors=values)
-
-
-KERAS_MAKER = KerasMaker()
+    Raises:
+        ProgramError: no input specs, or a model that is not compiled.
+    """
+    if input_specs is None:
+        raise ProgramError(
+            f"the model {model.name!r} needs input_specs, the shapes of a batch: for example "
+            "program.of(model, (x_train[:64], y_train[:64]))"
+        )
+    if mode == "train" and not model.compiled:
+        raise ProgramError(f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
+    batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
+    if mode == "train":
+        model._symbolic_build(data_batch=batch)
+    elif not model.built:
+        model.build(jax.tree.map(lambda spec: spec.shape, batch[0]))
+    keras_mode = "train" if mode == "train" else "predict"
+    parts = parts_of(model, keras_mode)
+    program = keras_program(model, keras_mode, batch, parts)
+    values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
+    return dataclasses.replace(program, tensors=values)

@@ -10,12 +10,11 @@ replica.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, final
+from typing import Any
 
 import jax
 import numpy as np
 
-from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.strategy.arguments import parted
 from anytpu.strategy.default import DefaultStrategy
@@ -83,35 +82,6 @@ def with_values(program: Program, variables: list[Any]) -> Program:
     return dataclasses.replace(program, tensors=jax.tree.unflatten(jax.tree.structure(program.state), values))
 
 
-@final
-class EstimatorMaker:
-    """Makes Programs of estimators, for `program.of`."""
-
-    def claims(self, job: Any) -> bool:
-        """Say whether the job is a TPUEstimator, without importing one."""
-        return type(job).__name__ == "TPUEstimator" and type(job).__module__.startswith("anytpu.")
-
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool = False) -> Program:
-        """Return the Program of a step of training (mode "train") or of a prediction ("infer").
-
-        Args:
-            job: the estimator.
-            input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
-            mode: "train" or "infer".
-            tensors: also copy the values of the variables into the Program.
-
-        Raises:
-            ProgramError: no input specs.
-        """
-        if input_specs is None:
-            raise ProgramError(
-                "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
-                'or program.of(estimator, features, mode="infer")'
-            )
-        return job.program(input_specs, mode, tensors)
-
-
-ESTIMATOR_MAKER = EstimatorMaker()
 """The entry point "estimator" of the group "anytpu.programs"."""
 
 

@@ -1,0 +1,60 @@
+"""Who makes Programs of Keras models and of estimators, for `program.of`.
+
+Rule: to say no loads neither Keras nor a front door.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from anytpu.errors import ProgramError
+
+
+@final
+class KerasMaker:
+    """Makes Programs of Keras models."""
+
+    def claims(self, job: Any) -> bool:
+        """Say whether the job is a Keras model, without importing Keras."""
+        return any(cls.__module__.startswith("keras.") and cls.__name__ == "Model" for cls in type(job).__mro__)
+
+    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool = False) -> Any:
+        """Return the Program of a training step or of a prediction; see `program_of_model`."""
+        from anytpu.train.keras_program import program_of_model
+
+        return program_of_model(job, input_specs, mode, tensors)
+
+
+@final
+class EstimatorMaker:
+    """Makes Programs of estimators."""
+
+    def claims(self, job: Any) -> bool:
+        """Say whether the job is a TPUEstimator, without importing one."""
+        return type(job).__name__ == "TPUEstimator" and type(job).__module__.startswith("anytpu.")
+
+    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool = False) -> Any:
+        """Return the Program of a step of training (mode "train") or of a prediction ("infer").
+
+        Args:
+            job: the estimator.
+            input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
+            mode: "train" or "infer".
+            tensors: also copy the values of the variables into the Program.
+
+        Raises:
+            ProgramError: no input specs.
+        """
+        if input_specs is None:
+            raise ProgramError(
+                "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
+                'or program.of(estimator, features, mode="infer")'
+            )
+        return job.program(input_specs, mode, tensors)
+
+
+KERAS_MAKER = KerasMaker()
+"""The entry point "keras" of the group "anytpu.programs"."""
+
+ESTIMATOR_MAKER = EstimatorMaker()
+"""The entry point "estimator" of the group "anytpu.programs"."""
