@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import DataExhaustedError, ProgramError, ReplicaError, SettingError, StrategyError
+from anytpu.errors import DataError, DataExhaustedError, ProgramError, ReplicaError, SettingError, StrategyError
 
 
 def counting(strategy):
@@ -59,7 +59,16 @@ def test_writes_between_two_calls_count(strategy):
     assert strategy.compilations == before
 
 
-def test_plain_batches_go_to_all_replicas(strategy):
+def test_plain_batches_are_refused(strategy):
+    with pytest.raises(DataError) as error:
+        strategy.run_steps(lambda x: x.sum(), iter([np.ones(4)]), 1)
+    assert str(error.value) == (
+        "the iterator yields whole batches, and each of the 2 replicas would run on all of their rows: split them with "
+        "iterator = iter(strategy.distribute_dataset(dataset))"
+    )
+
+
+def test_plain_numbers_go_to_all_replicas(strategy):
     last = strategy.run_steps(lambda x: x + tpu.get_replica_context().replica_id_in_sync_group, iter([1, 2, 3]), 3)
     assert [int(part) for part in last.values] == [3, 4]
 
@@ -142,7 +151,7 @@ def test_a_state_of_text_is_refused(strategy):
 
 def test_data_that_ends_leaves_a_pure_state_to_its_owner(strategy):
     with pytest.raises(DataExhaustedError) as error:
-        strategy.run_steps(lambda state, x: (state, x.sum()), iter([np.ones(4)]), 2, state=0.0)
+        strategy.run_steps(lambda state, x: (state, x), iter([1.0]), 2, state=0.0)
     assert str(error.value) == (
         "the data ended after 1 of the 2 steps. The new state is lost, the one that you passed is as it was. Ask for 1 "
         "steps or fewer, or let the data go on: dataset.repeat()"

@@ -58,4 +58,4 @@ def _put(backend: Backend, one: Any) -> Any:
     if not isinstance(one, PerReplica):
         return backend.put(one, REPLICATED)
     handle = one.handle_on(backend)
-    return backend.put(np.array(one.padded()), ROWS) if handle is None else handle
+    return backend.put(one.padded(), ROWS) if handle is None else handle

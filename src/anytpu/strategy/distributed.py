@@ -176,7 +176,8 @@ class DistributedIterator:
 
 
 def _reshaped(leaf: np.ndarray, replicas: int) -> PerReplica:
-    return PerReplica.of_stack(leaf.reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
+    # A copy: whoever yields the batch may fill the same buffer with the next one.
+    return PerReplica.of_stack(np.array(leaf).reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
 
 
 def _rows(batch: Any) -> int:

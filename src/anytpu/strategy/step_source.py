@@ -15,7 +15,8 @@ import jax
 
 from anytpu.engine.backend import Backend
 from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Source
-from anytpu.strategy.arguments import Form, parted
+from anytpu.errors import DataError
+from anytpu.strategy.arguments import Form, Travels, parted
 from anytpu.strategy.per_replica import PerReplica
 
 
@@ -60,8 +61,18 @@ class StepSource(Source):
 
     def _batch(self, batch: Any) -> Batch:
         form, arrays = parted((batch,), None, self._replicas)
+        self._check_split(form)
         self._last = Batch(form, [one.padded() if isinstance(one, PerReplica) else one for one in arrays])
         return self._last
+
+    def _check_split(self, form: Form) -> None:
+        """Refuse a batch that every replica would train on whole."""
+        leaves = [leaf for leaf in form.leaves if isinstance(leaf, Travels)]
+        if self._replicas > 1 and any(leaf.shape for leaf in leaves) and not any(leaf.is_split for leaf in leaves):
+            raise DataError(
+                f"the iterator yields whole batches, and each of the {self._replicas} replicas would run on all of "
+                "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset))"
+            )
 
 
 def _capacity(batch_bytes: int) -> int:
