@@ -41,6 +41,14 @@ def test_the_table_of_lowerings_is_there():
     )
 
 
+def test_the_lowering_of_products_for_the_cpu_is_there():
+    of_cpu = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {})
+    assert callable(getattr(of_cpu.get(lax.dot_general_p), "rule", None)), (
+        f'JAX {jax.__version__} has no mlir._platform_specific_lowerings["cpu"][lax.dot_general_p].rule, the plain '
+        "lowering that engine/kernels.py falls back on"
+    )
+
+
 def test_the_lowering_of_loops_and_its_mark_are_there():
     rule = getattr(mlir._lowerings.get(while_p), "rule", None)
     assert callable(rule), (

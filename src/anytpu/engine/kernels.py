@@ -1,7 +1,7 @@
-"""The switch for the CPU's own kernels: convolution, LSTM and small loops the way XLA:CPU runs them fast.
+"""The switch for the CPU's own kernels: convolution, LSTM, small products and loops the way XLA:CPU runs them fast.
 
-Idea: a convolution is respelled when JAX lowers it for the CPU, whoever asked for it and however it was
-differentiated or batched; an LSTM where Keras offers a place for a backend's own. Both look at one switch.
+Idea: a convolution, a small product or loop is respelled when JAX lowers it for the CPU, whoever asked for it and
+however it was differentiated or batched; an LSTM where Keras offers a place for a backend's own. All look at one switch.
 
 Rule: the switch belongs to the thread that turned it on, and is off everywhere else; then JAX and Keras do as they
 always do. Trace AND lower inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not
@@ -23,6 +23,7 @@ from jax.interpreters import mlir
 from anytpu import _keras
 from anytpu.engine.convolution import is_to_be_respelled, respelled
 from anytpu.engine.lstm import lstm
+from anytpu.engine.product import as_sums, is_small
 from anytpu.engine.small_loops import lower_while
 
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
@@ -30,7 +31,7 @@ _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
 
 @contextlib.contextmanager
 def fast_kernels() -> Iterator[None]:
-    """Return a context in which convolutions and Keras's LSTM are lowered the way XLA:CPU runs them fast.
+    """Return a context in which all of these are lowered the way XLA:CPU runs them fast.
 
     Example:
         >>> with fast_kernels():
@@ -46,9 +47,11 @@ def fast_kernels() -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Put both hooks in place, for good: they do nothing while the switch is off."""
+    """Put the hooks in place, for good: they do nothing while the switch is off."""
     plain = mlir._lowerings[lax.conv_general_dilated_p].rule
     mlir.register_lowering(lax.conv_general_dilated_p, functools.partial(_lower, plain), platform="cpu")
+    product = mlir._platform_specific_lowerings["cpu"][lax.dot_general_p].rule
+    mlir.register_lowering(lax.dot_general_p, functools.partial(_lower_product, product), platform="cpu")
     loop = mlir._lowerings[while_p].rule
     mlir.register_lowering(while_p, functools.partial(_lower_loop, loop), platform="cpu")
     _keras.offer_lstm(lstm, lambda: _ON.get())
@@ -68,3 +71,12 @@ def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any)
         return plain(context, image, kernel, **parameters)
     respell: Any = mlir.lower_fun(functools.partial(respelled, **parameters), multiple_results=False)
     return respell(context, image, kernel)
+
+
+def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters: Any) -> Any:
+    """Lower a matrix product: JAX's rule, called `plain` here, or as sums."""
+    operands = context.avals_in
+    if not (_ON.get() and is_small(operands[0], operands[1], parameters)):
+        return plain(context, left, right, **parameters)
+    respell: Any = mlir.lower_fun(functools.partial(as_sums, **parameters), multiple_results=False)
+    return respell(context, left, right)

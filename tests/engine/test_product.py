@@ -1,0 +1,83 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.product import is_small
+from engine.kernel_switch import compiled
+
+
+def arrays(*shapes, dtype="float32"):
+    random = np.random.default_rng(0)
+    return [jnp.asarray(random.normal(size=shape), dtype) for shape in shapes]
+
+
+def product(left, right, dtype="float32", preferred=None):
+    """Return the operands and parameters of a traced matrix product."""
+    operands = [jax.ShapeDtypeStruct(shape, dtype) for shape in (left, right)]
+    (equation,) = jax.make_jaxpr(lambda a, b: jnp.matmul(a, b, preferred_element_type=preferred))(*operands).eqns
+    return *(v.aval for v in equation.invars), equation.params
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ((5,), (5, 256), True),
+        ((1, 5), (5, 256), True),
+        ((16, 1), (1, 16), True),
+        ((256, 3), (3,), True),
+        ((8,), (8,), True),
+        ((2, 5), (5, 256), False),
+        ((1, 100), (100, 100), False),
+        ((3, 1, 5), (3, 5, 4), False),
+    ],
+)
+def test_small_products_with_a_vector_are_sums(left, right, expected):
+    assert is_small(*product(left, right)) is expected
+
+
+def test_half_precision_and_other_results_stay_products():
+    assert not is_small(*product((5,), (5, 4), "bfloat16"))
+    assert not is_small(*product((5,), (5, 4), "int32"))
+    with jax.enable_x64(True):
+        assert not is_small(*product((5,), (5, 4), "float32", "float64"))
+
+
+@pytest.mark.parametrize("shapes", [((1, 5), (5, 33)), ((5,), (5, 33)), ((7, 1), (1, 9)), ((4, 3, 6), (6,))], ids=str)
+def test_the_numbers_and_gradients_are_those_of_the_product(shapes):
+    def train(left, right):
+        result, pull = jax.vjp(jnp.matmul, left, right)
+        return result, pull(jnp.cos(result))
+
+    left, right = arrays(*shapes)
+    got, want = (jax.tree.leaves(compiled(train, left, right, fast=fast)) for fast in (True, False))
+    for ours, own in zip(got, want, strict=True):
+        assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
+        np.testing.assert_allclose(ours, own, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [(((0,), (1,)), ((), ())), (((1, 0), (0, 1)), ((), ()))], ids=str)
+def test_any_axes(axes):
+    left, right = arrays((4, 3), (3, 4))
+    if len(axes[0][0]) == 1:
+        right = right[:1]
+        left = left[:, :1]
+        axes = (((0,), (1,)), ((), ()))
+    dot = lambda a, b: lax.dot_general(a, b, axes)  # noqa: E731
+    got, want = (compiled(dot, left, right, fast=fast) for fast in (True, False))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_product_becomes_sums_inside_the_switch_only():
+    left, right = arrays((1, 5), (5, 33))
+
+    def text() -> str:
+        return jax.jit(lambda a, b: a @ b).lower(left, right).as_text()
+
+    with fast_kernels():
+        fast = text()
+    assert "dot_general" in text()
+    assert "dot_general" not in fast
