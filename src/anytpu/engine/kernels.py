@@ -1,7 +1,7 @@
 """The switch for the CPU's own kernels: convolution, LSTM, small products and loops the way XLA:CPU runs them fast.
 
 Idea: a convolution, a small product or loop is respelled when JAX lowers it for the CPU, whoever asked for it and
-however it was differentiated or batched; an LSTM where Keras offers a place for a backend's own. All look at one switch.
+however it was differentiated or batched; an LSTM where Keras offers a place for a backend's own. One switch for all.
 
 Rule: the switch belongs to the thread that turned it on, and is off everywhere else; then JAX and Keras do as they
 always do. Trace AND lower inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not
