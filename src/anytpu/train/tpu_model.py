@@ -109,8 +109,9 @@ class TPUModel:
             >>> from anytpu.train import keras_to_tpu_model
             >>> model = keras_to_tpu_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
             >>> model.compile("sgd", "mse")
-            >>> history = model.fit(np.ones((6, 2)), np.ones((6, 1)), verbose=0)
-            >>> model.sync_to_cpu().predict(np.ones((6, 2)), verbose=0).shape
+            >>> x, y = np.ones((6, 2), "float32"), np.ones((6, 1), "float32")
+            >>> history = model.fit(x, y, verbose=0)
+            >>> model.sync_to_cpu().predict(x, verbose=0).shape
             (6, 1)
         """
         conversion = conversion_of(self)

@@ -1,0 +1,15 @@
+"""The examples in the docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["conversion", "padding", "tpu_model"])
+def test_examples(name: str):
+    result = doctest.testmod(importlib.import_module(f"anytpu.train.{name}"))
+    assert result.attempted
+    assert result.failed == 0
