@@ -55,6 +55,11 @@ def shaken(row: Any, random: np.random.Generator) -> Any:
     return row + random.random()
 
 
+def order_of(seed: int, number: int) -> np.ndarray:
+    """The order of the rows that a shuffle promises: that of its seed and of the pass."""
+    return np.random.default_rng((seed, number)).permutation(23)
+
+
 DATASETS = {
     "arrays": lambda: Dataset.from_arrays(ROWS).shuffle(seed=5).batch(4),
     "arrays, repeated": lambda: Dataset.from_arrays(ROWS).shuffle(seed=5).repeat(3).batch(4, drop_remainder=True),
@@ -62,6 +67,9 @@ DATASETS = {
     "mapped": lambda: Dataset.from_arrays(ROWS).shuffle(seed=2).map(doubled).batch(4).prefetch(3, threads=2),
     "random": lambda: Dataset.from_source(Squares()).shuffle(seed=2).random_map(shaken, seed=7).batch(4).repeat(2),
     "filtered": lambda: Dataset.from_arrays(ROWS).shuffle(seed=3).map(doubled).filter(is_small).batch(4).repeat(2),
+    "filtered, shard": lambda: (
+        Dataset.from_arrays(ROWS).shuffle(seed=3).filter(is_small).shard(1, 2).batch(2).repeat(2)
+    ),
     "list": lambda: Dataset.from_source(list(range(23))).shard(1, 3).shuffle(seed=9).repeat(2).batch(2),
     "generator": lambda: Dataset.from_generator(numbers).shuffle(6, seed=4).batch(4).repeat(3).prefetch(2),
     "generator, shard": lambda: Dataset.from_generator(numbers).shard(1, 3).random_map(shaken).repeat(2).batch(4),
@@ -73,7 +81,7 @@ DATASETS = {
 def test_the_length_is_that_of_a_walk(name: str):
     dataset = DATASETS[name]()
     length = len(plain(dataset))
-    if name in ("filtered", "iterable") or name.startswith("generator"):
+    if name == "iterable" or name.startswith(("filtered", "generator")):
         with pytest.raises(TypeError) as caught:
             len(dataset)
         assert str(caught.value) == f"{dataset!r} has no length: only a walk can tell how many elements come"
@@ -152,6 +160,22 @@ def test_shards_are_disjoint_and_whole(rows: int, count: int, is_stream: bool):
     assert [len(shard) for shard in shards] == [len(plain(shard)) for shard in shards]
 
 
+def is_even(row: Any) -> bool:
+    return row % 2 == 0
+
+
+@pytest.mark.parametrize("source", ["arrays", "list", "generator"])
+def test_shards_of_what_a_filter_left(source: str):
+    def left():
+        make = {"arrays": Dataset.from_arrays, "list": Dataset.from_source}.get(source)
+        return (make(ROWS) if make else Dataset.from_generator(numbers)).filter(is_even)
+
+    evens = list(range(0, 23, 2))
+    assert [plain(left().shard(index, 5)) for index in range(5)] == [evens[index::5] for index in range(5)]
+    assert plain(left().repeat(2).shard(1, 5)) == (evens * 2)[1::5]
+    assert plain(left().shard(1, 2).repeat(2).batch(4)) == [[2, 6, 10, 14], [18, 22, 2, 6], [10, 14, 18, 22]]
+
+
 def test_the_shard_of_a_host_is_its_own():
     assert plain(Dataset.from_arrays(ROWS).shard().batch(23)) == [ROWS.tolist()], "one process, one shard"
 
@@ -159,8 +183,43 @@ def test_the_shard_of_a_host_is_its_own():
 def test_rows_taken_late_are_those_of_grain():
     import grain
 
-    expected = [b.tolist() for b in grain.MapDataset.source(ROWS).shuffle(seed=5)[1::2].repeat(2).batch(4)]
+    orders = [order_of(5, number)[1::2] for number in range(2)]
+    expected = [b.tolist() for b in grain.MapDataset.source(ROWS[np.concatenate(orders)].tolist()).batch(4)]
     assert plain(Dataset.from_arrays(ROWS).shuffle(seed=5).shard(1, 2).repeat(2).batch(4)) == expected
+
+
+@pytest.mark.parametrize("source", [ROWS, list(range(23))])
+def test_an_order_is_that_of_its_seed_and_pass(source: Any):
+    make = Dataset.from_arrays if source is ROWS else Dataset.from_source
+    dataset = make(source).shuffle(seed=5)
+    passes = [plain(dataset) for _ in range(3)]
+    assert passes == [order_of(5, number).tolist() for number in range(3)]
+    assert plain(make(source).shuffle(seed=5).repeat(3)) == flat(passes), "repeated passes have these orders too"
+    assert plain(make(source).shuffle(seed=6)) not in passes
+
+
+def test_a_shuffle_of_shuffled_passes():
+    dataset = Dataset.from_arrays(ROWS).shuffle(seed=1).repeat(9)
+    whole = np.array(plain(dataset))
+    order = np.random.default_rng((4, 0)).permutation(9 * 23)
+    assert plain(Dataset.from_arrays(ROWS).shuffle(seed=1).repeat(9).shuffle(seed=4)) == whole[order].tolist()
+
+
+def test_windows_of_a_stream_have_orders_of_their_own():
+    passes = Dataset.from_generator(lambda: iter(range(20))).shuffle(8, seed=5)
+    for number in range(2):
+        windows = [np.arange(start, min(start + 8, 20)) for start in (0, 8, 16)]
+        orders = [np.random.default_rng((5, number, place)).permutation(len(w)) for place, w in enumerate(windows)]
+        assert plain(passes) == flat(w[order].tolist() for w, order in zip(windows, orders, strict=True))
+
+
+def test_a_window_that_ends_with_its_stream():
+    dataset = Dataset.from_generator(lambda: iter(range(16))).prefetch(2).shuffle(8)
+    walk = iter(dataset)
+    assert sorted(next(walk) for _ in range(16)) == list(range(16))
+    position = walk.get_state()
+    assert plain(walk) == plain(walk) == []
+    assert plain(dataset.resume(position)) == plain(dataset.resume(walk.get_state())) == []
 
 
 def test_batches_are_trees_of_arrays():

@@ -1,7 +1,7 @@
 """`Dataset`: rows or records on their way to being batches.
 
 Idea: a data set is a source and the steps after it, written one after the other; nothing is read before somebody
-iterates. grain does the work: it shuffles, batches, prefetches and knows its position. What is ours is the names, the
+iterates. grain does the work: it maps, batches, prefetches and knows its position. What is ours is the names, the
 errors, and passes that each come in an order of their own.
 
 Rule: a step returns a new data set and leaves the old one as it was. A pass is a function of the recipe and the number
@@ -221,6 +221,9 @@ class Dataset:
 
     def shard(self, index: int | None = None, count: int | None = None) -> Dataset:
         """Keep one element of each `count`: what one of several hosts reads. Put it before what costs time.
+
+        After `filter` it counts the elements that are left, so each host reads all of them and the shards are equal
+        but for one; what comes out is a stream.
 
         Args:
             index: which, from 0; None is the number of this process, `jax.process_index()`.

@@ -1,7 +1,7 @@
-"""The few steps that grain leaves to us: generators, rows of arrays, every so many, passes one after the other.
+"""The few steps that grain leaves to us: generators, rows of arrays, orders, every so many, passes one after the other.
 
-Idea: grain shuffles, batches, prefetches, and knows its position. What it has no step for is a step of ours, on grain's
-own public base classes, so that the others work on it.
+Idea: grain maps, batches, prefetches, and knows its position. What it has no step for, or a slow one, is a step of
+ours, on grain's own public base classes, so that the others work on it.
 
 Rule: an element is a tree of arrays, numbers, strings. The state of an iterator is plain JSON.
 
@@ -10,7 +10,9 @@ This file imports grain; only what builds a data set imports this file.
 
 from __future__ import annotations
 
+import copy
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +46,78 @@ class Positions(grain.MapDataset):
     def _getitems(self, indices: Sequence[int]) -> list[int]:
         length = self._length
         return [index % length for index in indices]
+
+
+class Shuffled(grain.MapDataset):
+    """What can be indexed, in a random order: one permutation a pass, drawn when the pass is first read and then kept.
+
+    grain works out each place by itself, which costs microseconds an element, and milliseconds whenever it begins.
+
+    Args:
+        parent: the elements.
+        seed: of the orders.
+        number: the number of the first pass; places after its end are those of the passes that follow.
+    """
+
+    def __init__(self, parent: grain.MapDataset, seed: int, number: int) -> None:
+        super().__init__(parent)
+        self._orders = _Orders(len(parent), seed)
+        self._number = number
+        self._length = len(parent)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        (parent,) = self.parents
+        past, place = divmod(index, self._length)
+        return parent[past * self._length + int(self._orders.of_pass(self._number + past)[place])]
+
+    def _getitems(self, indices: Sequence[int]) -> Sequence[Any]:
+        (parent,) = self.parents
+        past, places = np.divmod(np.asarray(indices, np.int64), self._length)
+        numbers = past * self._length
+        for one in np.unique(past).tolist():
+            chosen = past == one
+            numbers[chosen] += self._orders.of_pass(self._number + one)[places[chosen]]
+        return parent._getitems(numbers.tolist())
+
+
+class _Orders:
+    """The orders of the passes that are being read: two, or more if one that has gone by is asked for again."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self._length, self._seed = length, seed
+        self._kept: dict[int, np.ndarray] = {}
+        self._most, self._newest = 2, -1
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Orders, (self._length, self._seed)
+
+    def of_pass(self, number: int) -> np.ndarray:
+        """Return the order of a pass, `(length,)`. Threads that need the same one wait for the first of them."""
+        order = self._kept.get(number)
+        if order is not None:
+            return order
+        with self._lock:
+            if number not in self._kept:
+                # A shuffle after `repeat` jumps between passes: then all of them are kept, like its own order.
+                self._most += number < self._newest
+                self._newest = max(self._newest, number)
+                order = permutation(self._length, self._seed, number)
+                if len(self._kept) == self._most:
+                    del self._kept[min(self._kept)]
+                self._kept[number] = order
+            return self._kept[number]
+
+
+def permutation(length: int, *seeds: int) -> np.ndarray:
+    """Return the numbers below `length` in the random order of these seeds, in 4 bytes each where they fit."""
+    order = np.random.default_rng(seeds).permutation(length)
+    return order.astype(np.int32) if length < 2**31 else order
 
 
 class RowBatches(grain.MapDataset):
@@ -112,6 +186,64 @@ class _GeneratedIterator(grain.DatasetIterator):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._taken, self._iterator = state["taken"], None
+
+
+class ShuffledWindows(grain.IterDataset):
+    """A stream in a random order, so many elements at a time, each window in an order of its own.
+
+    A position is that of the window's beginning: restoring one reads the window again.
+
+    Args:
+        parent: the stream.
+        size: the elements of a window.
+        seed: of the orders.
+        number: the number of the pass.
+    """
+
+    def __init__(self, parent: grain.IterDataset, size: int, seed: int, number: int) -> None:
+        super().__init__(parent)
+        self._size, self._seed, self._number = size, seed, number
+
+    def __iter__(self) -> grain.DatasetIterator:
+        (parent,) = self.parents
+        return _WindowsIterator(iter(parent), self._size, (self._seed, self._number))
+
+
+class _WindowsIterator(grain.DatasetIterator):
+    def __init__(self, parent: grain.DatasetIterator, size: int, seeds: tuple[int, int]) -> None:
+        super().__init__(parent)
+        self._iterator = parent
+        self._size, self._seeds = size, seeds
+        self._number = self._taken = 0
+        self._start = copy.deepcopy(parent.get_state())
+        self._left: list[Tree] = []
+        self._is_last = False
+
+    def __next__(self) -> Tree:
+        if not self._left and not self._is_last:
+            if self._taken:
+                self._number, self._taken = self._number + 1, 0
+                self._start = copy.deepcopy(self._iterator.get_state())
+            self._fill()
+        if not self._left:
+            raise StopIteration
+        self._taken += 1
+        return self._left.pop()
+
+    def _fill(self) -> None:
+        window = list(itertools.islice(self._iterator, self._size))
+        order = permutation(len(window), *self._seeds, self._number)
+        self._left = [window[place] for place in order[self._taken :][::-1]]
+        self._is_last = len(window) < self._size
+
+    def get_state(self) -> dict[str, Any]:
+        return {"start": self._start, "window": self._number, "taken": self._taken}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._start = copy.deepcopy(state["start"])
+        self._iterator.set_state(copy.deepcopy(state["start"]))
+        self._number, self._taken = state["window"], state["taken"]
+        self._fill()
 
 
 class Every(grain.IterDataset):

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import grain
 from absl import flags
 
-from anytpu.pipeline.nodes import Every, Node, Passes, RowBatches, row_of, stack
+from anytpu.pipeline.nodes import Every, Node, Passes, RowBatches, Shuffled, ShuffledWindows, row_of, stack
 from anytpu.pipeline.workers import watch_parent
 
 Tree = Any
@@ -158,14 +158,10 @@ def _settle_flags() -> None:
 def shuffled(recipe: Recipe, buffer: int | None, seed: int) -> Step:
     """Return the step that shuffles: a stream `buffer` elements at a time, anything else whole."""
     if recipe.kind != "stream":
-        return Step(f"shuffle(seed={seed})", lambda before, number: before(number).shuffle((seed + number) % MOST_SEED))
-    # grain adds the number of the window to the seed: passes are kept apart by more than they have windows.
-    shuffle = grain.experimental.WindowShuffleIterDataset
+        return Step(f"shuffle(seed={seed})", lambda before, number: Shuffled(before(number), seed, number))
     return Step(
         f"shuffle({buffer}, seed={seed})",
-        lambda before, number: shuffle(
-            before(number), window_size=buffer or 1, seed=(seed + 104729 * number) % (MOST_SEED // 2)
-        ),
+        lambda before, number: ShuffledWindows(before(number), buffer or 1, seed, number),
     )
 
 
@@ -200,16 +196,18 @@ def batched(recipe: Recipe, rows: int, drop_remainder: bool) -> Step:
 
 
 def sharded(recipe: Recipe, index: int, count: int) -> Step:
-    """Return the step that keeps one element of each `count`."""
+    """Return the step that keeps one element of each `count`: after a filter, of those that are left."""
 
     def make(before: Make, number: int) -> Node:
         node = before(number)
-        return Every(node, index, count) if recipe.kind == "stream" else node.slice(slice(index, None, count))
+        if recipe.kind in ("rows", "list"):
+            return node.slice(slice(index, None, count))
+        return Every(read_ahead(recipe, node) if recipe.kind == "sparse" else node, index, count)
 
     def length(before: Length) -> Length:
         return before if before is None or before == math.inf else max(-(-(before - index) // count), 0)
 
-    return Step(f"shard({index}, {count})", make, length)
+    return Step(f"shard({index}, {count})", make, length, "stream" if recipe.kind == "sparse" else None)
 
 
 def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> Step:
