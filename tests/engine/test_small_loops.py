@@ -1,18 +1,33 @@
-"""Loops whose turns are small become one kernel on the CPU; the numbers stay what they are."""
+"""Loops whose turns are small become one kernel on the CPU; the numbers stay what they are, and XLA never aborts."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 import pytest
 
+from anytpu.engine.backend import Loop
 from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.loop import feed_specs, looped
+from anytpu.engine.small_loops import TRIED, next_loop_left
+from anytpu.engine.virtual import VirtualBackend
+from anytpu.program import ROWS, Program, spec_of
+from anytpu.system.topologies import row_of_cores
 from engine.kernel_switch import compiled
 
 MARK = 'xla_cpu_small_call = "true"'
+FUZZ = Path(__file__).parents[2] / "scripts" / "fuzz_small_loops.py"
+
+pytestmark = pytest.mark.skipif(
+    jaxlib.version.__version__ not in TRIED, reason="no loop is marked with a jaxlib that was not tried"
+)
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -47,7 +62,6 @@ def halved(x: Any) -> Any:
 NETWORK = (floats(5, 32), floats(3, 32), floats(20, 5), np.eye(3, dtype="float32")[np.arange(20) % 3])
 SMALL = {
     "network": (network, NETWORK),
-    "one lane": (over_lanes, NETWORK),
     "scan": (cumulated, (floats(9, 4),)),
     "while": (halved, (np.abs(floats(6)) * 100,)),
 }
@@ -57,9 +71,21 @@ def turned(body: Any, x: np.ndarray) -> Any:
     return (lambda x: jax.lax.fori_loop(0, 3, lambda _, x: body(x), x), (x,))
 
 
+TABLE = floats(9, 4)
 LARGE = {
     "large arrays": turned(lambda x: x + 1.0, np.zeros((64, 64), "float32")),
+    "many operations": turned(lambda x: ((x * x + 2) * x + 3) * x * x * x + x * 2 + 1, np.zeros(2048, "float32")),
+    "a large table": (lambda t, x: jax.lax.fori_loop(0, 3, lambda i, x: x + t[i], x), (floats(9000, 4), floats(4))),
     "products of matrices": turned(lambda x: x @ x, floats(8, 8)),
+    "a product over several lanes": turned(lambda x: jnp.einsum("bi,bij->bj", x, jnp.ones((2, 3, 3))), floats(2, 3)),
+    "three long axes": turned(lambda x: x * 2, floats(2, 3, 4)),
+    "nothing at all": turned(lambda x: x * 2, floats(0, 3)),
+    "half precision": turned(lambda x: x * 2, floats(4).astype("float16")),
+    "complex numbers": turned(lambda x: x * 2, floats(4).astype("complex64")),
+    "rows of lanes": (over_lanes, NETWORK),
+    "gathering": turned(lambda x: x + jnp.asarray(TABLE)[jnp.argsort(x) % 9].sum(), floats(4)),
+    "positions": turned(lambda x: x + jnp.argmax(x), floats(4)),
+    "joining": turned(lambda x: jnp.concatenate([x[2:], x[:2]]), floats(4)),
     "sorting": turned(jnp.sort, floats(8)),
     "a call of the host": turned(
         lambda x: jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct((8,), "float32"), x), floats(8)
@@ -87,12 +113,12 @@ def test_any_other_loop_stays(name):
     assert MARK not in lowered(function, args)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
 def test_numbers_of_every_kind(dtype):
     def turn(_: Any, carry: Any) -> Any:
         vector, matrix = carry
-        product = (vector @ matrix).astype(dtype)
-        return jnp.where(jnp.abs(product) < 3, product, vector), matrix
+        product = (vector * matrix[1]).sum(axis=0).astype(dtype)
+        return jnp.where(jnp.abs(product * 1) < 3, product, vector), matrix
 
     def looped(vector: Any, matrix: Any) -> Any:
         return jax.lax.fori_loop(0, 4, turn, (vector, matrix))[0]
@@ -101,7 +127,7 @@ def test_numbers_of_every_kind(dtype):
     assert MARK in lowered(looped, args)
     plain, fast = (np.asarray(compiled(looped, *args, fast=fast)) for fast in (False, True))
     assert plain.dtype == fast.dtype
-    np.testing.assert_allclose(fast.astype("complex64"), plain.astype("complex64"), rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(fast.astype("float32"), plain.astype("float32"), rtol=2e-6, atol=2e-6)
 
 
 def test_loops_in_loops():
@@ -122,3 +148,31 @@ def test_gradients_go_through_a_small_loop():
 
     plain, fast = (compiled(jax.grad(total), floats(7), fast=fast) for fast in (False, True))
     np.testing.assert_allclose(fast, plain, rtol=2e-6, atol=2e-6)
+
+
+def test_the_next_loop_can_be_left_but_not_those_inside():
+    inner, args = SMALL["while"]
+    with next_loop_left():
+        assert MARK not in lowered(inner, args)
+        assert MARK in lowered(inner, args)
+    with next_loop_left():
+        assert MARK in lowered(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: inner(jnp.sort(x))[0], x), args)
+
+
+def test_the_engines_own_loop_stays():
+    def step(state: Any, batch: Any) -> Any:
+        return {"sum": state["sum"] + batch}, {"loss": batch.sum()}
+
+    state, batch = {"sum": np.zeros(400, "float32")}, np.ones(400, "float32")
+    program, loop = Program("sum/train", step, spec_of(state), spec_of(batch), ROWS), Loop(4, "batches")
+    one = jax.ShapeDtypeStruct((), "int32")
+    args = program.state, feed_specs(program.batch, loop), one, one
+    assert MARK in lowered(looped(step, program.state, program.batch, loop), args)
+    executable: Any = VirtualBackend(row_of_cores(2).cores).compile(program, loop)
+    assert "inlineable" not in executable._compiled.as_text()
+
+
+def test_random_loops_and_those_that_made_xla_abort():
+    result = subprocess.run([sys.executable, FUZZ, "--cases=-2:32"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.endswith("11 same, 23 unmarked\n")

@@ -2,94 +2,157 @@
 
 Idea: XLA's CPU compiler runs the body of a loop as a sequence of kernels, and each costs it about 0.1 us to start.
 Where a turn itself takes less than that (a training step on one example of a small network), the loop is as slow as the
-starting. Marked as a small call, the whole loop becomes one kernel.
+starting. Marked as a small call, the whole loop becomes one kernel. The mark is `xla_cpu_small_call`, which XLA's own
+pass gives to loops that touch less than 1 KiB (seen in jaxlib 0.10.2).
 
-Rule: only a loop whose turn is surely small is marked: arrays that fit in the first-level cache, arithmetic element by
-element, sums, products of a matrix with a vector. Anything else runs as XLA runs it. The mark is
-`xla_cpu_small_call`, which XLA's own pass gives to loops that touch less than 1 KiB (seen in jaxlib 0.10.2).
+Rule: XLA's own pass looks at the code when it is done; a mark that comes before must be sure of three things.
+- Every parameter of the kernel is used in it, else XLA aborts the process ("All or none of the slices should have an
+  explicit index"). What XLA finds to be needless or constant in the end, nobody knows here. So the kernel returns
+  all of its parameters too, and a barrier before it keeps XLA from writing constants into it.
+- XLA gives no part of it to a library, which it refuses afterwards ("Fusion kind not implemented on CPU"): no product
+  of two matrices, no convolution.
+- XLA divides no part of it among threads, which it cannot link ("Failed to materialize symbols"): that starts at
+  200,000, where a number read or written counts 10 a byte and an operation 1, of which there must be as many as bytes;
+  or at 512 KiB.
+Beyond that a loop is marked only if it is of the kind that this was made for: float32, int32 and bool in at most two
+axes, no sorting, gathering or joining; with a jaxlib that `scripts/fuzz_small_loops.py` was run with; and not the
+engine's own loop around a step. Anything else runs as XLA runs it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jaxlib.version
+from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
+MARK = "xla_cpu_small_call"
+TRIED = frozenset(["0.10.2"])
+"""Versions of jaxlib whose compiler was tried with thousands of such loops."""
+
 _MOST_ARRAY_BYTES = 8 * 2**10
+_MOST_OPERAND_BYTES = 128 * 2**10
 _MOST_BYTES = 256 * 2**10
-_MOST_PRODUCTS = 16 * 2**10
+_MOST_OPERATIONS = 18_000
 
-_NAMES = """
-abs add add_any and argmax argmin broadcast_in_dim ceil clamp concatenate convert_element_type copy cos div
-dynamic_slice dynamic_update_slice eq exp exp2 expand_dims expm1 floor gather ge gt integer_pow iota is_finite le log
-log1p logistic lt max min mul ne neg not or pad pow reduce_and reduce_max reduce_min reduce_or reduce_sum rem reshape
-rsqrt select_n sign sin slice sqrt square squeeze stop_gradient sub tanh transpose xor
+_ARITHMETIC = """
+abs add add_any and convert_element_type div eq exp expm1 ge gt integer_pow is_finite le log log1p
+logistic lt max min mul ne neg not or rsqrt select_n sign sqrt square sub tanh
 """
-_SMALL = frozenset(_NAMES.split())
+_MOVES = """
+broadcast_in_dim copy dynamic_slice dynamic_update_slice expand_dims reshape slice squeeze
+stop_gradient transpose
+"""
+_REDUCTIONS = frozenset(["reduce_max", "reduce_sum"])
+_SMALL = frozenset([*_ARITHMETIC.split(), *_MOVES.split(), *_REDUCTIONS, "dot_general"])
 _CALLS = frozenset(["closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit"])
+_OPERATIONS = {"logistic": 4, "log1p": 4, "expm1": 4} | dict.fromkeys(_MOVES.split(), 0)
+_DTYPES = frozenset(["bool", "float32", "int32"])
 
-_MARKED = contextvars.ContextVar("anytpu_small_loop", default=False)
+_IS_LEFT = contextvars.ContextVar("anytpu_small_loop_is_left", default=jaxlib.version.__version__ not in TRIED)
+_IS_NEXT_LEFT = contextvars.ContextVar("anytpu_next_loop_is_left", default=False)
+
+
+@contextlib.contextmanager
+def next_loop_left(is_left: bool = True) -> Iterator[None]:
+    """Return a context in which the first loop that is lowered is left as it is; those inside of it are not."""
+    before = _IS_NEXT_LEFT.set(is_left)
+    try:
+        yield
+    finally:
+        _IS_NEXT_LEFT.reset(before)
 
 
 def lower_while(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     """Lower a loop: JAX's rule, called `plain` here, or the marked one."""
-    if _MARKED.get() or not is_small_loop(parameters):
+    is_left = _IS_LEFT.get() or _IS_NEXT_LEFT.get()
+    _IS_NEXT_LEFT.set(False)
+    if is_left or not is_small_loop(parameters):
         return plain(context, *operands, **parameters)
 
-    def marked(*values: Any) -> Any:
-        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-            return jax.jit(lambda *values: while_p.bind(*values, **parameters))(*values)
+    def kernel(*values: Any) -> Any:
+        values = lax.optimization_barrier(values)  # JAX would not return a parameter as it is.
+        return while_p.bind(*values, **parameters), values
 
-    before = _MARKED.set(True)
+    def marked(*values: Any) -> Any:
+        with set_xla_metadata(**{MARK: "true", "inlineable": "false"}):
+            return jax.jit(kernel)(*lax.optimization_barrier(values))[0]
+
+    before = _IS_LEFT.set(True)
     try:
         lower: Any = mlir.lower_fun(marked, multiple_results=True)
         return lower(context, *operands)
     finally:
-        _MARKED.reset(before)
+        _IS_LEFT.reset(before)
 
 
 def is_small_loop(parameters: Any) -> bool:
-    """Say whether one turn of a loop is small, by the parameters of JAX's `while`."""
+    """Say whether a loop is surely small, by the parameters of JAX's `while`."""
     bodies = [parameters["cond_jaxpr"].jaxpr, parameters["body_jaxpr"].jaxpr]
-    carried = bodies[1].invars[parameters["body_nconsts"] :]
-    if any(after is before for after, before in zip(bodies[1].outvars, carried, strict=True)):
-        # A state that no turn changes (a prediction's weights): XLA of jaxlib 0.10.2 aborts the process on it.
+    operands = [v.aval for body in bodies for v in body.invars]
+    if not all(_is_plain(aval) and _bytes(aval) <= _MOST_OPERAND_BYTES for aval in operands):
         return False
-    total = [_bytes_of(body) for body in bodies]
-    return None not in total and sum(filter(None, total)) <= _MOST_BYTES
+    costs = [_cost(body) for body in bodies]
+    if None in costs:
+        return False
+    made, operations = (sum(cost[kind] for cost in costs if cost) for kind in (0, 1))
+    return made + sum(map(_bytes, operands)) <= _MOST_BYTES and operations <= _MOST_OPERATIONS
 
 
-def _bytes_of(jaxpr: Any) -> int | None:
-    """Return the bytes that a function of arrays makes; None when it does what is not small."""
-    total = 0
+def _cost(jaxpr: Any) -> tuple[int, int] | None:
+    """Return the bytes that a function of arrays makes and its operations; None when it does what is not small."""
+    total = (0, 0)
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in _CALLS:
-            inner = [_bytes_of(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params)]
-            if None in inner:
+        if equation.primitive.name in _CALLS:
+            costs = [_cost(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params)]
+        else:
+            costs = [_cost_of(equation)]
+        for cost in costs:
+            if cost is None:
                 return None
-            total += sum(filter(None, inner))
-        elif name not in _SMALL and not (name == "dot_general" and _is_by_a_vector(equation)):
-            return None
-        sizes = [math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars]
-        if max(sizes, default=0) > _MOST_ARRAY_BYTES:
-            return None
-        total += sum(sizes)
+            total = (total[0] + cost[0], total[1] + cost[1])
     return total
 
 
-def _is_by_a_vector(equation: Any) -> bool:
-    """Say whether a product is that of a small matrix with a vector."""
+def _cost_of(equation: Any) -> tuple[int, int] | None:
+    """Return the same for one operation."""
+    name, made = equation.primitive.name, equation.outvars[0].aval
+    if name not in _SMALL or not _is_plain(made) or _bytes(made) > _MOST_ARRAY_BYTES:
+        return None
+    if name == "dot_general":
+        operations = _operations_by_a_vector(equation)
+        return None if operations is None else (_bytes(made), operations)
+    if name in _REDUCTIONS:
+        return _bytes(made), equation.invars[0].aval.size
+    each = equation.params["y"] if name == "integer_pow" else _OPERATIONS.get(name, 1)
+    return _bytes(made), abs(each) * made.size
+
+
+def _operations_by_a_vector(equation: Any) -> int | None:
+    """Return the operations of a product with a vector, or of two vectors; None for one of matrices."""
     left, right = (one.aval.shape for one in equation.invars)
     (contracted, _), (batch, _) = equation.params["dimension_numbers"]
     depth = math.prod(left[axis] for axis in contracted)
-    outer = math.prod(left[axis] for axis in batch)
-    rows = math.prod(left) // max(depth * outer, 1)
-    columns = math.prod(right) // max(depth * outer, 1)
-    return outer == 1 and min(rows, columns, depth) <= 1 and rows * columns * depth <= _MOST_PRODUCTS
+    rows, columns = (math.prod(shape) // depth for shape in (left, right))
+    if any(left[axis] != 1 for axis in batch) or (contracted and min(rows, columns) > 1):
+        return None
+    return 2 * rows * columns * depth
+
+
+def _is_plain(aval: Any) -> bool:
+    """Say whether an array is of the kind that was tried: no more than two axes that are longer than one."""
+    shape = aval.shape
+    return str(aval.dtype) in _DTYPES and 0 not in shape and len(shape) <= 4 and sum(size > 1 for size in shape) <= 2
+
+
+def _bytes(aval: Any) -> int:
+    return aval.size * aval.dtype.itemsize

@@ -20,6 +20,7 @@ from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.loop import carried, feed_specs, looped
+from anytpu.engine.small_loops import next_loop_left
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
@@ -60,7 +61,7 @@ class VirtualBackend(Backend):
         step = carried(program, one_device_step(program))
         state, batch = self._here(program.state), self._here(program.batch)
         try:
-            with fast_kernels(), jax.default_device(self._device):
+            with fast_kernels(), next_loop_left(loop is not None), jax.default_device(self._device):
                 if loop is None:
                     return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
                 run = looped(step, state, batch, loop)
