@@ -77,6 +77,8 @@ LARGE = {
     "many operations": turned(lambda x: ((x * x + 2) * x + 3) * x * x * x + x * 2 + 1, np.zeros(2048, "float32")),
     "a large table": (lambda t, x: jax.lax.fori_loop(0, 3, lambda i, x: x + t[i], x), (floats(9000, 4), floats(4))),
     "products of matrices": turned(lambda x: x @ x, floats(8, 8)),
+    "a long sum": (lambda y, x: jax.lax.fori_loop(0, 3, lambda _, x: x + y.sum(), x), (floats(64, 33), floats(4))),
+    "a product with a large matrix": turned(lambda x: jnp.ones((46, 46)) @ x, floats(46)),
     "a product over several lanes": turned(lambda x: jnp.einsum("bi,bij->bj", x, jnp.ones((2, 3, 3))), floats(2, 3)),
     "three long axes": turned(lambda x: x * 2, floats(2, 3, 4)),
     "nothing at all": turned(lambda x: x * 2, floats(0, 3)),

@@ -10,7 +10,7 @@ Rule: XLA's own pass looks at the code when it is done; a mark that comes before
   explicit index"). What XLA finds to be needless or constant in the end, nobody knows here. So the kernel returns
   all of its parameters too, and a barrier before it keeps XLA from writing constants into it.
 - XLA gives no part of it to a library, which it refuses afterwards ("Fusion kind not implemented on CPU"): no product
-  of two matrices, no convolution.
+  of two matrices, no convolution, no sum of 4096 numbers.
 - XLA divides no part of it among threads, which it cannot link ("Failed to materialize symbols"): that starts at
   200,000, where a number read or written counts 10 a byte and an operation 1, of which there must be as many as bytes;
   or at 512 KiB.
@@ -43,6 +43,7 @@ _MOST_ARRAY_BYTES = 8 * 2**10
 _MOST_OPERAND_BYTES = 128 * 2**10
 _MOST_BYTES = 256 * 2**10
 _MOST_OPERATIONS = 18_000
+_MOST_SUMMED = 2 * 2**10
 
 _ARITHMETIC = """
 abs add add_any and convert_element_type div eq exp expm1 ge gt integer_pow is_finite le log log1p
@@ -132,7 +133,8 @@ def _cost_of(equation: Any) -> tuple[int, int] | None:
         operations = _operations_by_a_vector(equation)
         return None if operations is None else (_bytes(made), operations)
     if name in _REDUCTIONS:
-        return _bytes(made), equation.invars[0].aval.size
+        summed = equation.invars[0].aval.size
+        return (_bytes(made), summed) if summed <= _MOST_SUMMED else None
     each = equation.params["y"] if name == "integer_pow" else _OPERATIONS.get(name, 1)
     return _bytes(made), abs(each) * made.size
 
@@ -145,7 +147,8 @@ def _operations_by_a_vector(equation: Any) -> int | None:
     rows, columns = (math.prod(shape) // depth for shape in (left, right))
     if any(left[axis] != 1 for axis in batch) or (contracted and min(rows, columns) > 1):
         return None
-    return 2 * rows * columns * depth
+    products = rows * columns * depth
+    return 2 * products if products <= _MOST_SUMMED else None
 
 
 def _is_plain(aval: Any) -> bool:
