@@ -40,6 +40,7 @@ except tpu.errors.DataError as error:
     (X_train, y_train), (X_test, y_test) = tpu.pipeline.imdb(
         tpu.pipeline.make_imdb(), num_words=top_words, index_from=INDEX_FROM, maxlen=max_review_length
     )
+    epochs = min(epochs, 4)  # They are learned soon.
 
 # --- Build the model, and make it one of the TPU's
 

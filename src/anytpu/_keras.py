@@ -100,7 +100,7 @@ def stateless_scope() -> Any | None:
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Let the names that Keras gives to layers and variables count from the beginning in a block, as in a new process."""
+    """Let the names of layers and variables count from the beginning in a block, as in a new process."""
     from keras.src.backend.common import global_state
     from keras.src.utils import naming
 

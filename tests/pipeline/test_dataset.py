@@ -410,3 +410,12 @@ def test_a_generator_is_not_its_function():
         f"{made!r} can be walked over only once, and a data set is walked over for every epoch: pass what it was made "
         "of, or Dataset.from_generator(function) with the function that makes it"
     )
+
+
+def test_a_path_is_no_source():
+    with pytest.raises(DataError) as error:
+        Dataset.from_source("flowers.tfrecord")
+    assert str(error.value) == (
+        "'flowers.tfrecord' is a path, and a source gives what is in it: "
+        "Dataset.from_source(tpu.pipeline.records('flowers.tfrecord')), or tpu.pipeline.lines(...) for text"
+    )

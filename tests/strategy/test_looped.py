@@ -106,6 +106,15 @@ def test_what_is_no_iterator(strategy):
     )
 
 
+def test_a_step_takes_one_batch(strategy):
+    with pytest.raises(SettingError) as error:
+        strategy.run_steps(lambda x, y: x, iter([1]), 1)
+    assert str(error.value) == (
+        "<lambda> cannot be called as step(batch): missing a required argument: 'y'. run_steps passes what "
+        "next(iterator) returns as one argument; take it apart inside: x, y = batch"
+    )
+
+
 def test_a_pure_step_returns_a_pair(strategy):
     with pytest.raises(ReplicaError) as error:
         strategy.run_steps(lambda state, x: state, iter([1]), 1, state=1.0)

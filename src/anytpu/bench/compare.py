@@ -70,6 +70,8 @@ class _Run:
     def __init__(self, place: Place, job: Job) -> None:
         self.place = place
         self._strategy = TPUStrategy(TPUClusterResolver.from_address(place.address))
+        # The same first weights on every system, whether the job draws them from a seed of its own or not.
+        keras.utils.set_random_seed(0)
         self._model, self._x, self._y, self.batch_size = _checked(job(self._strategy))
         self._clock = _EpochClock()
 

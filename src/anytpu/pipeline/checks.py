@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -46,6 +47,15 @@ def rows_of(arrays: Tree) -> int:
 def is_list(source: Any) -> bool:
     """Say whether a source has a length and can be indexed."""
     return all(callable(getattr(type(source), name, None)) for name in ("__len__", "__getitem__"))
+
+
+def check_no_path(source: Any) -> None:
+    """Refuse a path, whose letters nobody wants to read."""
+    if isinstance(source, str | bytes | os.PathLike):
+        raise DataError(
+            f"{source!r} is a path, and a source gives what is in it: "
+            f"Dataset.from_source(tpu.pipeline.records({source!r})), or tpu.pipeline.lines(...) for text"
+        )
 
 
 def check_iterable(source: Any) -> None:

@@ -88,6 +88,7 @@ class Dataset:
         Raises:
             DataError: it can neither be indexed nor iterated, or only once.
         """
+        checks.check_no_path(source)
         text = f"from_source({type(source).__name__})"
         if checks.is_list(source):
             return cls(Recipe(Source(text, lambda: grain.MapDataset.source(source), lambda: len(source)), "list"))

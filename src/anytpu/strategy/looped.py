@@ -10,6 +10,7 @@ nothing runs, also after an error.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -132,6 +133,7 @@ def run_loop(
         StrategyError: inside a function that `strategy.run` runs.
     """
     check_loop(fn, iterator, steps)
+    _check_takes(fn, state)
     return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
 
 
@@ -146,6 +148,22 @@ def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
             f"iterator must be an iterator over batches, not a {type(iterator).__name__}, which would start again at "
             "its first batch at each call: make one with iterator = iter(dataset), once"
         )
+
+
+def _check_takes(fn: Callable, state: Tree) -> None:
+    """Refuse a function that cannot be called with one batch, or with a state and one batch."""
+    given, wanted = ((None,), "step(batch)") if state is None else ((None, None), "step(state, batch)")
+    try:
+        signature = inspect.signature(fn)
+        signature.bind(*given)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise SettingError(
+            f"{name} cannot be called as {wanted}: {error}. run_steps passes what next(iterator) returns as one "
+            "argument; take it apart inside: x, y = batch"
+        ) from error
+    except ValueError:
+        return  # Written in C: it has no signature to look at.
 
 
 def _copied(state: Tree) -> Tree:

@@ -157,7 +157,7 @@ class PerReplica:
 
     # A property: JAX looks whether it is there before it looks at anything else, and so meets this error and not its
     # own.
-    __jax_array__ = property(_refuse)
+    __jax_array__ = shape = dtype = ndim = size = T = property(_refuse)
     __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _refuse
