@@ -39,6 +39,7 @@ def test_a_model_compiled_outside_any_scope_stays_keras():
         model.fit(X, Y, on_nan="raise")
 
 
+@pytest.mark.filterwarnings("ignore:.* is compiled outside of it")
 def test_compiled_again_outside_it_goes_back_to_keras():
     def train(model):
         first = model.fit(X, Y, **FIT).history
@@ -47,6 +48,18 @@ def test_compiled_again_outside_it_goes_back_to_keras():
         return first, model.fit(X, Y, **FIT), model.evaluate(X, Y, verbose=0), model.predict(X, verbose=0)
 
     agrees(classifier, train, places=PLACES)
+
+
+def test_what_was_made_in_a_scope_and_is_compiled_outside_is_said():
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)], name="lost")
+    with pytest.warns(UserWarning) as told:
+        model.compile("sgd", "mse")
+    assert [str(one.message) for one in told] == [
+        "'lost' was made in the scope of a strategy and is compiled outside of it, so it trains as plain Keras does, "
+        "on one device. To train on all cores, compile it inside: with strategy.scope(): model.compile(...)"
+    ]
+    assert trainer_of(model) is None
 
 
 @pytest.mark.parametrize(
@@ -262,6 +275,7 @@ def test_two_models_that_share_layers_train_in_turn():
     agrees(make, train, places=PLACES)
 
 
+@pytest.mark.filterwarnings("ignore:.* is compiled outside of it")
 def test_a_plain_model_and_ours_share_weights():
     model, _ = run(classifier, lambda model: model.fit(X, Y, **FIT), "twin")
     plain = keras.Model(model.inputs, model.outputs)

@@ -71,6 +71,7 @@ def _compile(compile_: Callable) -> Callable:
         steps = signature.bind(self, *args, **kwargs).arguments.get("steps_per_execution", "auto")
         if strategy is None:
             vars(self).pop(_TRAINER, None)
+            _tell_of_scope(self)
             return compile_(self, *args, **kwargs)
         checks.check_steps_per_execution(steps)
         _check_home(self, strategy)
@@ -91,6 +92,18 @@ def _compile_from_config(original: Callable) -> Callable:
         original(self, {**config, "steps_per_execution": "auto"} if ours else config)
 
     return wrapper
+
+
+def _tell_of_scope(model: Any) -> None:
+    """Say that a model that was made in a scope, and is compiled outside of it, is left to Keras."""
+    home = next((home for home in map(system_of, model.variables) if home is not None and home.is_running), None)
+    if home is not None:
+        warnings.warn(
+            f"{model.name!r} was made in the scope of a strategy and is compiled outside of it, so it trains as plain "
+            "Keras does, on one device. To train on all cores, compile it inside: with strategy.scope(): "
+            "model.compile(...)",
+            stacklevel=3,
+        )
 
 
 def _check_home(model: Any, strategy: Any) -> None:
