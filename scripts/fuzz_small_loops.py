@@ -126,7 +126,9 @@ def row(draw: Draw, values: list[Any]) -> Any:
     if axis is None:
         return value
     taken = lax.dynamic_index_in_dim(value, number, axis, keepdims=draw.random() < 0.3)
-    return taken if draw.random() < 0.7 else lax.dynamic_update_index_in_dim(value, (taken * 2).astype(value.dtype), number + 1, axis)
+    if draw.random() < 0.7:
+        return taken
+    return lax.dynamic_update_index_in_dim(value, (taken * 2).astype(value.dtype), number + 1, axis)
 
 
 def gather(draw: Draw, values: list[Any]) -> Any:

@@ -81,9 +81,9 @@ def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[in
         SettingError: `model` is not a Keras model, or cannot be copied, or `lengths` are not positive integers.
 
     Example:
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)], name="small")
         >>> keras_to_tpu_model(model, TPUDistributionStrategy(TPUClusterResolver("v2-8")))
-        <TPU model of Sequential name=sequential, built=True, on <TPUStrategy: v2-8, 8 virtual cores>>
+        <TPU model of Sequential name=small, built=True, on <TPUStrategy: v2-8, 8 virtual cores>>
     """
     if not isinstance(model, keras.Model):
         raise SettingError(
