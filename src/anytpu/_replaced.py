@@ -291,7 +291,10 @@ _CONVERSION = (
         also=("contrib",),
     ),
     Replacement(
-        ("contrib.tpu.TPUDistributionStrategy",),
+        (
+            "contrib.tpu.TPUDistributionStrategy",
+            "contrib.tpu.python.tpu.keras_support.TPUDistributionStrategy",
+        ),
         "strategy = tf.contrib.tpu.TPUDistributionStrategy(resolver)",
         "strategy = tpu.TPUDistributionStrategy(resolver)",
         "rename",
@@ -302,7 +305,8 @@ _CONVERSION = (
         "tpu_model.save_weights('./tpu_model.h5', overwrite=True)\ncpu_model = tpu_model.sync_to_cpu()",
         "tpu_model.save_weights('./tpu_model.h5', overwrite=True)\ncpu_model = tpu_model.sync_to_cpu()",
         "same",
-        note="predict needs no sync_to_cpu() any more",
+        note="a plain .h5 is read back by converted models; for a model of Keras by itself call it model.weights.h5. "
+        "predict needs no sync_to_cpu() any more",
     ),
 )
 
