@@ -18,7 +18,7 @@ FLOORS = (
     {"errors", "units", "_env", "_keras", "_replaced"},
     {"program", "system"},
     {"engine"},
-    {"strategy", "plan", "chip", "remote", "pipeline", "port"},
+    {"strategy", "planning", "chip", "remote", "pipeline", "port"},
     {"train", "embedding", "launch"},
     {"report", "bench"},
     {"cli", "__init__", "__main__"},

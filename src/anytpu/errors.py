@@ -78,3 +78,7 @@ class HandleError(BackendError, TypeError):
 
 class PortError(AnyTPUError, ValueError):
     """A program cannot be ported: it cannot be read, is no Python, or has a backup already."""
+
+
+class PlanError(AnyTPUError, RuntimeError):
+    """A program cannot be planned: the compiler refused it, ended or took too long, or is not installed."""

@@ -1,0 +1,1 @@
+"""The real TPU compiler, in a process of its own."""

@@ -1,0 +1,1 @@
+"""What the compiler prints, read into records."""

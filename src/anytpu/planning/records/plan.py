@@ -1,0 +1,115 @@
+"""`Plan`: predictions of one job, one for each system that was asked about, and for each batch of a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from anytpu.errors import SettingError
+from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.showing import report
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a job would do on several systems.
+
+    Attributes:
+        job: what was planned: "sequential/train".
+        predictions: one for each system, in the order asked for.
+        sweep: further predictions, of other batches or of more cores, where a sweep was asked for.
+        examples: examples of an epoch, or None.
+        epochs: epochs of the run, or None.
+
+    Example:
+        >>> plan = tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"])  # doctest: +SKIP
+        >>> plan["v3-8"].step_s < plan["v2-8"].step_s  # doctest: +SKIP
+        True
+    """
+
+    job: str
+    predictions: tuple[Prediction, ...]
+    sweep: tuple[Prediction, ...] = ()
+    examples: int | None = None
+    epochs: int | None = None
+
+    def __getitem__(self, tpu: str) -> Prediction:
+        """Return the prediction for one system.
+
+        Raises:
+            SettingError: it was not planned for.
+        """
+        for prediction in self.predictions:
+            if tpu in (prediction.target.name, *prediction.target.aliases):
+                return prediction
+        names = ", ".join(repr(prediction.target.name) for prediction in self.predictions)
+        raise SettingError(f"{tpu!r} is not in this plan, which is for {names}; plan again with tpu={tpu!r}")
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.predictions)
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    @property
+    def fastest(self) -> Prediction | None:
+        """The fastest system that the job fits on, or None."""
+        fitting = [one for one in self.predictions if one.step_s is not None]
+        return min(fitting, key=lambda one: one.step_s or 0.0, default=None)
+
+    @property
+    def cheapest(self) -> Prediction | None:
+        """The system on which an example costs least on demand, of those that it fits on and whose price is known."""
+        priced = [one for one in self.predictions if one.cost and one.cost.usd_per_step and one.step_s]
+        return min(priced, key=lambda one: _usd_per_example(one), default=None)
+
+    def show(self) -> None:
+        """Print the plan."""
+        report("plan").show(self)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the plan as one HTML page that needs no network and no script, and return its path."""
+        return report("plan").to_html(self, path)
+
+    def to_svg(self, folder: str | Path) -> list[Path]:
+        """Write each plot of the plan as an SVG file into a folder, and return their paths."""
+        return report("plan").to_images(self, folder, "svg")
+
+    def to_png(self, folder: str | Path) -> list[Path]:
+        """Write each plot of the plan as a PNG file into a folder, and return their paths."""
+        return report("plan").to_images(self, folder, "png")
+
+    def to_record(self) -> dict[str, Any]:
+        """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        return {
+            "job": self.job,
+            "examples": self.examples,
+            "epochs": self.epochs,
+            "predictions": [one.to_record() for one in self.predictions],
+            "sweep": [one.to_record() for one in self.sweep],
+        }
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write the plan as JSON and return its path.
+
+        Raises:
+            SettingError: the file cannot be written.
+        """
+        place = Path(path)
+        try:
+            place.write_text(json.dumps(self.to_record(), indent=1) + "\n")
+        except OSError as error:
+            raise SettingError(f"the plan cannot be written to {str(path)!r}: {error.strerror or error}") from error
+        return place
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return report("plan").to_fragment(self)
+
+
+def _usd_per_example(one: Prediction) -> float:
+    usd = one.cost.usd_per_step if one.cost and one.cost.usd_per_step else float("inf")
+    return usd / (one.batch_size or 1)

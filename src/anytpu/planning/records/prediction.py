@@ -1,0 +1,100 @@
+"""`Prediction`: what a program would do on one system: how fast, whether it fits, what it costs, what to change.
+
+Rule: nothing here was measured; `predicted_by` says who predicted, and every number that is uncertain has its interval.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from anytpu.planning.records.advice import Advice
+from anytpu.planning.records.cost import Cost
+from anytpu.planning.records.memory import Memory
+from anytpu.planning.records.time import OpTime, StepTime
+from anytpu.planning.target import Target
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one step of a program would take on one system.
+
+    Attributes:
+        program: the program's name: "sequential/train".
+        mode: "train" or "infer".
+        target: the system.
+        batch_size: examples of one step over all devices, or None for a program without rows.
+        predicted_by: "the TPU compiler (libtpu 0.0.51)", "roofline", "the CUDA compiler".
+        memory: of one device; None where nothing is known of it.
+        time: of one step; None when it does not fit.
+        flops: floating-point operations of the matrix products and convolutions in one step of one device, as the
+            program has them; None when it does not fit.
+        peak_flops_per_s: peak rate of one device for the type that most of those products are computed in.
+        steps_per_execution: steps that one call of the host starts.
+        largest_batch: the largest global batch that fits, where it was looked for.
+        cost: None where there is no price to reckon with.
+        advice: what to change, the greatest gain first.
+        notes: what else has to be said, a sentence each: how a batch is split that the devices do not divide, ...
+        compile_s: how long the compiler took, or None when the answer was on the disk.
+    """
+
+    program: str
+    mode: str
+    target: Target
+    batch_size: int | None
+    predicted_by: str
+    memory: Memory | None
+    time: StepTime | None
+    flops: float | None = None
+    peak_flops_per_s: float | None = None
+    steps_per_execution: int = 1
+    largest_batch: int | None = None
+    cost: Cost | None = None
+    advice: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
+    compile_s: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into the memory."""
+        return self.memory is None or self.memory.fits
+
+    @property
+    def hbm_bytes(self) -> int | None:
+        """Peak memory of one device, bytes."""
+        return self.memory.peak_bytes if self.memory else None
+
+    @property
+    def step_s(self) -> float | None:
+        """Predicted time of one step, seconds; None when it does not fit."""
+        return self.time.step_s if self.time else None
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """The step time is expected between these, seconds; None when it does not fit."""
+        return self.time.interval_s if self.time else None
+
+    @property
+    def examples_per_s(self) -> float | None:
+        """Predicted examples a second, over all devices."""
+        return self.batch_size / self.step_s if self.batch_size and self.step_s else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: `flops / (step_s * peak_flops_per_s)`, between 0 and 1."""
+        if not (self.flops and self.step_s and self.peak_flops_per_s):
+            return None
+        return self.flops / (self.step_s * self.peak_flops_per_s)
+
+    @property
+    def time_by_op(self) -> tuple[OpTime, ...]:
+        """The operations, the longest first."""
+        return tuple(sorted(self.time.ops, key=lambda op: -op.time_s)) if self.time else ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        record = dataclasses.asdict(dataclasses.replace(self, target=None))  # type: ignore[arg-type]
+        derived = {
+            name: getattr(self, name) for name in ("fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
+        }
+        return {"tpu": self.target.name, "target": self.target.to_record(), **derived, **record}

@@ -1,0 +1,77 @@
+"""Where the time of one step goes: `OpTime` for each operation that the compiler left, `StepTime` for all of them.
+
+Rule: every second says who priced it. What nobody could price stands in `unpriced`, never silently as nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+Kind = Literal["matmul", "vector", "memory", "collective", "copy", "kernel", "host", "input"]
+"""What an operation keeps busy: the matrix units, the vector units, the memory, the network between chips, an exposed
+asynchronous copy, a hand-written (Pallas) kernel, the host that dispatches, the input pipeline."""
+
+KINDS: tuple[Kind, ...] = ("matmul", "vector", "memory", "collective", "copy", "kernel", "host", "input")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpTime:
+    """One operation of the compiled step, on one device.
+
+    Attributes:
+        name: what the compiler calls it: "fusion.12".
+        opcode: its HLO opcode: "fusion", "all-reduce".
+        kind: what it keeps busy.
+        time_s: predicted time in one step, all its executions together, seconds.
+        count: executions in one step: more than 1 inside a loop.
+        flops: floating-point operations in one step, all executions, of one device.
+        bytes: bytes moved to and from the memory (of a collective: over the network) in one step, padding included.
+        layer: the layer or function of the user's that it came from: "conv1", or "" when the compiler made it.
+        source: the user's source line, "model.py:12", or "".
+        is_backward: True for the backward pass.
+        bound: what limits it: the compute units, the memory, or the network.
+        priced_by: who said so: "cycles" (the compiler's estimate), "bandwidth", "network", "cost estimate", "roofline".
+    """
+
+    name: str
+    opcode: str
+    kind: Kind
+    time_s: float
+    count: int = 1
+    flops: float = 0.0
+    bytes: float = 0.0
+    layer: str = ""
+    source: str = ""
+    is_backward: bool = False
+    bound: Literal["compute", "memory", "network", ""] = ""
+    priced_by: str = "cycles"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTime:
+    """The predicted time of one step on one device; devices run in step, so it is that of the system.
+
+    Attributes:
+        ops: the operations, in order of execution.
+        step_s: predicted time of a step, seconds: that of `ops` together, as the calibration of the chip corrects it.
+        interval_s: the step time is expected between these, seconds.
+        unpriced: operations that nobody could price, each in words: "custom-call.3: a Pallas kernel without
+            cost_estimate".
+        evidence: what the numbers rest on, in sentences: the published measurements of this chip and how far off the
+            prediction of each was.
+    """
+
+    ops: tuple[OpTime, ...]
+    step_s: float
+    interval_s: tuple[float, float]
+    unpriced: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    def by(self, key: Callable[[OpTime], str]) -> dict[str, float]:
+        """Return seconds by whatever `key` says of an operation, the longest first: `time.by(lambda op: op.layer)`."""
+        seconds: dict[str, float] = {}
+        for op in self.ops:
+            seconds[key(op)] = seconds.get(key(op), 0.0) + op.time_s
+        return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))

@@ -1,0 +1,1 @@
+"""What each operation takes, and what a step takes."""
