@@ -1,0 +1,107 @@
+"""What an hour of each chip costs: the table that comes along, `prices.csv`, and the user's own.
+
+Idea: prices change, differ between regions and are agreed upon in contracts; so each has its date and source, and a
+file of the user's says what he pays himself.
+
+Rule: a row of the user's replaces that of the table whole. An empty cell means that there is no such offer, or that
+nobody knows; never 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from anytpu.errors import SettingError
+from anytpu.planning.records.cost import Price
+from anytpu.system.chips import CHIPS
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Price))
+"""The columns of a table of prices, in any order; only "chip" must be there."""
+
+LOCAL_GPU = "gpu"
+"""What a table of prices calls the GPU of the machine at hand; only a user's own has a row for it."""
+
+_NUMBERS = ("usd_per_chip_hour", "spot_usd_per_chip_hour", "preemptions_per_hour")
+_TABLE = Path(__file__).with_name("prices.csv")
+_EXAMPLE = "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date"
+
+
+def read_prices(path: str | Path | None = None) -> dict[str, Price]:
+    """Return the price of each chip.
+
+    Args:
+        path: a CSV file of the user's: a first line that names its columns, such as
+            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date", and a row for each chip that he pays another price
+            for; None for the table that comes along.
+
+    Raises:
+        SettingError: the file cannot be read, or a line of it not understood; the message names the line.
+
+    Example:
+        >>> read_prices()["v3"].usd_per_chip_hour
+        2.0
+    """
+    known = {price.chip: price for price in _rows(_lines(_TABLE), _TABLE.name)}
+    if path is None:
+        return known
+    own = {price.chip: price for price in _rows(_lines(Path(path)), str(path))}
+    return known | own
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingError(
+            f"the prices cannot be read from {str(path)!r}: {why}. Give a CSV file whose first line is {_EXAMPLE}"
+        ) from error
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[Price]:
+    reader = csv.DictReader(lines)
+    unknown = [column for column in reader.fieldnames or () if column not in COLUMNS]
+    if unknown or "chip" not in (reader.fieldnames or ()):
+        wrong = f"has the unknown column {unknown[0]!r}" if unknown else "has no column 'chip' in its first line"
+        raise SettingError(f"the table of prices {name!r} {wrong}; its columns are {', '.join(COLUMNS)}")
+    seen: set[str] = set()
+    for row in reader:
+        price = _price(row, f"line {reader.line_num} of the prices in {name!r}", name)
+        if price.chip in seen:
+            raise SettingError(
+                f"line {reader.line_num} of the prices in {name!r} is the second for {price.chip!r}: keep one"
+            )
+        seen.add(price.chip)
+        yield price
+
+
+def _price(row: dict[str, str | None], where: str, name: str) -> Price:
+    if None in row:
+        raise SettingError(f"{where} has more cells than the first line has columns: put a text with commas in quotes")
+    cells = {column: (text or "").strip() for column, text in row.items()}
+    chip = cells["chip"]
+    if chip not in CHIPS and chip != LOCAL_GPU:
+        raise SettingError(f"{where} names the chip {chip!r}; the chips are {', '.join((*CHIPS, LOCAL_GPU))}")
+    numbers = {column: _number(cells.get(column, ""), column, where) for column in _NUMBERS}
+    return Price(
+        chip, **numbers, date=cells.get("date", ""), source=cells.get("source") or name, note=cells.get("note", "")
+    )
+
+
+def _number(text: str, column: str, where: str) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (0 <= value < math.inf):
+        raise SettingError(
+            f"{where} has {text!r} for {column}, which must be a number, 0 or more, without a currency; leave the cell "
+            "empty where there is none"
+        )
+    return value

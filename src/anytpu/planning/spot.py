@@ -1,0 +1,70 @@
+"""A run on machines that are taken away now and then: how often to save, and how long it takes in the end.
+
+Idea: a pre-emption costs what was not saved yet and the time to start again; a save costs time too. There is an
+interval between saves at which both together are least.
+
+Rule: pre-emptions come at random at a steady rate (exponential times between them, mean `M`), as in J. T. Daly, "A
+higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22(3),
+2006, which refines J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974.
+With `d` for a save, `R` for a restart and `T` for the work, in seconds:
+
+    best interval   t = sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d   for d < 2M, else M
+    time            M e^(R/M) (e^((t + d)/M) - 1) T / t
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpotRun:
+    """A run with pre-emptions.
+
+    Attributes:
+        run_s: how long it is expected to take, seconds; infinity where it would never end.
+        checkpoint_every_s: seconds of work between two saves.
+    """
+
+    run_s: float
+    checkpoint_every_s: float
+
+
+def best_interval_s(checkpoint_s: float, mean_between_s: float) -> float:
+    """Return the seconds of work between two saves at which least time is lost.
+
+    Args:
+        checkpoint_s: how long a save takes.
+        mean_between_s: mean time between two pre-emptions.
+
+    Example:
+        >>> round(best_interval_s(checkpoint_s=300, mean_between_s=24 * 3600) / 60)
+        117
+    """
+    if checkpoint_s >= 2 * mean_between_s:
+        return mean_between_s
+    ratio = checkpoint_s / (2 * mean_between_s)
+    first_order_s = math.sqrt(2 * checkpoint_s * mean_between_s)
+    return first_order_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s
+
+
+def spot_run(work_s: float, preemptions_per_hour: float, checkpoint_s: float, restart_s: float) -> SpotRun:
+    """Return how a run goes with pre-emptions, when it saves as often as is best; it saves once more at its end.
+
+    Args:
+        work_s: the run without interruption.
+        preemptions_per_hour: how often it is interrupted; 0 for never.
+        checkpoint_s: how long a save takes.
+        restart_s: from a pre-emption until it computes again.
+    """
+    if preemptions_per_hour == 0:
+        return SpotRun(work_s + checkpoint_s, work_s)
+    mean_s = 3600.0 / preemptions_per_hour
+    parts = math.ceil(work_s / max(best_interval_s(checkpoint_s, mean_s), 1e-3)) or 1
+    part_s = work_s / parts
+    try:
+        each_s = mean_s * math.exp(restart_s / mean_s) * math.expm1((part_s + checkpoint_s) / mean_s)
+    except OverflowError:
+        each_s = math.inf
+    return SpotRun(parts * each_s, part_s)
