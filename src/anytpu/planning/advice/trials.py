@@ -1,0 +1,87 @@
+"""Findings made into advice, each tried where it can be without touching the user's code.
+
+Idea: "use bfloat16" is worth what it gains on this program and this chip; so the changed program is compiled too.
+
+Rule: what was compiled says so (`Advice.tried`), and its gain is in examples a second. A change that gains nothing is
+not advised once it was tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from anytpu.errors import AnyTPUError
+from anytpu.planning.advice.findings import Finding, Weights, findings
+from anytpu.planning.records import Advice, Prediction
+
+WORTH_GAIN = 1.02
+"""What was tried and gains less than this is left out."""
+
+Predict = Callable[[int | None, str | None], Prediction]
+"""Predicts the same job on the same system with another batch, another precision, or both."""
+
+
+def advice_for(
+    prediction: Prediction,
+    weights: Weights,
+    predict: Predict | None = None,
+    can_batch: bool = True,
+    can_precision: bool = True,
+) -> tuple[Advice, ...]:
+    """Return what to change, the greatest gain first.
+
+    Args:
+        prediction: what was predicted.
+        weights: the shape of each weight of the program, by its name.
+        predict: compiles a changed job; None: nothing is tried.
+        can_batch: the job's batch can be changed here.
+        can_precision: the job's precision can be changed here.
+    """
+    advice = []
+    for finding in findings(prediction, weights):
+        given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, can_precision)
+        if finding.steps_per_execution:
+            given = _reckoned(finding, prediction)
+        if given is not None:
+            advice.append(given)
+    return tuple(sorted(advice, key=lambda one: -(one.gain or 0.0)))
+
+
+def _said(finding: Finding) -> Advice:
+    return Advice(finding.topic, finding.text, finding.evidence)
+
+
+def _tried(
+    finding: Finding, before: Prediction, predict: Predict, can_batch: bool, can_precision: bool
+) -> Advice | None:
+    batch = finding.batch_size if can_batch else None
+    precision = finding.precision if can_precision else None
+    if batch is None and precision is None:
+        return _said(finding)
+    try:
+        after = predict(batch or before.batch_size if can_batch else None, precision)
+    except AnyTPUError:
+        return _said(finding)
+    changes = {"batch_size": batch, "precision": precision}
+    tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
+    if not before.fits:
+        return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s)
+    gain = _gain(before, after)
+    if gain is None or gain < WORTH_GAIN:
+        return None
+    return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s, gain=gain)
+
+
+def _reckoned(finding: Finding, before: Prediction) -> Advice:
+    """Return what more steps a call gain: the host's share falls, all else stays."""
+    host = before.time.by(lambda op: op.kind).get("host", 0.0) if before.time else 0.0
+    step_s = before.step_s or 0.0
+    after_s = step_s - host + host * before.steps_per_execution / (finding.steps_per_execution or 1)
+    return dataclasses.replace(_said(finding), step_s=after_s, gain=step_s / after_s)
+
+
+def _gain(before: Prediction, after: Prediction) -> float | None:
+    if before.examples_per_s and after.examples_per_s:
+        return after.examples_per_s / before.examples_per_s
+    return before.step_s / after.step_s if before.step_s and after.step_s else None

@@ -1,0 +1,233 @@
+"""`plan`, `max_batch_size` and `scaling`: the three questions to ask before renting a TPU.
+
+Idea: each is one job, some systems, some batches, and a `Prediction` for each pair.
+
+Rule: no step of the job is run, and a Keras model needs only its input shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anytpu.errors import SettingError
+from anytpu.planning import gpu
+from anytpu.planning.advice import advice_for
+from anytpu.planning.forecast import forecast
+from anytpu.planning.job import Job, batch_rows, weights_of
+from anytpu.planning.largest import Largest, largest_batch
+from anytpu.planning.prices import read_prices
+from anytpu.planning.records import Memory, Plan, Prediction
+from anytpu.planning.target import Target, target_named
+from anytpu.planning.wish import Wish, positive_integer
+
+
+def plan(
+    job: Any,
+    batch_size: int | None = None,
+    tpu: str | Sequence[str] = "v2-8",
+    *,
+    input_specs: Any = None,
+    mode: str | None = None,
+    precision: str | None = None,
+    steps_per_execution: int | None = None,
+    input_examples_per_s: float | None = None,
+    examples: int | None = None,
+    epochs: int | None = None,
+    sweep_batches: Sequence[int] = (),
+    advise: bool = False,
+    prices: str | os.PathLike[str] | None = None,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+    use_cache: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Predict how fast a job would be on a TPU, whether it fits, and what it costs, with the TPU's own compiler.
+
+    Args:
+        job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator, a Program,
+            or the path of a program file or of a StableHLO file (".mlir").
+        batch_size: examples of one step over all devices; None for a job that brings its own.
+        tpu: one system or several: "v3-8", "v5e-8", ... ("gpu": the GPU of this machine).
+        input_specs: the shapes that go in, as `program.of` takes them; a Keras model knows its own.
+        mode: "train" or "infer"; None is the job's own, "train" for one that can do both.
+        precision: "float32" or "bfloat16" for a Keras model in that precision; None for the model's own.
+        steps_per_execution: steps that one call of the host starts; None is the model's own, or 1.
+        input_examples_per_s: what the input pipeline delivers; None: fast enough.
+        examples: examples of an epoch, for its time and cost.
+        epochs: epochs of the run, for its time and cost.
+        sweep_batches: further batch sizes to predict on each system.
+        advise: compile changed programs to see what each piece of advice gains.
+        prices: a file of prices that replaces those that come along; see docs/prices.md.
+        options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
+        timeout_s: how long one compilation may take, seconds.
+        use_cache: take what was compiled before from the disk.
+        progress: is told each step of the work, a line each.
+
+    Raises:
+        UnknownTPUError: no such TPU; the message names the nearest.
+        ProgramError: the job cannot be planned; the message says what is missing.
+        PlanError: the compiler refused the program, ended, or took too long.
+
+    Example:
+        >>> tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"]).fastest.target.name  # doctest: +SKIP
+        'v3-8'
+    """
+    wish = Wish(
+        steps_per_execution or _own_steps(job),
+        input_examples_per_s,
+        examples,
+        epochs,
+        read_prices(prices),
+        options or {},
+        timeout_s,
+        use_cache,
+        progress or Wish.progress,
+    )
+    targets = _targets(tpu)
+    positive_integer("batch_size", batch_size)
+    asked = Job(job, input_specs, mode, precision)
+    predictions = [_predict(asked, batch_size, target, wish, tries=advise) for target in targets]
+    sweep = [
+        forecast_of(asked, batch, target, wish) for target in targets for batch in _batches(sweep_batches, batch_size)
+    ]
+    return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
+
+
+def forecast_of(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Prediction:
+    """Predict one batch of a job on one system, saying so first."""
+    program = job.program(batch_size)
+    rows = batch_rows(program)
+    batch = f", {rows:,} examples a step" if rows else ""
+    wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
+    return forecast(program, target, wish)
+
+
+def max_batch_size(
+    job: Any,
+    tpu: str = "v2-8",
+    *,
+    input_specs: Any = None,
+    mode: str | None = None,
+    precision: str | None = None,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+    use_cache: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Return the largest batch that fits on a TPU, over all its devices, found by compiling for it.
+
+    It is a multiple of 8 examples a device, or of 1, 2 or 4 where no more fit; 0 when not even one does.
+
+    Args:
+        job: as `plan` takes it; one whose batch can be changed.
+        tpu: the system.
+        input_specs: as `plan` takes it.
+        mode: as `plan` takes it.
+        precision: as `plan` takes it.
+        options: as `plan` takes it.
+        timeout_s: how long one compilation may take, seconds.
+        use_cache: take what was compiled before from the disk.
+        progress: is told each step of the work, a line each.
+
+    Raises:
+        UnknownTPUError: no such TPU.
+        ProgramError: the job has one batch only, or cannot be planned.
+
+    Example:
+        >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
+        6144
+    """
+    wish = Wish(options=options or {}, timeout_s=timeout_s, use_cache=use_cache, progress=progress or Wish.progress)
+    return _largest(Job(job, input_specs, mode, precision), target_named(tpu), wish).batch_size
+
+
+def scaling(
+    job: Any,
+    tpu: str,
+    cores: Sequence[int],
+    batch_size: int | None = None,
+    *,
+    grow: bool = True,
+    **settings: Any,
+) -> Plan:
+    """Predict one job on ever larger slices of a TPU.
+
+    Args:
+        job: as `plan` takes it; one whose batch can be changed, if it is to grow.
+        tpu: the chip: "v3".
+        cores: the numbers in the names of the slices: 8 for "v3-8".
+        batch_size: examples of one step on the FIRST slice.
+        grow: the batch grows with the slice (weak scaling: each device keeps its share); False keeps it as it is.
+        **settings: all else that `plan` takes.
+
+    Raises:
+        UnknownTPUError: no such chip, or no such slice.
+        SettingError: no cores.
+
+    Example:
+        >>> tpu.scaling(model, tpu="v3", cores=[8, 32, 128], batch_size=1024).show()  # doctest: +SKIP
+    """
+    if not cores:
+        raise SettingError("cores must list at least one number, such as [8, 32, 128]")
+    targets = [target_named(f"{tpu}-{number}") for number in cores]
+    first = targets[0].devices
+    plans = [
+        plan(
+            job,
+            batch_size * target.devices // first if grow and batch_size is not None else batch_size,
+            target.name,
+            **settings,
+        )
+        for target in targets
+    ]
+    predictions = tuple(prediction for one in plans for prediction in one)
+    return dataclasses.replace(plans[0], predictions=predictions)
+
+
+def _predict(job: Job, batch_size: int | None, target: Target, wish: Wish, tries: bool) -> Prediction:
+    """Predict, and say what to change; of what does not fit, also what would."""
+    found = forecast_of(job, batch_size, target, wish)
+    if not found.fits and job.has_batches:
+        largest = _largest(job, target, wish, start=found.batch_size or 1, most=found.batch_size)
+        found = dataclasses.replace(found, largest_batch=largest.batch_size)
+
+    def predict(batch: int | None, precision: str | None) -> Prediction:
+        changed = job if precision is None else job.with_precision(precision)
+        return forecast_of(changed, batch, target, wish)
+
+    advice = advice_for(
+        found, weights_of(job.program(batch_size)), predict if tries else None, job.has_batches, job.is_model
+    )
+    return dataclasses.replace(found, advice=advice)
+
+
+def _largest(job: Job, target: Target, wish: Wish, start: int | None = None, most: int | None = None) -> Largest:
+    def memory_at(batch: int) -> Memory:
+        memory = forecast_of(job, batch, target, wish).memory
+        assert memory is not None
+        return memory
+
+    return largest_batch(target.devices, memory_at, start or 128 * target.devices, most)
+
+
+def _targets(tpu: str | Sequence[str]) -> list[Target]:
+    names = [tpu] if isinstance(tpu, str) else list(tpu)
+    if not names:
+        raise SettingError('tpu must name at least one system, such as "v3-8"')
+    return [gpu.target() if name in ("gpu", "local") else target_named(name) for name in names]
+
+
+def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
+    """Return the batches of a sweep that are not planned anyway, smallest first."""
+    for batch in sweep_batches:
+        positive_integer("sweep_batches", batch)
+    return sorted(set(sweep_batches) - {planned})
+
+
+def _own_steps(job: Any) -> int:
+    """Return the steps of one call of the host that a Keras model was compiled with, or 1."""
+    steps = getattr(job, "steps_per_execution", 1)
+    return steps if isinstance(steps, int) and steps > 0 else 1

@@ -1,0 +1,59 @@
+"""`Wish`: what holds for every prediction of a plan, beyond the job itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from anytpu.errors import SettingError
+from anytpu.planning.records import Price
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What holds for every prediction of a plan.
+
+    Attributes:
+        steps_per_execution: steps that one call of the host starts.
+        input_examples_per_s: what the input pipeline delivers, or None: fast enough.
+        examples: examples of an epoch, or None.
+        epochs: epochs of the run, or None.
+        prices: what an hour of each chip costs, by the chip's name.
+        options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
+        timeout_s: how long one compilation may take, seconds.
+        use_cache: take what was compiled before from the disk.
+        progress: is told each step of the work, a line each.
+    """
+
+    steps_per_execution: int = 1
+    input_examples_per_s: float | None = None
+    examples: int | None = None
+    epochs: int | None = None
+    prices: Mapping[str, Price] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    timeout_s: float = 600.0
+    use_cache: bool = True
+    progress: Callable[[str], None] = _silent
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("steps_per_execution", "examples", "epochs"):
+            positive_integer(name, getattr(self, name))
+        for name in ("input_examples_per_s", "timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingError(f"{name} must be a positive number, not {value!r}")
+
+
+def positive_integer(name: str, value: int | None) -> None:
+    """Refuse a number that is neither None nor a positive integer.
+
+    Raises:
+        SettingError: it is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise SettingError(f"{name} must be a positive integer, not {value!r}")

@@ -1,0 +1,66 @@
+"""The search for the largest batch, on memories that are functions of the batch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anytpu.errors import PlanError
+from anytpu.planning.largest import MOST_TRIES, largest_batch
+from anytpu.planning.records import Memory
+
+LIMIT = 10_000_000
+
+
+def growing(fixed: int, each: float, bend: float = 0.0):
+    """Return the memory of a program that needs `fixed` bytes and `each` more for an example, with a bend."""
+
+    def memory_at(batch: int) -> Memory:
+        peak = int(fixed + each * batch + bend * batch**0.5)
+        return Memory(peak, LIMIT, said="" if peak <= LIMIT else "out of memory")
+
+    return memory_at
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(0, LIMIT - 1),
+    st.floats(0.5, 4000),
+    st.floats(0, 3000),
+    st.integers(1, 100_000),
+)
+def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, start):
+    memory_at = growing(fixed, each, bend)
+    found = largest_batch(devices, memory_at, start)
+    assert len(found.tried) <= MOST_TRIES + 3
+    sizes = dict(found.tried)
+    if found.batch_size:
+        assert sizes[found.batch_size].fits
+    next_size = found.batch_size + 8 * devices
+    if found.batch_size >= 8 * devices and len(found.tried) < MOST_TRIES:
+        assert not memory_at(next_size).fits
+
+
+def test_few_compilations_on_a_straight_line():
+    found = largest_batch(8, growing(1_000_000, 731), start=512)
+    assert found.batch_size == 12288
+    assert len(found.tried) <= 5
+
+
+def test_less_than_eight_rows_a_device():
+    assert largest_batch(4, growing(0, LIMIT / 10), start=1024).batch_size == 8
+
+
+def test_nothing_fits():
+    found = largest_batch(2, growing(2 * LIMIT, 1), start=16)
+    assert found.batch_size == 0
+    assert [batch for batch, _ in found.tried] == [16, 8, 4, 2]
+
+
+def test_nothing_grows():
+    with pytest.raises(PlanError) as raised:
+        largest_batch(1, growing(5, 0), start=1)
+    assert str(raised.value) == (
+        "a batch of 4,294,967,296 examples still fits: no memory of this program grows with it"
+    )
