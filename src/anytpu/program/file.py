@@ -28,6 +28,7 @@ import jax.export
 
 from anytpu.errors import ProgramError
 from anytpu.program.archive import Parts, write_parts
+from anytpu.program.fixed import check_fixed
 from anytpu.program.leaves import leaf_names, leaf_text, state_names
 from anytpu.program.lowering import check_platforms, lower_traced, trace
 from anytpu.program.manifest import FORMAT, Manifest, format_of, from_json, group_of, to_json, tree_of
@@ -128,17 +129,28 @@ class FileMaker:
         """Return whether the job is the path of a file that holds a step."""
         return isinstance(job, str | Path) and Path(job).suffix in (SUFFIX, ".mlir")
 
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
-        """Read the program. Its shapes and its mode are those that it was written with.
+    def make(
+        self,
+        job: Any,
+        input_specs: Any,
+        mode: str,
+        tensors: bool,
+        *,
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> Program:
+        """Read the program. Its shapes, its precision and its mode are those that it was written with.
 
         Raises:
-            ProgramError: the file cannot be read, or `input_specs` are given.
+            ProgramError: the file cannot be read, or `input_specs`, a precision or another batch are asked for.
         """
         if input_specs is not None:
             raise ProgramError(
                 f"The shapes of the program file {str(job)!r} are fixed since it was written: leave input_specs out."
             )
-        return read(job, tensors=tensors)
+        program = read(job, tensors=tensors)
+        check_fixed(f"The program file {str(job)!r}", program, batch_size, precision)
+        return program
 
 
 FILE_MAKER = FileMaker()

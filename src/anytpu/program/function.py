@@ -18,7 +18,7 @@ import numpy as np
 from anytpu.errors import ProgramError
 from anytpu.program.contract import check_result
 from anytpu.program.leaves import leaf_names
-from anytpu.program.program import REPLICATED, ROWS, Program, Tree, spec_of
+from anytpu.program.program import REPLICATED, ROWS, Layout, Program, Tree, spec_of
 
 
 class FunctionMaker:
@@ -28,7 +28,16 @@ class FunctionMaker:
         """Return whether the job is a function, a method, a partial or what `jax.jit` returns; no other callable."""
         return inspect.isroutine(job) or isinstance(job, functools.partial | jax.stages.Wrapped)
 
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
+    def make(
+        self,
+        job: Any,
+        input_specs: Any,
+        mode: str,
+        tensors: bool,
+        *,
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> Program:
         """Make the Program.
 
         Args:
@@ -36,14 +45,20 @@ class FunctionMaker:
             input_specs: the pair (state, batch): trees of arrays or of `jax.ShapeDtypeStruct`.
             mode: "train" or "infer".
             tensors: keep the arrays of the state as `program.tensors`.
+            batch_size: rows to put in the place of those of each leaf of the batch that is split; None: as it is.
+            precision: None; a function has the precision that it is written in.
 
         Raises:
             ProgramError: the specs are missing or of another form, or the step does not take (state, batch) and return
-                (state, outputs) with a state of the same form.
+                (state, outputs) with a state of the same form, or a precision is asked for.
         """
         name = f"{_name(job)}/{mode}"
         given = _state_and_batch(name, input_specs)
+        if precision is not None:
+            raise ProgramError(_one_precision(name, precision))
         state, batch = _specs(name, given)
+        if batch_size is not None:
+            batch = with_rows(name, batch, batch_size)
         _check_takes_two(name, job)
         check_result(name, state, jax.eval_shape(job, state, batch))
         return Program(
@@ -107,6 +122,38 @@ def _check_takes_two(name: str, job: Any) -> None:
             f"The step of {name!r} must take two arguments, step(state, batch), and it takes {signature}. Fix the "
             "others with functools.partial."
         ) from error
+
+
+def with_rows(name: str, batch: Tree, batch_size: int) -> Tree:
+    """Return the specs of a batch with other rows: in each leaf that has as many as the first one that has any.
+
+    Args:
+        name: the program, for the error.
+        batch: tree of `jax.ShapeDtypeStruct`.
+        batch_size: the rows.
+
+    Raises:
+        ProgramError: no leaf has rows.
+    """
+    leaves, structure = jax.tree.flatten(batch)
+    layouts = jax.tree.leaves(_layout(batch), is_leaf=lambda x: isinstance(x, Layout))
+    if ROWS not in layouts:
+        raise ProgramError(
+            f"The batch of {name!r} has no rows to make {batch_size} of: each of its leaves is a scalar. Leave "
+            "batch_size out."
+        )
+    resized = [
+        jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) if layout == ROWS else leaf
+        for leaf, layout in zip(leaves, layouts, strict=True)
+    ]
+    return jax.tree.unflatten(structure, resized)
+
+
+def _one_precision(name: str, precision: str) -> str:
+    return (
+        f"The function of {name!r} computes in the precision that it is written in, and cannot be made again with "
+        f"precision={precision!r}. Cast inside it, x.astype(jnp.{precision}), or give it state and batch of that type."
+    )
 
 
 def _layout(batch: Tree) -> Tree:

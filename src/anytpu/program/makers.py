@@ -9,9 +9,11 @@ whether it claims a job, without loading anything to say no, and makes a Program
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from typing import Any, Literal, Protocol
 
 from anytpu.errors import ProgramError, SettingError
+from anytpu.program.fixed import check_fixed
 from anytpu.program.program import Program, Tree
 
 GROUP = "anytpu.programs"
@@ -25,13 +27,40 @@ class Maker(Protocol):
         """Return whether this maker is the one for the job. Loads neither JAX nor Keras to say no."""
         ...
 
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
-        """Make the Program; the arguments are those of `of`, with `mode` "train" where it was left out."""
+    def make(
+        self,
+        job: Any,
+        input_specs: Any,
+        mode: str,
+        tensors: bool,
+        *,
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> Program:
+        """Make the Program; the arguments are those of `of`, with `mode` "train" where it was left out.
+
+        A maker may do without `batch_size` and `precision`: they are handed over only where they were given, and `of`
+        says which maker does not take them.
+
+        Args:
+            job: what `claims` said yes to.
+            input_specs: the shapes that go in, or None.
+            mode: "train" or "infer".
+            tensors: bring the values of the state along.
+            batch_size: the rows of the global batch, at least 1; None: those of `input_specs`.
+            precision: what to compute in, "float32" or "bfloat16"; None: as the job has it.
+        """
         ...
 
 
 def of(
-    job: Any, input_specs: Tree | None = None, mode: Literal["train", "infer"] | None = None, tensors: bool = False
+    job: Any,
+    input_specs: Tree | None = None,
+    mode: Literal["train", "infer"] | None = None,
+    tensors: bool = False,
+    *,
+    batch_size: int | None = None,
+    precision: Literal["float32", "bfloat16"] | None = None,
 ) -> Program:
     """Return the Program of a job.
 
@@ -42,27 +71,47 @@ def of(
             trees of arrays or `jax.ShapeDtypeStruct`; None for a job that knows its own.
         mode: "train" or "infer"; None means the mode that the job has, which is "train" for a job that can do both.
         tensors: bring the values of the state along, as `program.tensors`.
+        batch_size: the rows of the global batch. A Keras model that knows the shapes of its inputs needs no
+            `input_specs` beside it; where they are given, their rows are counted anew. None: as `input_specs` has them.
+        precision: compute in "bfloat16" (variables stay float32: Keras's policy "mixed_bfloat16") or in "float32". A
+            Keras model is made again for it, without its values, and left as it is. None: as the job has it.
 
     Raises:
         ProgramError: nobody makes a Program of such a job, or this one cannot be made; the message says what is
-        missing. SettingError: an unknown mode.
+        missing. SettingError: an unknown mode or precision, or a batch size that is no positive integer.
 
     Example:
         >>> step = lambda state, batch: (state + batch.sum(), {"rows": batch.shape[0] * jnp.ones(())})
         >>> of(step, (jnp.zeros(()), jnp.zeros(8))).mode
         'train'
+        >>> of(step, (jnp.zeros(()), jnp.zeros(8)), batch_size=32).rows
+        32
     """
-    if mode not in (None, "train", "infer"):
-        raise SettingError(f"mode must be 'train' or 'infer', or None for the job's own, not {mode!r}.")
-    program = job if isinstance(job, Program) else _make(job, input_specs, mode or "train", tensors)
+    _check_settings(mode, batch_size, precision)
     if isinstance(job, Program):
+        program = job
         _check_as_it_is(job, input_specs, tensors)
+        check_fixed(f"The program {job.name!r}", job, batch_size, precision)
+    else:
+        asked = {"batch_size": batch_size, "precision": precision}
+        program = _make(
+            job, (input_specs, mode or "train", tensors), {name: x for name, x in asked.items() if x is not None}
+        )
     if mode is not None and program.mode != mode:
         raise ProgramError(f"The program {program.name!r} is one for mode {program.mode!r}; it has none for {mode!r}.")
     return program
 
 
-def _make(job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
+def _check_settings(mode: Any, batch_size: Any, precision: Any) -> None:
+    if mode not in (None, "train", "infer"):
+        raise SettingError(f"mode must be 'train' or 'infer', or None for the job's own, not {mode!r}.")
+    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise SettingError(f"batch_size must be a positive integer, the rows of a global batch, not {batch_size!r}.")
+    if precision not in (None, "float32", "bfloat16"):
+        raise SettingError(f"precision must be 'float32' or 'bfloat16', or None for the job's own, not {precision!r}.")
+
+
+def _make(job: Any, arguments: tuple[Any, str, bool], asked: dict[str, Any]) -> Program:
     broken: list[str] = []
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
@@ -71,8 +120,21 @@ def _make(job: Any, input_specs: Any, mode: str, tensors: bool) -> Program:
             broken.append(f"{entry.name!r} ({type(error).__name__}: {error})")
             continue
         if maker.claims(job):
-            return maker.make(job, input_specs, mode, tensors)
+            _check_takes(entry.name, maker, job, asked)
+            return maker.make(job, *arguments, **asked)
     raise ProgramError(_nobody(job, broken))
+
+
+def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> None:
+    """Refuse what was asked of a maker that was written without it."""
+    takes = inspect.signature(maker.make).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+        return
+    if missing := [one for one in asked if one not in takes]:
+        raise ProgramError(
+            f"The maker {name!r} takes no {' and no '.join(missing)}: it has make{inspect.signature(maker.make)}. Leave "
+            f"{'it' if len(missing) == 1 else 'them'} out, and give {job!r} input_specs of the batch that is wanted."
+        )
 
 
 def _nobody(job: Any, broken: list[str]) -> str:

@@ -15,10 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from anytpu.errors import ProgramError
-from anytpu.program.program import ROWS, Program, Tree, spec_of
+from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
 from anytpu.train.time_axis import TimeAxis
@@ -118,35 +116,3 @@ def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.Abstra
 
 
 _STEPS = {"train": _train, "test": _test, "predict": _predict}
-
-
-def program_of_model(model: Any, input_specs: Tree, mode: str, tensors: bool) -> Program:
-    """Return the Program of a training step of a Keras model (mode "train"), or of a prediction ("infer").
-
-    Args:
-        model: a Keras model; compiled, for "train".
-        input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
-            infer.
-        mode: "train" or "infer".
-        tensors: also copy the values of the variables into the Program.
-
-    Raises:
-        ProgramError: no input specs, or a model that is not compiled.
-    """
-    if input_specs is None:
-        raise ProgramError(
-            f"the model {model.name!r} needs input_specs, the shapes of a batch: for example "
-            "program.of(model, (x_train[:64], y_train[:64]))"
-        )
-    if mode == "train" and not model.compiled:
-        raise ProgramError(f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
-    batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
-    if mode == "train":
-        model._symbolic_build(data_batch=batch)
-    elif not model.built:
-        model.build(jax.tree.map(lambda spec: spec.shape, batch[0]))
-    keras_mode = "train" if mode == "train" else "predict"
-    parts = parts_of(model, keras_mode)
-    program = keras_program(model, keras_mode, batch, parts)
-    values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
-    return dataclasses.replace(program, tensors=values)

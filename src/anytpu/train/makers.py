@@ -18,11 +18,20 @@ class KerasMaker:
         """Say whether the job is a Keras model, without importing Keras."""
         return any(cls.__module__.startswith("keras.") and cls.__name__ == "Model" for cls in type(job).__mro__)
 
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool = False) -> Any:
+    def make(
+        self,
+        job: Any,
+        input_specs: Any,
+        mode: str,
+        tensors: bool = False,
+        *,
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> Any:
         """Return the Program of a training step or of a prediction; see `program_of_model`."""
-        from anytpu.train.keras_program import program_of_model
+        from anytpu.train.model_program import program_of_model
 
-        return program_of_model(job, input_specs, mode, tensors)
+        return program_of_model(job, input_specs, mode, tensors, batch_size, precision)
 
 
 @final
@@ -33,7 +42,16 @@ class EstimatorMaker:
         """Say whether the job is a TPUEstimator, without importing one."""
         return type(job).__name__ == "TPUEstimator" and type(job).__module__.startswith("anytpu.")
 
-    def make(self, job: Any, input_specs: Any, mode: str, tensors: bool = False) -> Any:
+    def make(
+        self,
+        job: Any,
+        input_specs: Any,
+        mode: str,
+        tensors: bool = False,
+        *,
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> Any:
         """Return the Program of a step of training (mode "train") or of a prediction ("infer").
 
         Args:
@@ -41,15 +59,26 @@ class EstimatorMaker:
             input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
             mode: "train" or "infer".
             tensors: also copy the values of the variables into the Program.
+            batch_size: rows to put in the place of those of each leaf of `input_specs`; None: as they are.
+            precision: None; the model_fn decides what it computes in.
 
         Raises:
-            ProgramError: no input specs.
+            ProgramError: no input specs, or a precision is asked for.
         """
         if input_specs is None:
             raise ProgramError(
                 "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
                 'or program.of(estimator, features, mode="infer")'
             )
+        if precision is not None:
+            raise ProgramError(
+                f"a TPUEstimator computes in the precision that its model_fn chooses, and cannot be made again with "
+                f"precision={precision!r}: cast in the model_fn, under tpu.bfloat16_scope() for example"
+            )
+        if batch_size is not None:
+            from anytpu.train.batch_specs import with_batch_size
+
+            input_specs = with_batch_size(input_specs, batch_size)
         return job.program(input_specs, mode, tensors)
 
 

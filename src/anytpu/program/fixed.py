@@ -1,0 +1,31 @@
+"""What a Program that is made already cannot be asked for: another batch, another precision.
+
+Rule: the answer names the way that can, the model or the function that the Program was made of.
+"""
+
+from __future__ import annotations
+
+from anytpu.errors import ProgramError
+from anytpu.program.program import Program
+
+
+def check_fixed(what: str, program: Program, batch_size: int | None, precision: str | None) -> None:
+    """Check that nothing is asked of a program but what it has.
+
+    Args:
+        what: what it is, as the start of a sentence: "The program file 'a.anytpu'".
+        program: the program.
+        batch_size: the rows that are asked for; None, or those that it has, is fine.
+        precision: the precision that is asked for; None is fine.
+
+    Raises:
+        ProgramError: another batch, or any precision, is asked for.
+    """
+    if batch_size in (None, program.rows) and precision is None:
+        return
+    has = "" if program.rows is None else f" of {program.rows} rows"
+    asked = f"batch_size={batch_size!r}" if precision is None else f"precision={precision!r}"
+    raise ProgramError(
+        f"{what} has one batch{has} and one precision, and cannot be made again with {asked}. Give the model or the "
+        f"function that it was made of in its place: anytpu.program.of(model, {asked})."
+    )

@@ -1,0 +1,109 @@
+"""A Keras model as a `Program` of `program.of`: of a batch that was given, or of any number of rows.
+
+Rule: no step is run and no weight is read, but for `tensors=True`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from anytpu.errors import ProgramError
+from anytpu.program.program import Program, Tree, spec_of
+from anytpu.train.batch_specs import (
+    are_labels_guessed,
+    how_to_give_specs,
+    input_specs_of,
+    label_specs_of,
+    with_batch_size,
+)
+from anytpu.train.keras_program import keras_program, parts_of
+
+
+def program_of_model(
+    model: Any,
+    input_specs: Tree,
+    mode: str,
+    tensors: bool,
+    batch_size: int | None = None,
+    precision: str | None = None,
+) -> Program:
+    """Return the Program of a training step of a Keras model (mode "train"), or of a prediction ("infer").
+
+    Args:
+        model: a Keras model; compiled, for "train".
+        input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
+            infer; None: of what the model knows of its inputs and its loss.
+        mode: "train" or "infer".
+        tensors: also copy the values of the variables into the Program.
+        batch_size: rows of the global batch; None: those of `input_specs`.
+        precision: "float32" or "bfloat16"; None: as the model has it.
+
+    Raises:
+        ProgramError: neither input specs nor a batch size, a model that is not compiled, or does not know the shapes of
+            its inputs, or whose step cannot be traced with the labels that are guessed.
+    """
+    if input_specs is None and batch_size is None:
+        raise ProgramError(
+            f"the model {model.name!r} needs a batch_size, or input_specs, the shapes of a batch: for example "
+            f"program.of({model.name}, batch_size=64), or program.of({model.name}, (x_train[:64], y_train[:64]))"
+        )
+    if mode == "train" and not model.compiled:
+        raise ProgramError(
+            f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first, or ask for "
+            'mode="infer"'
+        )
+    if input_specs is None:
+        return _of_rows(model, mode, tensors, batch_size or 0)
+    batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
+    if batch_size is not None:
+        batch = with_batch_size(batch, batch_size)
+    return _program(model, batch, mode, tensors)
+
+
+def _of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
+    inputs = input_specs_of(model, batch_size)
+    if mode == "infer":
+        return _program(model, (inputs,), mode, tensors)
+    _build(model, inputs)
+    labels = label_specs_of(model, inputs)
+    try:
+        program = _program(model, (inputs, labels), mode, tensors)
+        if are_labels_guessed(model):
+            jax.eval_shape(program.step, program.state, program.batch)
+    except Exception as error:
+        raise ProgramError(
+            f"a training step of the model {model.name!r} cannot be traced with the labels that its outputs and its "
+            f"loss suggest, {_text(labels)}: {type(error).__name__}: {_first_line(error)}. "
+            f"{how_to_give_specs(model, batch_size)}"
+        ) from error
+    return program
+
+
+def _program(model: Any, batch: Tree, mode: str, tensors: bool) -> Program:
+    if mode == "train":
+        model._symbolic_build(data_batch=batch)
+    else:
+        _build(model, batch[0])
+    keras_mode = "train" if mode == "train" else "predict"
+    parts = parts_of(model, keras_mode)
+    program = keras_program(model, keras_mode, batch, parts)
+    values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
+    return dataclasses.replace(program, tensors=values)
+
+
+def _build(model: Any, inputs: Tree) -> None:
+    if not model.built:
+        model.build(jax.tree.map(lambda spec: spec.shape, inputs))
+
+
+def _text(specs: Tree) -> str:
+    """Return the specs of labels as a short text: "float32[64,10] and int32[64]"."""
+    return " and ".join(f"{leaf.dtype.name}{list(leaf.shape)}".replace(", ", ",") for leaf in jax.tree.leaves(specs))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0].rstrip(".")
