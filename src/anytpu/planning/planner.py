@@ -7,7 +7,10 @@ Rule: no step of the job is run, and a Keras model needs only its input shapes.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextvars
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +25,9 @@ from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Memory, Plan, Prediction
 from anytpu.planning.target import Target, target_named
 from anytpu.planning.wish import Wish, positive_integer
+
+AT_ONCE = 2
+"""Compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
 
 
 def plan(
@@ -89,11 +95,24 @@ def plan(
     targets = _targets(tpu)
     positive_integer("batch_size", batch_size)
     asked = Job(job, input_specs, mode, precision)
-    predictions = [_predict(asked, batch_size, target, wish, tries=advise) for target in targets]
-    sweep = [
-        forecast_of(asked, batch, target, wish) for target in targets for batch in _batches(sweep_batches, batch_size)
-    ]
+    others = _batches(sweep_batches, batch_size)
+    for batch in (batch_size, *others):
+        asked.program(batch)  # before any thread: Keras traces in one only
+    predicted = together([functools.partial(forecast_of, asked, batch_size, target, wish) for target in targets])
+    predictions = [_judged(asked, batch_size, one, wish, tries=advise) for one in predicted]
+    sweep = together([functools.partial(forecast_of, asked, n, target, wish) for target in targets for n in others])
     return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
+
+
+def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
+    """Run tasks two at a time and return their results in order; the first error ends them all."""
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def forecast_of(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Prediction:
@@ -187,9 +206,9 @@ def scaling(
     return dataclasses.replace(plans[0], predictions=predictions)
 
 
-def _predict(job: Job, batch_size: int | None, target: Target, wish: Wish, tries: bool) -> Prediction:
-    """Predict, and say what to change; of what does not fit, also what would."""
-    found = forecast_of(job, batch_size, target, wish)
+def _judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, tries: bool) -> Prediction:
+    """Say what to change; of what does not fit, also what would."""
+    target = found.target
     if not found.fits and job.has_batches:
         largest = _largest(job, target, wish, start=found.batch_size or 1, most=found.batch_size)
         found = dataclasses.replace(found, largest_batch=largest.batch_size)
@@ -199,7 +218,11 @@ def _predict(job: Job, batch_size: int | None, target: Target, wish: Wish, tries
         return forecast_of(changed, batch, target, wish)
 
     advice = advice_for(
-        found, weights_of(job.program(batch_size)), predict if tries else None, job.has_batches, job.is_model
+        found,
+        weights_of(job.program(batch_size)),
+        predict if tries else None,
+        job.has_batches,
+        job.is_model,
     )
     return dataclasses.replace(found, advice=advice)
 
