@@ -40,6 +40,16 @@ _SHOWN = (
 # Any of these says that the user chose JAX's devices himself.
 _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
 
+# What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
+_NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
+# Without these libtpu asks a metadata server that is not there, and complains.
+_FOR_THE_COMPILER = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
 _GOOGLE_PCI_VENDOR = "0x1ae0"
 # Google's network card and disk have its vendor number too. From jax/_src/hardware_utils.py of jax 0.10.2.
 _TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -107,6 +117,18 @@ def keras_datasets() -> Path:
     """Return the folder in which Keras keeps the data sets that it has downloaded: below KERAS_HOME or ~/.keras."""
     home = os.environ.get("KERAS_HOME")
     return (Path(home) if home else Path.home() / ".keras") / "datasets"
+
+
+def compiler_environment() -> dict[str, str]:
+    """Return the environment of the process in which the TPU compiler runs.
+
+    It is this one's, told to look for no TPU, without what is meant for the JAX and the Python of this process. What
+    LIBTPU_INIT_ARGS says is meant for the compiler, and stays.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_THE_COMPILER)}
+    source = str(Path(__file__).parent.parent)
+    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return kept | _FOR_THE_COMPILER | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def jax_platforms() -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class Target:
     device_kind: str = ""
 
     @property
+    def compiler_arguments(self) -> dict[str, Any]:
+        """What the compiler is told besides the name: arguments of `jax.experimental.topologies.get_topology_desc`."""
+        return {} if self.chip_config is None else {"chip_config_name": self.chip_config}
+
+    @property
     def flops_per_s(self) -> float:
         """Peak bfloat16 rate of one device."""
         assert self.chip is not None and self.chip.bf16_flops_per_s is not None

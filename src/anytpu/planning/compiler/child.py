@@ -1,0 +1,56 @@
+"""The child: reads requests, compiles them with libtpu, and writes answers. Run with `python -m`.
+
+Rule: this process imports neither Keras nor the user's program. Whatever is printed in it, by libtpu above all, goes
+where the parent sends its standard error, never into the answers. It ends when the parent does, at once even in the
+middle of a compilation, and when nobody has asked for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import sys
+import threading
+from typing import Any
+
+from anytpu.planning.compiler import wire
+
+IDLE_S = 120.0
+"""How long a child waits for the next request, seconds."""
+
+_LOOKS_S = 1.0
+_Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]
+
+
+def main() -> None:
+    """Answer requests from standard input on what standard output was, until the parent is gone."""
+    requests: _Requests = queue.SimpleQueue()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    threading.Thread(target=_read, args=(requests, os.getppid()), daemon=True).start()
+    from anytpu.planning.compiler.compiling import compile_request, version
+
+    wire.send(answers, {"compiler": version()})
+    while True:
+        try:
+            header, code = requests.get(timeout=IDLE_S)
+        except queue.Empty:
+            return
+        wire.send(answers, *compile_request(header, code))
+
+
+def _read(requests: _Requests, parent: int) -> None:
+    """Hand on what comes; end this process when nothing can come any more."""
+    while os.getppid() == parent:
+        if not select.select([0], [], [], _LOOKS_S)[0]:
+            continue
+        try:
+            requests.put(wire.receive(sys.stdin.buffer))
+        except EOFError:
+            break
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

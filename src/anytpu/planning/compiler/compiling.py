@@ -1,0 +1,87 @@
+"""One compilation with libtpu, in the child.
+
+Rule: the request says everything; nothing here knows what a Program or a Target is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import time
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def version() -> str:
+    """Return who compiles: "libtpu 0.0.51"."""
+    return f"libtpu {importlib.metadata.version('libtpu')}"
+
+
+def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], bytes]:
+    """Compile, and return the answer: sizes and the HLO text, or what the compiler said."""
+    started = time.monotonic()
+    jax.config.update("jax_enable_x64", header["wide"])
+    try:
+        compiled = _compiled(header, code)
+    except Exception as error:  # Whatever it is, the parent says it.
+        said = {
+            "compiler": version(),
+            "kind": type(error).__name__,
+            "said": str(error),
+            "compile_s": time.monotonic() - started,
+        }
+        return said, b""
+    seconds = time.monotonic() - started
+    sizes = compiled.memory_analysis()
+    answer = {
+        "argument_bytes": sizes.argument_size_in_bytes,
+        "output_bytes": sizes.output_size_in_bytes,
+        "alias_bytes": sizes.alias_size_in_bytes,
+        "temp_bytes": sizes.temp_size_in_bytes,
+        "code_bytes": sizes.generated_code_size_in_bytes,
+        "peak_bytes": getattr(sizes, "peak_memory_in_bytes", None),
+        "compiler": version(),
+        "compile_s": seconds,
+    }
+    return answer, compiled.as_text().encode()
+
+
+def _compiled(header: dict[str, Any], code: bytes) -> Any:
+    exported = jax.export.deserialize(bytearray(code))
+    mesh = _mesh(header)
+    specs = [
+        jax.ShapeDtypeStruct(tuple(shape), aval.dtype, sharding=_sharding(mesh, spec))
+        for (shape, spec), aval in zip(header["arguments"], exported.in_avals, strict=True)
+    ]
+
+    def run(*leaves: Any) -> Any:
+        return exported.call(*[_cut(leaf, aval.shape) for leaf, aval in zip(leaves, exported.in_avals, strict=True)])
+
+    results = tuple(_sharding(mesh, spec) for spec in header["results"])
+    jitted = jax.jit(run, donate_argnums=tuple(range(header["donated"])), out_shardings=results)
+    return jitted.lower(*specs).compile(compiler_options=header["options"] or None)
+
+
+def _mesh(header: dict[str, Any]) -> Mesh:
+    names, sizes = zip(*header["axes"], strict=True)
+    devices = _devices(header["topology"]["name"], tuple(sorted(header["topology"]["arguments"].items())))
+    return Mesh(np.array(devices).reshape(sizes), names)
+
+
+@functools.lru_cache(maxsize=8)
+def _devices(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments}
+    return topologies.get_topology_desc(name, platform="tpu", **given).devices
+
+
+def _sharding(mesh: Mesh, spec: list[Any]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(tuple(part) if isinstance(part, list) else part for part in spec)))
+
+
+def _cut(leaf: Any, shape: tuple[int, ...]) -> Any:
+    return leaf if leaf.shape == shape else leaf[tuple(slice(size) for size in shape)]

@@ -1,0 +1,41 @@
+"""What parent and child say to each other: a header of JSON and a load of bytes, each behind its length.
+
+Rule: no pickle; what comes from the child is numbers and text.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, BinaryIO
+
+_LENGTHS = struct.Struct("<QQ")
+
+
+def send(stream: BinaryIO, header: dict[str, Any], load: bytes = b"") -> None:
+    """Write one message.
+
+    Raises:
+        OSError: nobody reads at the other end.
+    """
+    head = json.dumps(header).encode()
+    stream.write(_LENGTHS.pack(len(head), len(load)) + head)
+    stream.write(load)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """Read one message: its header and its load.
+
+    Raises:
+        EOFError: the other end is closed.
+    """
+    head, load = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
+    return json.loads(_exactly(stream, head)), _exactly(stream, load)
+
+
+def _exactly(stream: BinaryIO, size_bytes: int) -> bytes:
+    content = stream.read(size_bytes)
+    if len(content) != size_bytes:
+        raise EOFError("the other end is closed")
+    return content
