@@ -17,7 +17,7 @@ from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.planning import gpu
-from anytpu.planning.advice import advice_for
+from anytpu.planning.advice import advice_for, rematerialisation
 from anytpu.planning.forecast import forecast
 from anytpu.planning.job import Job, batch_rows, weights_of
 from anytpu.planning.largest import Largest, largest_batch
@@ -208,23 +208,21 @@ def scaling(
 
 def _judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, tries: bool) -> Prediction:
     """Say what to change; of what does not fit, also what would."""
-    target = found.target
-    if not found.fits and job.has_batches:
-        largest = _largest(job, target, wish, start=found.batch_size or 1, most=found.batch_size)
+    target, weights = found.target, weights_of(job.program(batch_size))
+    saving = None
+    if not found.fits and job.has_batches and found.batch_size and found.memory:
+        largest = _largest(job, target, wish, start=found.batch_size, most=found.batch_size)
         found = dataclasses.replace(found, largest_batch=largest.batch_size)
+        layers = sum(len(shape) > 1 for name, shape in weights.items() if name.endswith("kernel"))
+        if found.mode == "train":
+            saving = rematerialisation(found.batch_size, layers, largest.tried)
 
     def predict(batch: int | None, precision: str | None) -> Prediction:
         changed = job if precision is None else job.with_precision(precision)
         return forecast_of(changed, batch, target, wish)
 
-    advice = advice_for(
-        found,
-        weights_of(job.program(batch_size)),
-        predict if tries else None,
-        job.has_batches,
-        job.is_model,
-    )
-    return dataclasses.replace(found, advice=advice)
+    advice = advice_for(found, weights, predict if tries else None, job.has_batches, job.is_model)
+    return dataclasses.replace(found, advice=(*advice, *filter(None, [saving])))
 
 
 def _largest(job: Job, target: Target, wish: Wish, start: int | None = None, most: int | None = None) -> Largest:

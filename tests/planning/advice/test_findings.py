@@ -85,8 +85,7 @@ def test_an_input_that_is_too_slow():
 def test_what_does_not_fit():
     memory = Memory(30 * MIB, 16 * MIB, said="Ran out of memory")
     assert found("memory", prediction(memory=memory, largest_batch=448)) == [
-        "Use a batch of 448, the largest that fits; bfloat16 activations and rematerialisation (keras.RematScope, "
-        "jax.checkpoint) save memory too.",
+        "Use a batch of 448, the largest that fits.",
         "14 MiB are missing: 30 MiB of 16 MiB.",
     ]
-    assert found("memory", prediction(memory=memory, largest_batch=0))[0].startswith("Use more or larger chips; ")
+    assert found("memory", prediction(memory=memory, largest_batch=0))[0] == "Use more or larger chips."

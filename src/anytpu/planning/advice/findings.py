@@ -205,7 +205,7 @@ def too_large(prediction: Prediction) -> Finding | None:
     smaller = f"Use a batch of {largest:,}, the largest that fits" if largest else "Use more or larger chips"
     return Finding(
         "memory",
-        f"{smaller}; bfloat16 activations and rematerialisation (keras.RematScope, jax.checkpoint) save memory too.",
+        f"{smaller}.",
         f"{units.format_bytes(memory.missing_bytes)} are missing: {units.format_bytes(memory.peak_bytes)} of "
         f"{units.format_bytes(memory.limit_bytes)}.",
         batch_size=largest or None,
