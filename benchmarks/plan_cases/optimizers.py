@@ -1,0 +1,70 @@
+"""Optimizers as the recipes had them: `start(weights) -> slots` and `update(weights, gradients, slots) -> (weights, slots)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Optimizer(NamedTuple):
+    """How weights are updated. Slots hold what is kept from step to step; learning rates are constants."""
+
+    start: Callable[[Any], Any]
+    update: Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def momentum(rate: float = 0.1, decay: float = 0.9) -> Optimizer:
+    """Stochastic gradient descent with momentum."""
+
+    def update(weights: Any, gradients: Any, slots: Any) -> tuple[Any, Any]:
+        slots = jax.tree.map(lambda m, g: decay * m + g, slots, gradients)
+        return jax.tree.map(lambda w, m: w - rate * m, weights, slots), slots
+
+    return Optimizer(_zeros, update)
+
+
+def lars(rate: float = 10.0, decay: float = 0.9, weight_decay: float = 1e-4) -> Optimizer:
+    """Layer-wise adaptive rates (LARS); vectors (biases, BatchNorm) take plain momentum."""
+
+    def step_of(weight: jax.Array, gradient: jax.Array) -> jax.Array:
+        if weight.ndim < 2:
+            return rate * gradient
+        norm, gradient_norm = jnp.linalg.norm(weight.ravel()), jnp.linalg.norm(gradient.ravel())
+        trust = jnp.where(norm * gradient_norm > 0, 0.001 * norm / (gradient_norm + weight_decay * norm), 1.0)
+        return rate * trust * (gradient + weight_decay * weight)
+
+    def update(weights: Any, gradients: Any, slots: Any) -> tuple[Any, Any]:
+        slots = jax.tree.map(lambda m, w, g: decay * m + step_of(w, g), slots, weights, gradients)
+        return jax.tree.map(jnp.subtract, weights, slots), slots
+
+    return Optimizer(_zeros, update)
+
+
+def adam(
+    rate: float = 3e-5, b1: float = 0.9, b2: float = 0.95, weight_decay: float = 0.1, is_lamb: bool = False
+) -> Optimizer:
+    """AdamW, with both moments as the weights are; with `is_lamb` each matrix's step is scaled to its norm (LAMB)."""
+
+    def step_of(weight: jax.Array, m: jax.Array, v: jax.Array, count: jax.Array) -> jax.Array:
+        direction = (m / (1 - b1**count)) / (jnp.sqrt(v / (1 - b2**count)) + 1e-6) + weight_decay * weight
+        if not is_lamb:
+            return rate * direction
+        norm, step_norm = jnp.linalg.norm(weight.ravel()), jnp.linalg.norm(direction.ravel())
+        return rate * jnp.where(norm * step_norm > 0, norm / step_norm, 1.0) * direction
+
+    def update(weights: Any, gradients: Any, slots: Any) -> tuple[Any, Any]:
+        count = slots["count"] + 1
+        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, slots["m"], gradients)
+        v = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, slots["v"], gradients)
+        at = count.astype(jnp.float32)
+        weights = jax.tree.map(lambda w, m, v: w - step_of(w, m, v, at).astype(w.dtype), weights, m, v)
+        return weights, {"m": m, "v": v, "count": count}
+
+    return Optimizer(lambda w: {"m": _zeros(w), "v": _zeros(w), "count": jnp.zeros((), jnp.int32)}, update)
+
+
+def _zeros(weights: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, weights)
