@@ -40,6 +40,7 @@ NAMES = [
     ("keras.src.trainers.trainer", "Trainer.compile", "a model compiled in a scope gets its trainer"),
     ("keras.src.trainers.trainer", "Trainer.compile_from_config", "a loaded model chooses its steps by the clock"),
     ("keras.src.trainers.trainer", "Trainer._symbolic_build", "a Program of a model that is not built yet"),
+    ("keras.src.backend", "compute_output_spec", "builds the layers of a model for the specs of a batch"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator", "our epochs are one"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator.reset", "our epochs start again where Keras's do"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator.catch_stop_iteration", "fit walks inside it"),

@@ -208,6 +208,36 @@ def uncompiled(model: Any) -> Iterator[None]:
         vars(model)["compiled"] = before
 
 
+def twin_of(model: Any) -> Any:
+    """Return a model that shares its layers and all else with another; what it is compiled with then is its own."""
+    twin = object.__new__(type(model))
+    vars(twin).update(vars(model))
+    return twin
+
+
+def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
+    """Compile a model as Keras does, whatever is wrapped around `compile`, and whatever its class made of it."""
+    compile_ = trainer_class().compile
+    while is_wrapped(compile_):
+        compile_ = compile_.__wrapped__
+    compile_(model, **settings)
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Let variables that are made in a block have shapes and no values, then and afterwards."""
+    import keras
+    from keras.src.backend.common import global_state
+
+    before = list(global_state.get_global_attribute("uninitialized_variables") or [])
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    finally:
+        waiting = global_state.get_global_attribute("uninitialized_variables") or []
+        waiting[:] = before
+
+
 def layers_of(model: Any) -> list[Any]:
     """Return a model and all layers in it, however deep."""
     return model._flatten_layers()

@@ -109,6 +109,26 @@ def test_specs_that_are_no_arrays():
     )
 
 
+def test_other_rows():
+    table = (*BATCH, np.zeros((32, 2), "float32"))
+    program = of(step, (STATE, table), batch_size=32)
+    assert [leaf.shape for leaf in program.batch] == [(32, 3), (32,), (), (3,), (32, 2)]
+    assert program.layout == (ROWS, ROWS, REPLICATED, REPLICATED, REPLICATED)
+
+
+def test_no_rows():
+    assert error_of(lambda state, batch: (state, batch), (STATE, np.float32(1)), batch_size=32) == (
+        "The batch of '<lambda>/train' has no rows to make 32 of: each of its leaves is a scalar. Leave batch_size out."
+    )
+
+
+def test_no_other_precision():
+    assert error_of(step, (STATE, BATCH), precision="bfloat16") == (
+        "The function of 'step/train' computes in the precision that it is written in, and cannot be made again with "
+        "precision='bfloat16'. Cast inside it, x.astype(jnp.bfloat16), or give it state and batch of that type."
+    )
+
+
 def test_a_function_of_something_else():
     def predict(x):
         return x

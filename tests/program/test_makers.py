@@ -76,6 +76,37 @@ def test_tensors_that_a_program_does_not_carry():
     )
 
 
+@pytest.mark.parametrize("batch_size", [0, -8, 2.0, True, "8"])
+def test_a_batch_size_that_is_none(batch_size):
+    with pytest.raises(SettingError) as caught:
+        of(linear().program, batch_size=batch_size)
+    assert str(caught.value) == (
+        f"batch_size must be a positive integer, the rows of a global batch, not {batch_size!r}."
+    )
+
+
+def test_a_precision_that_is_none():
+    with pytest.raises(SettingError) as caught:
+        of(linear().program, precision="float16")  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "precision must be 'float32' or 'bfloat16', or None for the job's own, not 'float16'."
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [({"batch_size": 3}, "batch_size=3"), ({"precision": "bfloat16"}, "precision='bfloat16'")]
+)
+def test_what_a_program_is_made_for_is_fixed(asked: dict, said: str, tmp_path: Path):
+    sample = linear()
+    rows = sample.program.rows
+    write(sample.program, tmp_path / "a.anytpu")
+    told = (
+        f" has one batch of {rows} rows and one precision, and cannot be made again with {said}. Give the model or the "
+        f"function that it was made of in its place: anytpu.program.of(model, {said})."
+    )
+    assert error_of(sample.program, **asked) == "The program '_linear/train'" + told
+    assert error_of(tmp_path / "a.anytpu", **asked) == f"The program file {str(tmp_path / 'a.anytpu')!r}" + told
+    assert of(sample.program, batch_size=rows) is sample.program
+
+
 PLUG_IN = """
 from anytpu.program import of
 
@@ -98,6 +129,10 @@ try:
     of(3)
 except ProgramError as error:
     print(error)
+try:
+    of("a plug-in's job", batch_size=8, precision="bfloat16")
+except ProgramError as error:
+    print(error)
 """
 
 
@@ -112,10 +147,14 @@ def test_makers_are_found_by_entry_points(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", USE_PLUG_IN], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    name, error = done.stdout.splitlines()
+    name, error, older = done.stdout.splitlines()
     assert name == "<lambda>/infer"
     assert error.startswith(f"No Program can be made of 3 (int). {GIVE} These makers could not be asked: ")
     assert "'broken' (AttributeError: module 'plug_in' has no attribute 'NOBODY')" in error
+    assert older == (
+        "The maker 'plug_in' takes no batch_size and no precision: it has make(job, input_specs, mode, tensors). Leave "
+        'them out, and give "a plug-in\'s job" input_specs of the batch wanted.'
+    )
 
 
 def test_a_function_and_a_file_need_no_keras(tmp_path: Path):

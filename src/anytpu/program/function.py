@@ -57,8 +57,9 @@ class FunctionMaker:
         if precision is not None:
             raise ProgramError(_one_precision(name, precision))
         state, batch = _specs(name, given)
+        layout = _layout(batch)
         if batch_size is not None:
-            batch = with_rows(name, batch, batch_size)
+            batch = _with_rows(name, batch, layout, batch_size)
         _check_takes_two(name, job)
         check_result(name, state, jax.eval_shape(job, state, batch))
         return Program(
@@ -66,7 +67,7 @@ class FunctionMaker:
             step=job,
             state=state,
             batch=batch,
-            layout=_layout(batch),
+            layout=layout,
             mode=mode,
             state_names=leaf_names(state, "state"),
             tensors=_tensors(name, given[0], state) if tensors else None,
@@ -124,29 +125,18 @@ def _check_takes_two(name: str, job: Any) -> None:
         ) from error
 
 
-def with_rows(name: str, batch: Tree, batch_size: int) -> Tree:
-    """Return the specs of a batch with other rows: in each leaf that has as many as the first one that has any.
-
-    Args:
-        name: the program, for the error.
-        batch: tree of `jax.ShapeDtypeStruct`.
-        batch_size: the rows.
-
-    Raises:
-        ProgramError: no leaf has rows.
-    """
-    leaves, structure = jax.tree.flatten(batch)
-    layouts = jax.tree.leaves(_layout(batch), is_leaf=lambda x: isinstance(x, Layout))
-    if ROWS not in layouts:
+def _with_rows(name: str, batch: Tree, layout: Tree, batch_size: int) -> Tree:
+    """Return the specs of a batch with other rows in the leaves that are split."""
+    if ROWS not in jax.tree.leaves(layout):
         raise ProgramError(
             f"The batch of {name!r} has no rows to make {batch_size} of: each of its leaves is a scalar. Leave "
             "batch_size out."
         )
-    resized = [
-        jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) if layout == ROWS else leaf
-        for leaf, layout in zip(leaves, layouts, strict=True)
-    ]
-    return jax.tree.unflatten(structure, resized)
+
+    def resized(leaf: jax.ShapeDtypeStruct, of_leaf: Layout) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) if of_leaf == ROWS else leaf
+
+    return jax.tree.map(resized, batch, layout)
 
 
 def _one_precision(name: str, precision: str) -> str:

@@ -132,8 +132,8 @@ def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> No
         return
     if missing := [one for one in asked if one not in takes]:
         raise ProgramError(
-            f"The maker {name!r} takes no {' and no '.join(missing)}: it has make{inspect.signature(maker.make)}. Leave "
-            f"{'it' if len(missing) == 1 else 'them'} out, and give {job!r} input_specs of the batch that is wanted."
+            f"The maker {name!r} takes no {' and no '.join(missing)}: it has make{inspect.signature(maker.make)}. "
+            f"Leave {'it' if len(missing) == 1 else 'them'} out, and give {job!r} input_specs of the batch wanted."
         )
 
 

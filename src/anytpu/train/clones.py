@@ -29,9 +29,9 @@ def clone(model: Any, cls: type) -> Any:
     """
     try:
         copy = _same_layers(model, cls)
-        _build_like(copy, model)
+        build_like(copy, model)
     except Exception as error:
-        raise SettingError(_cannot(model, _reason(error))) from error
+        raise SettingError(_cannot(model, reason(error))) from error
     if type(copy) is not cls:
         raise SettingError(_cannot(model, f"its copy is a {type(copy).__name__}, not a {cls.__name__}"))
     copy_values(model, copy)
@@ -48,8 +48,8 @@ def copy_values(source: Any, target: Any) -> None:
     """
     if not source.built:
         return
-    _build_like(target, source)
-    given, taken = (_variables(model) for model in (source, target))
+    build_like(target, source)
+    given, taken = (variables_of(model) for model in (source, target))
     if [one.shape for one in given] != [one.shape for one in taken]:
         raise SettingError(_cannot(source, f"it has {len(given)} variables and its copy {len(taken)}, of other shapes"))
     _assign(given, taken)
@@ -79,8 +79,8 @@ def copy_optimizer(source: Any, target: Any) -> None:
     if given is None or taken is None:
         return
     if given.built and not taken.built:
-        places = {id(variable): place for place, variable in enumerate(_variables(source))}
-        variables = _variables(target)
+        places = {id(variable): place for place, variable in enumerate(variables_of(source))}
+        variables = variables_of(target)
         taken.build([variables[places[id(one)]] for one in _keras.optimized_variables(given)])
     _assign(given.variables, taken.variables)
 
@@ -96,7 +96,7 @@ def _same_layers(model: Any, cls: type) -> Any:
     return cls.from_config(model.get_config())
 
 
-def _build_like(model: Any, other: Any) -> None:
+def build_like(model: Any, other: Any) -> None:
     """Build a model for the shapes that another was built for, with the same layers trainable."""
     if other.built and not model.built:
         model.build_from_config(other.get_build_config())
@@ -105,7 +105,7 @@ def _build_like(model: Any, other: Any) -> None:
             layer.trainable = like.trainable
 
 
-def _variables(model: Any) -> list[Any]:
+def variables_of(model: Any) -> list[Any]:
     """Return the variables of a model but for those of its metrics, which every fit starts at zero."""
     metrics = {id(variable) for variable in model.metrics_variables}
     return [variable for variable in model.variables if id(variable) not in metrics]
@@ -125,7 +125,7 @@ def _made_again_if_metric(one: Any) -> Any:
     return _made_again(one) if isinstance(one, keras.Metric) else one
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return the first paragraph of what an error says, in one line."""
     return " ".join(str(error).strip().split("\n\n")[0].split()).rstrip(".") or repr(error)
 

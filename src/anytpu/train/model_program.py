@@ -1,6 +1,7 @@
 """A Keras model as a `Program` of `program.of`: of a batch that was given, or of any number of rows.
 
-Rule: no step is run and no weight is read, but for `tensors=True`.
+Rule: no step is run, no weight is read and the model stays as it was; but for `tensors=True`, which wants its values,
+and for a model that is not built, which is.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import dataclasses
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
+from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Program, Tree, spec_of
 from anytpu.train.batch_specs import (
@@ -21,6 +24,7 @@ from anytpu.train.batch_specs import (
     with_batch_size,
 )
 from anytpu.train.keras_program import keras_program, parts_of
+from anytpu.train.sketches import in_precision, sketch_of
 
 
 def program_of_model(
@@ -56,6 +60,8 @@ def program_of_model(
             f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first, or ask for "
             'mode="infer"'
         )
+    if precision is not None:
+        model = in_precision(model, precision)
     if input_specs is None:
         return _of_rows(model, mode, tensors, batch_size or 0)
     batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
@@ -68,7 +74,7 @@ def _of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
     inputs = input_specs_of(model, batch_size)
     if mode == "infer":
         return _program(model, (inputs,), mode, tensors)
-    _build(model, inputs)
+    _build_layers(model, inputs)
     labels = label_specs_of(model, inputs)
     try:
         program = _program(model, (inputs, labels), mode, tensors)
@@ -84,20 +90,29 @@ def _of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
 
 
 def _program(model: Any, batch: Tree, mode: str, tensors: bool) -> Program:
-    if mode == "train":
-        model._symbolic_build(data_batch=batch)
-    else:
-        _build(model, batch[0])
     keras_mode = "train" if mode == "train" else "predict"
+    model = _built(model, batch, mode, tensors)
     parts = parts_of(model, keras_mode)
     program = keras_program(model, keras_mode, batch, parts)
     values = tuple([np.array(variable.value) for variable in part.variables] for part in parts) if tensors else None
     return dataclasses.replace(program, tensors=values)
 
 
-def _build(model: Any, inputs: Tree) -> None:
-    if not model.built:
-        model.build(jax.tree.map(lambda spec: spec.shape, inputs))
+def _built(model: Any, batch: Tree, mode: str, tensors: bool) -> Any:
+    """Return the model, or what is traced in its place, built for a batch."""
+    if mode == "train" and _keras.is_built(model) and not tensors:
+        return sketch_of(model, batch)
+    if mode == "train":
+        model._symbolic_build(data_batch=batch)
+    else:
+        _build_layers(model, batch[0])
+    return model
+
+
+def _build_layers(model: Any, inputs: Tree) -> None:
+    if not _keras.is_built(model):
+        symbolic = jax.tree.map(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), inputs)
+        _keras.keras_backend().compute_output_spec(model, symbolic, training=False)
 
 
 def _text(specs: Tree) -> str:
