@@ -1,77 +1,108 @@
-"""`Module`: an optimized HLO module as records. `hlo/text.py` reads one from the compiler's text.
+"""`Module`: an optimized HLO module. `parse` reads one from the compiler's text.
 
-Rule: shapes are those of one device. What a record does not name is left in the instruction's own text, so that who
-needs more looks there; everything that knows how the compiler writes stands in this folder.
+Idea: whoever asks about time or memory walks over `module.entry`, in order of execution, and asks the module about one
+instruction at a time: its products, how often it loops, where in the user's program it came from.
+
+Rule: numbers are those of one device and one execution.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+
+from anytpu.errors import PlanError
+from anytpu.planning.hlo import loops
+from anytpu.planning.hlo.flops import products_of
+from anytpu.planning.hlo.frames import Frames, SourceLine
+from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
+from anytpu.planning.hlo.loops import Place
+
+__all__ = ["Computation", "Instruction", "Module", "Shape", "SourceLine"]
+
+_STEPPED_INTO = ("while", "call", "conditional", "async-start")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
-    """The shape and layout of one array.
-
-    Attributes:
-        dtype: "f32", "bf16", "pred", ...
-        dims: its sizes, () for a scalar.
-        minor_to_major: dimensions from the fastest to the slowest.
-        tiles: the tiles of its layout: ((8, 128), (2, 1)); () for none.
-        memory_space: 0 for the main memory (HBM), else the number in S(n).
-        bytes: of its numbers.
-        padded_bytes: as it lies in memory.
-    """
-
-    dtype: str
-    dims: tuple[int, ...]
-    minor_to_major: tuple[int, ...]
-    tiles: tuple[tuple[int, ...], ...]
-    memory_space: int
-    bytes: int
-    padded_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Instruction:
-    """One instruction.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Module:
+    """A compiled program.
 
     Attributes:
-        name: "fusion.12", without the percent sign.
-        opcode: "fusion", "all-reduce", "while", ...
-        shapes: what it returns: one shape, or those of the flattened tuple.
-        operands: names of instructions of the same computation.
-        called: names of computations: of a fusion its body, of a while (condition, body), of a call its target, ...
-        cycles: the compiler's estimate for one execution on one device, or None where it gives none.
-        op_name: the user's path, "jit(step)/jvp(conv1)/conv_general_dilated", or "".
-        frame: number of its stack frame, or None: `module.source_of(instruction)` gives the line.
-        text: the whole line after the name, for everything else: `kind=`, `window=`, `replica_groups=`, backend_config.
+        name: "jit_step".
+        header: the first line of the text, with the layouts of the arguments and what may alias.
+        num_partitions: devices that it is split over.
+        is_scheduled: whether instructions stand in order of execution.
+        computations: by name; each is read when it is first looked at.
+        entry_name: of the computation that runs first.
+        frames: the stack frames.
     """
 
     name: str
-    opcode: str
-    shapes: tuple[Shape, ...]
-    operands: tuple[str, ...]
-    called: tuple[str, ...]
-    cycles: int | None
-    op_name: str
-    frame: int | None
-    text: str = dataclasses.field(repr=False)
+    header: str = dataclasses.field(repr=False)
+    num_partitions: int
+    is_scheduled: bool
+    computations: Mapping[str, Computation] = dataclasses.field(repr=False)
+    entry_name: str
+    frames: Frames = dataclasses.field(repr=False)
 
+    @property
+    def entry(self) -> Computation:
+        """The computation that runs first."""
+        return self.computations[self.entry_name]
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of the user's program: file, line (from 1) and function."""
+    def source_of(self, instruction: Instruction) -> SourceLine | None:
+        """Return the innermost line of the user's own that an instruction came from, or None.
 
-    file: str
-    line: int
-    function: str
+        Lines of Python's library, of installed packages and of anytpu are not the user's; nor is the line that asked
+        for the plan.
+        """
+        return self.frames.source(instruction.frame) if instruction.frame is not None else None
 
+    def flops_of(self, instruction: Instruction) -> float:
+        """Return 2 for each multiplication of the dots and convolutions inside an instruction, loops counted once."""
+        return float(sum(self.flops_by_dtype(instruction).values()))
 
-@dataclasses.dataclass(frozen=True)
-class Computation:
-    """A computation: instructions by name, in order of execution where the module is scheduled."""
+    def flops_by_dtype(self, instruction: Instruction) -> dict[str, float]:
+        """Return the same by the type that the matrix units multiply: {"bf16": 2.1e9}.
 
-    name: str
-    instructions: dict[str, Instruction]
-    root: str
+        float32 is "bf16" at the default precision, "bf16x3" and "bf16x6" (so many passes) at "high" and "highest".
+        """
+        flops: dict[str, float] = {}
+        for product in products_of(self.computations, instruction, self.home_of(instruction)):
+            flops[product.dtype] = flops.get(product.dtype, 0.0) + product.flops
+        return flops
+
+    def trip_count(self, loop: Instruction) -> int | None:
+        """Return how often the body of a `while` runs, or None where the text does not say."""
+        place = self._places.get(loop.name)
+        return loops.trip_count(self.computations, place) if place else None
+
+    def home_of(self, instruction: Instruction) -> Computation:
+        """Return the computation that an instruction stands in.
+
+        Raises:
+            PlanError: it is not of this module.
+        """
+        place = self._places.get(instruction.name)
+        if place:
+            return place.computation
+        for computation in self.computations.values():
+            if instruction.name in computation.instructions:
+                return computation
+        raise PlanError(f"{instruction.name!r} is not an instruction of the module {self.name!r}")
+
+    @functools.cached_property
+    def _places(self) -> dict[str, Place]:
+        """Every instruction that is executed on its own, by name, and who calls it from where."""
+        places: dict[str, Place] = {}
+        waiting: list[tuple[Computation, Place | None]] = [(self.entry, None)]
+        while waiting:
+            computation, caller = waiting.pop()
+            for one in computation.instructions.values():
+                if one.name in places:
+                    continue
+                places[one.name] = place = Place(computation, one, caller)
+                if one.opcode in _STEPPED_INTO:
+                    waiting += [(self.computations[name], place) for name in one.called]
+        return places

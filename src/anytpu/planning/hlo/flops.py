@@ -1,0 +1,170 @@
+"""`products_of`: the matrix products and convolutions inside an instruction, and the type they are computed in.
+
+Idea: the matrix units do nothing but multiply and add, so the floating-point operations worth counting are two for each
+pair of numbers that is multiplied. A dot multiplies every element of its result's size with the contracted size; a
+convolution those pairs of kernel and input positions that exist.
+
+Rule: positions that fall on the padding of a window, or into a hole of a dilated input, are not counted, as XLA's own
+cost analysis does not; a fusion that computes a product anew counts it anew; the body of a loop is counted once, of
+a conditional the branch with most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+
+from anytpu.errors import PlanError
+from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
+from anytpu.planning.hlo.shapes import bits_of
+
+_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_GROUPS = {kind: re.compile(rf"{kind}_group_count=(\d+)") for kind in ("feature", "batch")}
+_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_PRECISION = re.compile(r"operand_precision=\{(\w+),(\w+)\}")
+_TRANSPARENT = ("fusion", "call", "while", "async-start")
+# How often bfloat16 units run over a float32 product: (for "default") once, with what bfloat16 keeps of the operands.
+_PASSES = {"default": "bf16", "high": "bf16x3", "highest": "bf16x6"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Product:
+    """A dot or a convolution.
+
+    Attributes:
+        flops: 2 for each multiplication.
+        dtype: the type that the matrix units multiply: for float32 "bf16" at the default precision, "bf16x3" and
+            "bf16x6" (so many passes) at "high" and "highest"; else the operands' own, "bf16", "s8", "f8e4m3fn".
+    """
+
+    flops: float
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WindowDimension:
+    """One dimension of a convolution's window, as `window={...}` has it."""
+
+    size: int
+    stride: int = 1
+    pad_low: int = 0
+    lhs_dilate: int = 1
+    rhs_dilate: int = 1
+
+
+def products_of(computations: Mapping[str, Computation], one: Instruction, inside: Computation) -> list[Product]:
+    """Return the products of an instruction, those of what it calls included.
+
+    Args:
+        computations: those of the module.
+        one: the instruction.
+        inside: the computation that it stands in.
+    """
+    if one.opcode in ("convolution", "dot"):
+        return [_product(one, inside)]
+    if one.opcode == "conditional":
+        branches = [_products_in(computations, name) for name in one.called]
+        return max(branches, key=lambda products: sum(product.flops for product in products), default=[])
+    if one.opcode in _TRANSPARENT:
+        return [product for name in one.called for product in _products_in(computations, name)]
+    return []
+
+
+def _products_in(computations: Mapping[str, Computation], name: str) -> list[Product]:
+    inside = computations[name]
+    return [product for one in inside.instructions.values() for product in products_of(computations, one, inside)]
+
+
+def _product(one: Instruction, inside: Computation) -> Product:
+    left, right = (inside.instructions[name].shapes[0] for name in one.operands[:2])
+    flops = convolution_flops(one, left, right) if one.opcode == "convolution" else _dot_flops(one, left)
+    return Product(float(flops), _dtype(one, left, right))
+
+
+def _dtype(one: Instruction, left: Shape, right: Shape) -> str:
+    widest = max((left.dtype, right.dtype), key=bits_of)
+    if widest != "f32":
+        return widest
+    match = _PRECISION.search(one.text)
+    return _PASSES[max(match.groups(), key=list(_PASSES).index)] if match else _PASSES["default"]
+
+
+def _dot_flops(one: Instruction, left: Shape) -> int:
+    match = _CONTRACTING.search(one.text)
+    contracted = [left.dims[int(axis)] for axis in match[1].split(",") if axis] if match else []
+    return 2 * math.prod(one.shapes[0].dims) * math.prod(contracted)
+
+
+def convolution_flops(one: Instruction, left: Shape, right: Shape) -> int:
+    """Return 2 for each multiplication of a convolution.
+
+    Args:
+        one: the convolution.
+        left: shape of its input.
+        right: shape of its kernel.
+
+    Raises:
+        PlanError: its text has no `dim_labels`.
+    """
+    labels = _DIM_LABELS.search(one.text)
+    if not labels:
+        raise PlanError(f"the convolution {one.name!r} has no dim_labels, such as 'dim_labels=b01f_01io->b01f'")
+    of_left, of_right, of_result = labels.groups()
+    window = window_of(one.text)
+    useful = 1
+    for number, dimension in enumerate(window):
+        inputs, outputs = left.dims[of_left.index(str(number))], one.shapes[0].dims[of_result.index(str(number))]
+        useful *= useful_positions(inputs, outputs, dimension)
+    features = right.dims[of_right.index("i")] * right.dims[of_right.index("o")]
+    match = _GROUPS["batch"].search(one.text)
+    return 2 * features * left.dims[of_left.index("b")] // (int(match[1]) if match else 1) * useful
+
+
+def window_of(text: str) -> tuple[WindowDimension, ...]:
+    """Read the window of an instruction's text, () where it has none.
+
+    Example:
+        >>> window_of("window={size=3x1 stride=2x1 pad=1_1x0_0}, dim_labels=b01f_01io->b01f")[0]
+        WindowDimension(size=3, stride=2, pad_low=1, lhs_dilate=1, rhs_dilate=1)
+    """
+    match = _WINDOW.search(text)
+    if not match:
+        return ()
+    fields = dict(field.split("=", 1) for field in match[1].split())
+    columns = {name: value.split("x") for name, value in fields.items()}
+    dimensions = []
+    for place, size in enumerate(columns["size"]):
+        more = {name: int(columns[name][place]) for name in ("stride", "lhs_dilate", "rhs_dilate") if name in columns}
+        pad_low = int(columns["pad"][place].split("_")[0]) if "pad" in columns else 0
+        dimensions.append(WindowDimension(int(size), pad_low=pad_low, **more))
+    return tuple(dimensions)
+
+
+@functools.lru_cache(maxsize=4096)
+def useful_positions(inputs: int, outputs: int, window: WindowDimension) -> int:
+    """Return how many pairs (output, place in the kernel) of one dimension meet a number of the input.
+
+    Output `o` and place `k` meet position `o * stride + k * rhs_dilate - pad_low` of the dilated input, which holds a
+    number at every `lhs_dilate`-th position.
+
+    Example:
+        >>> useful_positions(28, 28, WindowDimension(3, pad_low=1))  # 3 * 28, less one at either end
+        82
+    """
+    common = math.gcd(window.stride, window.lhs_dilate)
+    period, last = window.lhs_dilate // common, (inputs - 1) * window.lhs_dilate
+    inverse = pow(window.stride // common, -1, period) if period > 1 else 0
+    total = 0
+    for place in range(window.size):
+        offset = place * window.rhs_dilate - window.pad_low
+        if offset % common:
+            continue
+        first = -(offset // common) * inverse % period if period > 1 else 0
+        low, high = max(0, -(offset // window.stride)), min(outputs - 1, (last - offset) // window.stride)
+        if high >= low and high >= first:
+            total += (high - first) // period - (low - first - 1) // period
+    return total

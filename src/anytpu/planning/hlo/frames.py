@@ -1,0 +1,87 @@
+"""`Frames`: from the number of a stack frame to a line of the user's program.
+
+Idea: the compiler keeps, beside the instructions, the Python stack that each came from, as four tables that point into
+each other: files, functions, locations, frames. The user's line is the innermost one that is not a library's.
+
+Rule: frames outside of anytpu's own outermost one say who asked for a plan, not what the program does; they are not
+looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_NAMED = re.compile(r'^(\d+) "(.*)"$', re.MULTILINE)
+_LOCATED = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=(\d+) line=(\d+)", re.MULTILINE)
+_FRAMED = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", re.MULTILINE)
+_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.?\d*)[/\\]|^<")
+_OURS = re.compile(r"[/\\](?:src|site-packages|dist-packages)[/\\]anytpu[/\\]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the user's program: file, line (from 1) and function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Return file and line: "model.py:12"."""
+        return f"{self.file}:{self.line}"
+
+
+class Frames:
+    """The stack frames of a module, read when first asked for.
+
+    Args:
+        text: the part of the module's text before its first computation.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def stack(self, frame: int) -> list[SourceLine]:
+        """Return the lines of a frame and of its callers, the innermost first; [] for a frame that is not listed."""
+        lines = []
+        while frame in self._frames and len(lines) <= len(self._frames):
+            location, frame = self._frames[frame]
+            lines.append(self._locations.get(location, SourceLine("<unknown>", 0, "")))
+        return lines
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (as many as a module has frames, and gone with it)
+    def source(self, frame: int) -> SourceLine | None:
+        """Return the innermost line that is the user's, or None."""
+        stack = self.stack(frame)
+        ours = [place for place, line in enumerate(stack) if _OURS.search(line.file)]
+        inside = stack[: ours[-1]] if ours else stack
+        return next((line for line in inside if not _LIBRARY.search(line.file) and not _OURS.search(line.file)), None)
+
+    @functools.cached_property
+    def _locations(self) -> dict[int, SourceLine]:
+        files, functions = self._names("FileNames"), self._names("FunctionNames")
+        return {
+            int(number): SourceLine(files.get(file, "<unknown>"), int(line), functions.get(function, ""))
+            for number, file, function, line in _LOCATED.findall(self._table("FileLocations"))
+        }
+
+    @functools.cached_property
+    def _frames(self) -> dict[int, tuple[int, int]]:
+        """From a frame to its location and its caller's frame, 0 for none."""
+        rows = [tuple(int(x or 0) for x in row) for row in _FRAMED.findall(self._table("StackFrames"))]
+        # libtpu 0.0.51 writes one more than the caller's number, so that 1 is nobody; others may write the number.
+        shift = 1 if any(parent >= number for number, _, parent in rows) else 0
+        return {number: (location, parent - shift) for number, location, parent in rows}
+
+    def _names(self, table: str) -> dict[str, str]:
+        return dict(_NAMED.findall(self._table(table)))
+
+    def _table(self, name: str) -> str:
+        start = self._text.find(f"\n{name}\n")
+        if start < 0:
+            return ""
+        end = self._text.find("\n\n", start + 1)
+        return self._text[start : end if end > 0 else len(self._text)]

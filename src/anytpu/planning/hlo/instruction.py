@@ -1,0 +1,73 @@
+"""`Shape`, `Instruction`, `Computation`: what a module consists of.
+
+Rule: shapes are those of one device. What a record does not name is left in the instruction's own text, so that who
+needs more looks there; everything that knows how the compiler writes stands in this folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape and layout of one array.
+
+    Attributes:
+        dtype: "f32", "bf16", "pred", ...
+        dims: its sizes, () for a scalar.
+        minor_to_major: dimensions from the fastest to the slowest.
+        tiles: the tiles of its layout: ((8, 128), (2, 1)); () for none.
+        memory_space: 0 for the main memory (HBM), else the number in S(n).
+        bytes: of its numbers.
+        padded_bytes: as it lies in memory.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    tiles: tuple[tuple[int, ...], ...]
+    memory_space: int
+    bytes: int
+    padded_bytes: int
+
+    def __str__(self) -> str:
+        """Return type and sizes as the compiler writes them: "bf16[128,28,28,32]"."""
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        name: "fusion.12", without the percent sign.
+        opcode: "fusion", "all-reduce", "while", ...
+        shapes: what it returns: one shape, or those of the flattened tuple.
+        operands: names of instructions of the same computation.
+        called: names of computations, in the order of the text: of a fusion its body, of a while (condition, body),
+            of a conditional its branches, of a reduce what it applies, ...
+        cycles: the compiler's estimate for one execution on one device, or None where it gives none.
+        op_name: the user's path, "jit(step)/jvp(conv1)/conv_general_dilated", or "".
+        frame: number of its stack frame, or None: `module.source_of(instruction)` gives the line.
+        text: the whole line after the name, for everything else: `kind=`, `window=`, `replica_groups=`, backend_config.
+    """
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+    cycles: int | None
+    op_name: str
+    frame: int | None
+    text: str = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A computation: instructions by name, in order of execution where the module is scheduled."""
+
+    name: str
+    instructions: dict[str, Instruction] = dataclasses.field(repr=False)
+    root: str

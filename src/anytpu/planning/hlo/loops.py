@@ -1,0 +1,171 @@
+"""`trip_count`: how many times the body of a loop runs, where the compiled module says so.
+
+Idea: the compiler writes a counted loop as a `while` whose condition compares a counter, an element of the tuple that
+is carried, with a bound; the counter starts at a constant and the body adds a constant to it. Bound, start and step may
+each stand elsewhere: behind copies, inside a fusion, in the tuple that the loop starts from, or in that of a loop
+around it.
+
+Rule: None unless all three are found. A loop whose count depends on values is not guessed at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from anytpu.planning.hlo.instruction import Computation, Instruction
+
+_CONSTANT = re.compile(r"constant\((-?\d+)\)")
+_INDEX = re.compile(r"\bindex=(\d+)")
+_NUMBER = re.compile(r"parameter\((\d+)\)")
+_DIRECTION = re.compile(r"direction=([A-Z]+)")
+_SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-barrier", "broadcast"}
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+
+
+class Place(NamedTuple):
+    """An instruction and what surrounds it: for the body of a loop or a fusion, who calls it from where."""
+
+    computation: Computation
+    instruction: Instruction
+    caller: Place | None = None
+
+
+def trip_count(computations: Mapping[str, Computation], loop: Place) -> int | None:
+    """Return how often a loop's body runs, or None where the text does not say.
+
+    Args:
+        computations: those of the module.
+        loop: the `while`, where it stands.
+    """
+    condition = computations[loop.instruction.called[0]]
+    compared = _compared(computations, Place(condition, condition.instructions[condition.root], loop))
+    if compared is None:
+        return None
+    counter, bound, direction = compared
+    index = _carried_index(computations, counter)
+    limit = _constant(computations, bound)
+    if index is None or limit is None:
+        return None
+    start = _constant(computations, _initial(loop, index))
+    step = _step(computations, loop, index)
+    if start is None or not step:
+        return None
+    return _count(start, limit, step, direction)
+
+
+def _count(start: int, limit: int, step: int, direction: str) -> int | None:
+    distance = {"LT": limit - start, "LE": limit - start + 1, "GT": limit - start, "GE": limit - start - 1}.get(
+        direction
+    )
+    if direction == "NE" and (limit - start) % step == 0:
+        distance = limit - start
+    if distance is None or (step > 0) != (direction in ("LT", "LE") or (direction == "NE" and distance > 0)):
+        return None
+    return max(0, -(-distance // step))
+
+
+def _compared(computations: Mapping[str, Computation], place: Place) -> tuple[Place, Place, str] | None:
+    """Return counter, bound and direction of a condition's root, with the counter on the left."""
+    place = _resolve(computations, place)
+    if place.instruction.opcode != "compare":
+        return None
+    left, right = (_resolve(computations, _operand(place, number)) for number in (0, 1))
+    match = _DIRECTION.search(place.instruction.text)
+    direction = match[1] if match else ""
+    if _carried_index(computations, left) is not None and _step(computations, *_loop_of(computations, left)):
+        return left, right, direction
+    return right, left, _MIRRORED.get(direction, "")
+
+
+def _loop_of(computations: Mapping[str, Computation], counter: Place) -> tuple[Place, int]:
+    assert counter.caller is not None
+    index = _carried_index(computations, counter)
+    assert index is not None
+    return counter.caller, index
+
+
+def _operand(place: Place, number: int) -> Place:
+    name = place.instruction.operands[number]
+    return place._replace(instruction=place.computation.instructions[name])
+
+
+def _resolve(computations: Mapping[str, Computation], place: Place) -> Place:
+    """Follow copies, fusions and their parameters to what makes a value. Elements of a loop's tuple are kept."""
+    while True:
+        one = place.instruction
+        if one.opcode in _SAME and len(one.operands) == 1:
+            place = _operand(place, 0)
+        elif one.opcode in ("fusion", "call") and one.called and len(one.shapes) == 1:
+            inner = computations[one.called[0]]
+            place = Place(inner, inner.instructions[inner.root], place)
+        elif one.opcode == "parameter" and place.caller and place.caller.instruction.opcode in ("fusion", "call"):
+            place = _operand(place.caller, int(_found(_NUMBER, one.text)))
+        elif one.opcode == "get-tuple-element" and _operand(place, 0).instruction.opcode == "tuple":
+            place = _operand(_operand(place, 0), int(_found(_INDEX, one.text)))
+        else:
+            return place
+
+
+def _carried_index(computations: Mapping[str, Computation], place: Place) -> int | None:
+    """Return which element of the carried tuple a value is, or None where it is not one."""
+    place = _resolve(computations, place)
+    one = place.instruction
+    if not place.caller or place.caller.instruction.opcode != "while" or one.opcode != "get-tuple-element":
+        return None
+    is_parameter = _operand(place, 0).instruction.opcode == "parameter"
+    return int(_found(_INDEX, one.text)) if is_parameter else None
+
+
+def _constant(computations: Mapping[str, Computation], place: Place | None) -> int | None:
+    """Return the whole number that a value always is, or None."""
+    if place is None:
+        return None
+    place = _resolve(computations, place)
+    match = _CONSTANT.search(place.instruction.text) if place.instruction.opcode == "constant" else None
+    if match:
+        return int(match[1])
+    index = _carried_index(computations, place)
+    if index is None:
+        return None
+    assert place.caller is not None
+    return (
+        _constant(computations, _initial(place.caller, index)) if _is_kept(computations, place.caller, index) else None
+    )
+
+
+def _initial(loop: Place, index: int) -> Place | None:
+    """Return what a loop's tuple has at an index before its first turn."""
+    start = _operand(loop, 0)
+    return _operand(start, index) if start.instruction.opcode == "tuple" else None
+
+
+def _after(computations: Mapping[str, Computation], loop: Place, index: int) -> Place | None:
+    """Return what a turn of a loop leaves at an index."""
+    body = computations[loop.instruction.called[1]]
+    root = Place(body, body.instructions[body.root], loop)
+    return _resolve(computations, _operand(root, index)) if root.instruction.opcode == "tuple" else None
+
+
+def _is_kept(computations: Mapping[str, Computation], loop: Place, index: int) -> bool:
+    after = _after(computations, loop, index)
+    return after is not None and _carried_index(computations, after) == index
+
+
+def _step(computations: Mapping[str, Computation], loop: Place, index: int) -> int | None:
+    """Return what a turn adds to a counter, or None where it does something else."""
+    after = _after(computations, loop, index)
+    if after is None or after.instruction.opcode not in ("add", "subtract"):
+        return None
+    left, right = _operand(after, 0), _operand(after, 1)
+    sign = 1 if after.instruction.opcode == "add" else -1
+    if sign > 0 and _carried_index(computations, right) == index:
+        left, right = right, left
+    amount = _constant(computations, right)
+    return sign * amount if amount is not None and _carried_index(computations, left) == index else None
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else "0"
