@@ -136,8 +136,8 @@ def test_sizes_that_are_left_open(shape, axes: str, typed: str):
     assert error_of(model) == (
         f"the input 'x' of the model 'open' has the shape {(None, *shape)}: only the size of the batch may be left "
         f"open, and {axes} open too. A TPU program has one size for each: make the model with keras.Input(({typed})), "
-        "the sizes in place of the dots. Or leave it as it is: pass the shapes of a batch: input_specs=(x, y), arrays or "
-        "jax.ShapeDtypeStruct of 4 rows, for example program.of(open, input_specs=(x_train[:4], y_train[:4]))"
+        "the sizes in place of the dots. Or leave it as it is: pass the shapes of a batch: input_specs=(x, y), arrays "
+        "or jax.ShapeDtypeStruct of 4 rows, for example program.of(open, input_specs=(x_train[:4], y_train[:4]))"
     )
 
 
