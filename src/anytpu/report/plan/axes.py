@@ -1,0 +1,115 @@
+"""Axes of a plot: where a value lies on the sheet, and which round values are written beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from anytpu.report.plan.shapes import Label, Line, Shape, text_width
+
+TEXT_SIZE = 12.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """A range of values on a stretch of the sheet.
+
+    Attributes:
+        low: the value at `start`.
+        high: the value at `end`.
+        start: in points.
+        end: in points.
+        ticks: the values that are written.
+        is_logarithmic: whether equal distances are equal ratios.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    is_logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return where a value lies, in points; one outside of the range lies at its end."""
+        inside = min(max(value, self.low), self.high)
+        if self.is_logarithmic:
+            part = math.log(inside / self.low) / math.log(self.high / self.low)
+        else:
+            part = (inside - self.low) / (self.high - self.low)
+        return self.start + part * (self.end - self.start)
+
+
+def linear(values: Sequence[float], start: float, end: float, most_ticks: int = 5) -> Scale:
+    """Return a scale from 0 to a little over the largest value.
+
+    Example:
+        >>> linear([7.0, 43.0], 0, 100).ticks
+        (0.0, 10.0, 20.0, 30.0, 40.0, 50.0)
+    """
+    highest = max([*values, 0.0]) or 1.0
+    step = _round_step(highest / most_ticks)
+    ticks = tuple(number * step for number in range(math.ceil(highest / step - 1e-9) + 1))
+    return Scale(0.0, ticks[-1], start, end, ticks)
+
+
+def logarithmic(values: Sequence[float], start: float, end: float, most_ticks: int = 6) -> Scale:
+    """Return a logarithmic scale around positive values, with ticks at 1, 2 and 5 of each decade, or at 1 alone.
+
+    Example:
+        >>> logarithmic([3.0, 150.0], 0, 100).ticks
+        (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+    """
+    lowest, highest = min(values) / 1.08, max(values) * 1.08
+    decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    fine = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    around = _covering(fine, lowest, highest)
+    if len(around) > most_ticks + 2:
+        around = _covering([10.0**decade for decade in (*decades, decades.stop)], lowest, highest)
+        around = around[:: math.ceil(len(around) / (most_ticks + 2))]
+    return Scale(min(around[0], lowest), max(around[-1], highest), start, end, tuple(around), True)
+
+
+def doubling(values: Sequence[float], start: float, end: float, most_ticks: int = 7) -> Scale:
+    """Return a logarithmic scale whose ticks are the values themselves: of batches, of devices."""
+    ticks = sorted(set(values))
+    while len(ticks) > most_ticks:
+        ticks = ticks[::2] if ticks[-1] in ticks[::2] else ticks[1::2]
+    spread = (max(values) / min(values)) ** 0.06 if max(values) > min(values) else 2.0
+    return Scale(min(values) / spread, max(values) * spread, start, end, tuple(ticks), True)
+
+
+def horizontal(scale: Scale, y: float, write: Callable[[float], str], title: str, lines_to: float) -> list[Shape]:
+    """Return the axis under a plot: grid lines up to `lines_to`, a text for each tick that has room, a title."""
+    shapes: list[Shape] = []
+    taken = -math.inf
+    for tick in scale.ticks:
+        x, text = scale(tick), write(tick)
+        shapes.append(Line(((x, y), (x, lines_to)), "grid"))
+        half = text_width(text, TEXT_SIZE) / 2
+        if x - half > taken:
+            shapes.append(Label(x, y + 17, text, "middle", "muted", TEXT_SIZE))
+            taken = x + half + 6
+    return [*shapes, Label((scale.start + scale.end) / 2, y + 36, title, "middle", "muted", TEXT_SIZE)]
+
+
+def vertical(scale: Scale, x: float, write: Callable[[float], str], lines_to: float) -> list[Shape]:
+    """Return the axis beside a plot: grid lines up to `lines_to` and a text for each tick."""
+    shapes: list[Shape] = []
+    for tick in scale.ticks:
+        y = scale(tick)
+        shapes.append(Line(((x, y), (lines_to, y)), "grid"))
+        shapes.append(Label(x - 8, y + 4, write(tick), "end", "muted", TEXT_SIZE))
+    return shapes
+
+
+def _covering(ticks: Sequence[float], lowest: float, highest: float) -> list[float]:
+    below = [tick for tick in ticks if tick <= lowest][-1:]
+    above = [tick for tick in ticks if tick >= highest][:1]
+    return [*below, *(tick for tick in ticks if lowest < tick < highest), *above]
+
+
+def _round_step(least: float) -> float:
+    decade = 10.0 ** math.floor(math.log10(least))
+    return next(digit * decade for digit in (1, 2, 2.5, 5, 10) if digit * decade >= least * (1 - 1e-9))

@@ -1,0 +1,85 @@
+"""What a run costs against how long it takes, on demand and spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu.planning.records import Cost, Plan, Prediction
+from anytpu.report.plan import phrases
+from anytpu.report.plan.axes import Scale, horizontal, linear, vertical
+from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
+from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
+
+Point = tuple[Prediction, float, float, float | None, float | None]
+"""A system, its time in seconds and its price on demand, and both on spot or None."""
+
+
+def cost_time(plan: Plan) -> Drawing | None:
+    """Return a disc for each system with a price, and a ring for its spot price; None for fewer than two systems."""
+    points, what = _points(plan)
+    if len(points) < 2:
+        return None
+    spans = {id(one): _span(one, time_s) for one, time_s, *_ in points}
+    x = linear([high for _, high in spans.values()], LEFT, RIGHT)
+    y = linear([usd for _, _, usd, _, _ in points], BOTTOM, TOP)
+    shapes = [
+        *horizontal(x, BOTTOM, phrases.seconds, f"time of {what}", TOP),
+        *vertical(y, LEFT, phrases.usd, RIGHT),
+        *_key(any(spot is not None for *_, spot in points)),
+        *(shape for point in points for shape in _marks(point, x, y, spans[id(point[0])])),
+        *_names(plan, points, x, y),
+    ]
+    summary = "; ".join(f"{kind}: {one.target.name}, {why}" for kind, one, why in phrases.choice(plan)) + "."
+    return Drawing("cost_against_time", f"Cost against time of {what}", summary, WIDTH, HEIGHT, tuple(shapes))
+
+
+def _points(plan: Plan) -> tuple[list[Point], str]:
+    """Return the systems that have a price, and what it is the price of: a run where all know one, else a step."""
+    priced = [(one, one.cost) for one in plan.predictions if one.cost and one.cost.usd_per_step and one.step_s]
+    if priced and all(cost.usd_per_run and cost.run_s for _, cost in priced):
+        return [(one, *_run(cost)) for one, cost in priced], "a run"
+    return [(one, one.step_s or 0.0, cost.usd_per_step or 0.0, None, None) for one, cost in priced], "a step"
+
+
+def _run(cost: Cost) -> tuple[float, float, float | None, float | None]:
+    return cost.run_s or 0.0, cost.usd_per_run or 0.0, cost.spot_run_s, cost.spot_usd_per_run
+
+
+def _span(one: Prediction, time_s: float) -> tuple[float, float]:
+    """Return the interval of the step time, carried over to a time of many steps."""
+    if one.interval_s is None or not one.step_s:
+        return time_s, time_s
+    return time_s * one.interval_s[0] / one.step_s, time_s * one.interval_s[1] / one.step_s
+
+
+def _key(has_spot: bool) -> list[Shape]:
+    shapes: list[Shape] = [Dot(LEFT + 6, 10, 5, "c0"), Label(LEFT + 16, 14, "on demand")]
+    return [*shapes, Dot(LEFT + 96, 10, 4.5, "c1", True), Label(LEFT + 106, 14, "spot")] if has_spot else shapes
+
+
+def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[Shape]:
+    one, time_s, usd, spot_s, spot_usd = point
+    said = f"{one.target.name}: {phrases.seconds(time_s)}, {phrases.usd(usd)} on demand"
+    shapes: list[Shape] = []
+    if spot_s is not None and spot_usd is not None:
+        spot = f"{one.target.name}: {phrases.seconds(spot_s)}, {phrases.usd(spot_usd)} on spot"
+        shapes += [
+            Line(((x(time_s), y(usd)), (x(spot_s), y(spot_usd))), "grid", 1.5),
+            Dot(x(spot_s), y(spot_usd), 4.5, "c1", True, title=spot),
+        ]
+    ends = [x(end) for end in span]
+    # Both change with the step time: what takes longer costs as much more.
+    heights = [y(usd * end / time_s) if time_s else y(usd) for end in span]
+    shapes.append(Line(((ends[0], heights[0]), (ends[1], heights[1])), "c0", 1.5, title=said))
+    return [*shapes, Dot(x(time_s), y(usd), 5.5, "c0", title=said)]
+
+
+def _names(plan: Plan, points: Sequence[Point], x: Scale, y: Scale) -> list[Label]:
+    marks = {id(one): kind for kind, one, _ in reversed(phrases.choice(plan))}
+    if plan.fastest is plan.cheapest and plan.fastest is not None:
+        marks[id(plan.fastest)] = "fastest and cheapest"
+    named = [
+        (x(time_s), y(usd), f"{one.target.name}{f', {marks[id(one)]}' if id(one) in marks else ''}", "ink")
+        for one, time_s, usd, *_ in points
+    ]
+    return place_labels(named)

@@ -1,0 +1,155 @@
+"""One system of a plan in the terminal: where time and memory go, what to change, what all rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from anytpu import units
+from anytpu.planning.records import KINDS, Advice, Prediction, StepTime
+from anytpu.report.comparison import bar
+from anytpu.report.plan import phrases
+from anytpu.report.plan.shares import kind_shares, layer_shares
+from anytpu.report.terminal import hang
+
+_COLOURS = dict(zip(KINDS, ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black"), strict=True))
+_SOURCE_WIDTH = 20
+
+
+def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, brief: bool = False) -> Iterator[Text]:
+    """Yield what there is to say about one system.
+
+    Args:
+        one: its prediction.
+        width: columns of the terminal.
+        ascii_only: draw with # in place of blocks.
+        brief: only what stands out, for a system among several.
+    """
+    most = 3 if brief else 10
+    if one.time is not None and brief:
+        yield from _in_words(one.time, most, width)
+    elif one.time is not None:
+        yield from _where(one.time, width, ascii_only)
+        yield from _layers(one.time, most, width)
+        yield from _ops(one, most, width)
+    if one.memory is not None and (not brief or not one.fits):
+        yield from _buffers(one, most, width)
+    yield from _advice(one.advice[: 1 if brief else None], width)
+    if one.time is not None:
+        yield from _listed("not priced, so not in the time", one.time.unpriced, width)
+        yield from _listed("rests on", one.time.evidence[: 2 if brief else None], width)
+    if not brief:
+        yield from _listed("notes", one.notes, width)
+
+
+def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
+    shares = kind_shares(time)
+    for kind, share, time_s in shares:
+        line = Text(f"  {phrases.KIND_NAMES[kind]:<16}")
+        line.append(bar(share, width - 42, ascii_only), _COLOURS[kind])
+        yield line.append(f"  {phrases.percent(share)}  {units.format_seconds(time_s)}")
+
+
+def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
+    """Yield where the time goes in two sentences."""
+    kinds = ", ".join(f"{phrases.percent(share)} {phrases.KIND_NAMES[kind]}" for kind, share, _ in kind_shares(time))
+    layers = ", ".join(
+        f"{layer} {phrases.percent(share)}{f' ({source})' if source else ''}"
+        for layer, source, share, _ in layer_shares(time)[:most]
+    )
+    yield from _hung("  time     ", kinds, width)
+    yield from _hung("  longest  ", layers, width)
+
+
+def _layers(time: StepTime, most: int, width: int) -> Iterator[Text]:
+    rows = layer_shares(time)
+    if len(rows) < 2:
+        return
+    yield Text("")
+    yield _heading("longest layers", width)
+    for layer, source, share, time_s in rows[:most]:
+        yield _row(layer, source, phrases.percent(share), units.format_seconds(time_s), width)
+    if len(rows) > most:
+        yield Text(f"  and {len(rows) - most} more", "dim")
+
+
+def _ops(one: Prediction, most: int, width: int) -> Iterator[Text]:
+    ops = one.time_by_op
+    total_s = sum(op.time_s for op in ops) or 1.0
+    yield Text("")
+    yield _heading("longest operations", width)
+    for op in ops[:most]:
+        label = f"{op.name}  {phrases.op_label(op)}" if op.layer else op.name
+        yield _row(label, op.source, phrases.percent(op.time_s / total_s), units.format_seconds(op.time_s), width)
+
+
+def _buffers(one: Prediction, most: int, width: int) -> Iterator[Text]:
+    memory = one.memory
+    if memory is None or not memory.buffers:
+        return
+    yield Text("")
+    yield _heading("largest buffers of a device, with what padding makes of them", width)
+    for buffer in memory.buffers[:most]:
+        label = f"{buffer.name}  {buffer.shape}"
+        yield _row(label, buffer.source, phrases.padding(buffer), units.format_bytes(buffer.bytes), width)
+    peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
+    yield from _hung("  ", f"{peak} at the peak, of {limit}; padding wastes {waste}.", width)
+
+
+def _advice(advice: Sequence[Advice], width: int) -> Iterator[Text]:
+    if advice:
+        yield Text("")
+        yield _heading("advice", width)
+    for piece in advice:
+        yield from _hung("  > ", piece.text, width, "bold")
+        yield from _hung("    ", piece.evidence, width)
+        if gain_sentence(piece):
+            yield from _hung("    ", gain_sentence(piece), width, "green")
+
+
+def gain_sentence(piece: Advice) -> str:
+    """Say what a change gained where it was compiled, "" where it was not.
+
+    Example:
+        >>> gain_sentence(Advice("batch", "Raise it.", "It is small.", "batch_size=2048", 0.12, 1.18))
+        'Tried with batch_size=2048: 120 ms a step, 1.18 times the examples a second.'
+    """
+    parts = [f"{units.format_seconds(piece.step_s)} a step"] if piece.step_s is not None else []
+    if piece.gain is not None:
+        parts.append(f"{piece.gain:.3g} times the examples a second")
+    if not parts:
+        return ""
+    return f"Tried{f' with {piece.tried}' if piece.tried else ''}: {', '.join(parts)}."
+
+
+def _listed(title: str, sentences: Sequence[str], width: int) -> Iterator[Text]:
+    if sentences:
+        yield Text("")
+        yield _heading(title, width)
+    for sentence in sentences:
+        yield from _hung("  - ", sentence, width)
+
+
+def _heading(title: str, width: int) -> Text:
+    return Text(f"  {title}"[:width], "bold")
+
+
+def _row(label: str, source: str, share: str, amount: str, width: int) -> Text:
+    """Return a line of a list: what, where in the user's program, which part, how much."""
+    room = width - 2 - _SOURCE_WIDTH - 2 - 8 - 10
+    line = Text(f"  {_shortened(label, room):<{room}}")
+    line.append(f"  {_shortened(source, _SOURCE_WIDTH, from_left=True):<{_SOURCE_WIDTH}}", "dim")
+    return line.append(f"{share:>8}{amount:>10}")
+
+
+def _shortened(text: str, width: int, from_left: bool = False) -> str:
+    flat = phrases.one_line(text)
+    if len(flat) <= width:
+        return flat
+    return f"...{flat[-(width - 3) :]}" if from_left else f"{flat[: width - 3]}..."
+
+
+def _hung(start: str, text: str, width: int, style: str = "") -> Iterator[Text]:
+    for line in hang(start, phrases.one_line(text), width):
+        yield Text(line, style)

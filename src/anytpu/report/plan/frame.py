@@ -1,0 +1,56 @@
+"""The sheet that a plot of points and lines is drawn on: its size, its margins, its legend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu.report.plan.shapes import SERIES, Box, Label, Shape, text_width
+
+WIDTH, HEIGHT = 460.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 66.0, 448.0, 36.0, 242.0
+"""Edges of what lies between the axes."""
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of a series by its number."""
+    return SERIES[number % len(SERIES)]
+
+
+def legend(
+    entries: Sequence[tuple[str, str]], left: float = LEFT, right: float = RIGHT, y: float = 14.0
+) -> list[Shape]:
+    """Return a coloured square and a name for each entry (name, colour), in a line; what has no room is counted."""
+    shapes: list[Shape] = []
+    x, y = left, 14.0
+    for number, (name, colour) in enumerate(entries):
+        width = 14 + text_width(name) + 14
+        rest = len(entries) - number
+        if x + width > right - (40 if rest > 1 else 0) and number:
+            return [*shapes, Label(x, y, f"+ {rest}", colour="muted")]
+        shapes += [Box(x, y - 9, 10, 10, colour), Label(x + 14, y, name)]
+        x += width
+    return shapes
+
+
+def place_labels(
+    points: Sequence[tuple[float, float, str, str]], left: float = LEFT, right: float = RIGHT, size: float = 12.0
+) -> list[Label]:
+    """Return a label beside each point (x, y, text, colour), where it covers no other label and no point.
+
+    A label that has no such place is left out; the plot's tooltips still name the point.
+    """
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y, _, _ in points]
+    labels = []
+    for x, y, text, colour in points:
+        width = text_width(text, size)
+        for at, base in ((x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, y - 11), (x - width / 2, y + 20)):
+            box = (at, base - size, at + width, base + 3)
+            if left <= at and box[2] <= right + 8 and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                labels.append(Label(at, base, text, "start", colour, size))
+                break
+    return labels
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,99 @@
+"""A plan as one HTML page: no script, no network, light or dark as its reader has it.
+
+Rule: the page's own policy forbids scripts and requests, whatever may stand in a name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anytpu.planning.records import Plan
+from anytpu.report.plan import phrases, svg
+from anytpu.report.plan.markup import Markup, element, joined
+from anytpu.report.plan.page_system import system
+from anytpu.report.plan.page_table import cost_table, sweep_table, systems_table
+from anytpu.report.plan.pictures import common_drawings
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(plan: Plan) -> str:
+    """Return a plan as the text of an HTML file."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"Plan of {plan.job}"),
+        _style(),
+    )
+    sections = [system(one, folded=False) for one in plan.predictions]
+    body = element("body", element("main", _content(plan, sections), class_="anytpu-plan anytpu-page"))
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def fragment(plan: Plan) -> str:
+    """Return a plan as a piece of a page, with the systems folded, for a notebook."""
+    sections = [system(one, folded=True) for one in plan.predictions]
+    return element("div", _style(), _content(plan, sections), class_="anytpu-plan")
+
+
+def _style() -> Markup:
+    return element("style", Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")))
+
+
+def _content(plan: Plan, sections: list[Markup]) -> Markup:
+    return joined(
+        _header(plan),
+        _choices(plan),
+        systems_table(plan),
+        cost_table(plan),
+        _plots(plan),
+        sweep_table(plan),
+        *sections,
+        _footer(plan),
+    )
+
+
+def _header(plan: Plan) -> Markup:
+    return element(
+        "header",
+        element("h1", plan.job),
+        element("p", phrases.subtitle(plan), class_="subtitle"),
+        element("p", element("strong", phrases.NOT_MEASURED), f" By {phrases.predictors(plan)}.", class_="predicted"),
+    )
+
+
+def _choices(plan: Plan) -> Markup:
+    if plan.fastest is None:
+        said = "It fits on none of these systems." if len(plan) > 1 else "It does not fit."
+        return element("p", said, class_="warning")
+    if len(plan) < 2:
+        return joined()
+    cards = [
+        element(
+            "div",
+            element("div", what.capitalize(), class_="what"),
+            element("div", one.target.name, class_="name"),
+            element("div", why, class_="why"),
+            class_="card",
+        )
+        for what, one, why in phrases.choice(plan)
+    ]
+    return element("div", *cards, class_="cards")
+
+
+def _plots(plan: Plan) -> Markup:
+    drawn = common_drawings(plan)
+    figures = [element("figure", element("figcaption", one.title), svg.inline(one)) for one in drawn]
+    return element("div", *figures, class_="plots") if figures else joined()
+
+
+def _footer(plan: Plan) -> Markup:
+    between = (
+        "The step time is expected within the interval beside it, whose width comes from how far predictions of "
+        "published measurements were off."
+    )
+    said = [phrases.MFU_FORMULA, between, phrases.price_source(plan)]
+    return element("footer", *(element("p", sentence) for sentence in said if sentence))

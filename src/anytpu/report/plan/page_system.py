@@ -1,0 +1,235 @@
+"""One system on a page: where its time goes, what fills its memory, what to change, what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu import units
+from anytpu.planning.records import Advice, Buffer, Kind, Memory, OpTime, Prediction, StepTime
+from anytpu.report.plan import phrases, svg
+from anytpu.report.plan.details import gain_sentence
+from anytpu.report.plan.markup import Markup, element, joined
+from anytpu.report.plan.page_table import anchor, table
+from anytpu.report.plan.roofline import roofline
+from anytpu.report.plan.shapes import KIND_COLOURS, SERIES
+from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares, ops_difference, use_shares
+
+_MOST_OPEN, _MOST = 12, 400
+
+
+def system(one: Prediction, folded: bool) -> Markup:
+    """Return what there is to say about one system.
+
+    Args:
+        one: its prediction.
+        folded: whether its reader has to open it.
+    """
+    step = f"{phrases.seconds(one.step_s)} a step" if one.step_s is not None else phrases.verdict(one)
+    title = (one.target.name, element("small", f"{phrases.devices(one)} · {step}"))
+    content = joined(
+        element("p", f"It {phrases.shortage(one)}", class_="warning") if not one.fits else None,
+        element("p", one.memory.said, class_="said") if one.memory is not None and one.memory.said else None,
+        _advice(one.advice),
+        _time(one) if one.time is not None else None,
+        _memory(one.memory) if one.memory is not None else None,
+        _evidence(one),
+    )
+    if folded:
+        return element("details", element("summary", *title), content)
+    return element("section", element("h2", *title), content, id=anchor(one))
+
+
+def _advice(advice: Sequence[Advice]) -> Markup:
+    pieces = [
+        element(
+            "li",
+            element("b", piece.text),
+            element("p", piece.evidence),
+            element("p", gain_sentence(piece), class_="gain") if gain_sentence(piece) else None,
+        )
+        for piece in advice
+    ]
+    return joined(element("h3", "Advice"), element("ul", *pieces, class_="advice")) if pieces else joined()
+
+
+def _time(one: Prediction) -> Markup:
+    time = one.time
+    assert time is not None
+    drawing = roofline(one)
+    return joined(
+        element("h3", "Where the time goes"),
+        _kinds(time),
+        _correction(time),
+        element(
+            "div",
+            _layers(time),
+            element("figure", element("figcaption", drawing.title), svg.inline(drawing)) if drawing else None,
+            class_="pair" if drawing else None,
+        ),
+        _ops(one),
+    )
+
+
+def _kinds(time: StepTime) -> Markup:
+    parts = [
+        (KIND_COLOURS[kind], share, phrases.KIND_NAMES[kind], f"{phrases.percent(share)}, {phrases.seconds(time_s)}")
+        for kind, share, time_s in kind_shares(time)
+    ]
+    return stacked(parts)
+
+
+def stacked(parts: Sequence[tuple[str, float, str, str]]) -> Markup:
+    """Return one bar of several parts, and what each of them is.
+
+    Args:
+        parts: (colour, part of the whole width, name, amount in words) of each.
+    """
+    pieces = [
+        element("i", class_=f"back-{colour}", style=f"width:{100 * share:.3f}%", title=f"{name}: {amount}")
+        for colour, share, name, amount in parts
+    ]
+    legend = [
+        element("li", element("i", class_=f"back-{colour}"), f"{name} ", element("span", amount))
+        for colour, _, name, amount in parts
+    ]
+    return joined(element("div", *pieces, class_="stack"), element("ul", *legend, class_="legend"))
+
+
+def _correction(time: StepTime) -> Markup | None:
+    factor = ops_difference(time)
+    if abs(factor - 1) < 0.005:
+        return None
+    total_s = sum(op.time_s for op in time.ops)
+    said = (
+        f"The operations add up to {phrases.seconds(total_s)}; what was published of this chip makes "
+        f"{phrases.seconds(time.step_s)} of it."
+    )
+    return element("p", said, class_="remark")
+
+
+def _layers(time: StepTime) -> Markup:
+    rows = layer_shares(time)
+    longest_s = rows[0][3] if rows else 1.0
+    cells = [
+        (
+            joined(element("span", layer, class_="word"), element("small", source) if source else None),
+            joined(
+                element("b", phrases.seconds(time_s)),
+                element("small", phrases.percent(share)),
+                _bar(kinds_of_layer(time, layer), longest_s),
+            ),
+        )
+        for layer, source, share, time_s in rows[:_MOST]
+    ]
+    return element("div", _folded(("layer", "time"), cells, "layers", "layers", open_rows=8))
+
+
+def _bar(parts: Sequence[tuple[Kind, float]], longest_s: float) -> Markup:
+    pieces = [
+        element("i", class_=f"back-{KIND_COLOURS[kind]}", style=f"width:{100 * time_s / longest_s:.2f}%")
+        for kind, time_s in parts
+    ]
+    return element("span", *pieces, class_="bar")
+
+
+def _ops(one: Prediction) -> Markup:
+    ops = one.time_by_op
+    total_s = sum(op.time_s for op in ops) or 1.0
+    rows = [_op(op, total_s) for op in ops[:_MOST]]
+    titles = ("operation", "layer", "time", "computes", "moves", "bound by", "priced by")
+    return _folded(titles, rows, "ops", "operations", numbers=(3, 4), total=len(ops))
+
+
+def _op(op: OpTime, total_s: float) -> tuple[object, ...]:
+    place = f"{op.source}{f' · {op.count:,} times' if op.count > 1 else ''}".removeprefix(" · ")
+    share = op.time_s / total_s
+    piece = element("i", class_=f"back-{KIND_COLOURS[op.kind]}", style=f"width:{100 * share:.2f}%")
+    return (
+        joined(element("span", op.name, class_="word"), element("small", phrases.KIND_NAMES[op.kind])),
+        joined(element("span", phrases.op_label(op) if op.layer else "", class_="word"), element("small", place)),
+        joined(
+            element("b", phrases.seconds(op.time_s)),
+            element("small", phrases.percent(share)),
+            element("span", piece, class_="bar"),
+        ),
+        units.format_flops(op.flops) if op.flops else "",
+        units.format_bytes(op.bytes) if op.bytes else "",
+        op.bound,
+        op.priced_by,
+    )
+
+
+def _memory(memory: Memory) -> Markup:
+    whole = max(memory.peak_bytes, memory.limit_bytes, 1)
+    shares = use_shares(memory)
+    parts = [
+        (SERIES[number % len(SERIES)], size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
+        for number, (use, size) in enumerate(shares)
+    ]
+    peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
+    said = f"{peak} at the peak; the compiler lets a device use {limit}."
+    if memory.padding_waste_bytes:
+        said += f" Padding wastes {waste}."
+    if memory.upper_bound_bytes:
+        said += f" If nothing shared memory with anything else: {units.format_bytes(memory.upper_bound_bytes)}."
+    rows = [_buffer(buffer, memory.buffers[0].bytes) for buffer in memory.buffers[:_MOST]]
+    listed = _folded(("buffer", "what it is", "takes", "padding"), rows, "buffers", "buffers") if rows else None
+    limit_at = 100 * memory.limit_bytes / whole
+    return joined(
+        element("h3", "What fills the memory of a device"),
+        element("div", stacked(parts), element("b", style=f"left:{limit_at:.2f}%"), class_="filled"),
+        element("p", said, class_="remark"),
+        listed,
+    )
+
+
+def _buffer(buffer: Buffer, largest_bytes: int) -> tuple[object, ...]:
+    needed = 100 * buffer.logical_bytes / largest_bytes
+    wasted = 100 * (buffer.bytes - buffer.logical_bytes) / largest_bytes
+    pieces = (
+        element("i", class_="back-c0", style=f"width:{needed:.2f}%"),
+        element("i", class_="back-c0 waste", style=f"width:{wasted:.2f}%", title="padding") if wasted > 0 else None,
+    )
+    whence = " · ".join(part for part in (buffer.layer, buffer.source) if part and part != buffer.name)
+    return (
+        joined(element("span", buffer.name, class_="word"), element("small", whence) if whence else None),
+        joined(element("span", buffer.shape, class_="word"), element("small", phrases.USE_NAMES[buffer.use])),
+        joined(element("b", units.format_bytes(buffer.bytes)), element("span", *pieces, class_="bar")),
+        phrases.padding(buffer),
+    )
+
+
+def _evidence(one: Prediction) -> Markup:
+    time = one.time
+    took = [f"Compiling took {phrases.seconds(one.compile_s)}."] if one.compile_s is not None else []
+    return joined(
+        _list("Not priced, so not in the time", time.unpriced if time else (), "warning"),
+        _list("What this rests on", (*(time.evidence if time else ()), f"Predicted by {one.predicted_by}.", *took)),
+        _list("Notes", one.notes),
+    )
+
+
+def _list(title: str, sentences: Sequence[str], class_: str = "") -> Markup:
+    if not sentences:
+        return joined()
+    items = [element("li", sentence) for sentence in sentences]
+    return joined(element("h3", title), element("ul", *items, class_=class_ or None))
+
+
+def _folded(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    class_: str,
+    what: str,
+    numbers: Sequence[int] = (),
+    open_rows: int = _MOST_OPEN,
+    total: int | None = None,
+) -> Markup:
+    """Return a table of the first rows, and one of the others that has to be opened."""
+    first = table(titles, rows[:open_rows], class_, numbers)
+    if len(rows) <= open_rows:
+        return first
+    total = len(rows) if total is None else total
+    kept = f", the first {len(rows) - open_rows} of them" if total > len(rows) else ""
+    summary = element("summary", f"{total - open_rows:,} more {what}{kept}")
+    return joined(first, element("details", summary, table(titles, rows[open_rows:], class_, numbers)))

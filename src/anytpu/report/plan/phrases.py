@@ -1,0 +1,244 @@
+"""What a plan's numbers are called in words, the same in the terminal, on the page and in the plots.
+
+Rule: a number that is not known is `UNKNOWN`, never 0.
+"""
+
+from __future__ import annotations
+
+from anytpu import units
+from anytpu.planning.records import Buffer, Cost, Kind, Memory, OpTime, Plan, Prediction
+
+UNKNOWN = "-"
+"""What stands where nothing is known."""
+
+KIND_NAMES: dict[Kind, str] = {
+    "matmul": "matrix units",
+    "vector": "vector units",
+    "memory": "memory",
+    "collective": "network",
+    "copy": "exposed copies",
+    "kernel": "own kernels",
+    "host": "host",
+    "input": "input pipeline",
+}
+"""What an operation of each kind keeps busy."""
+
+USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "output": "outputs", "code": "code"}
+"""What the buffers of each use are."""
+
+MFU_FORMULA = "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device."
+"""How the model FLOPs utilisation is reckoned."""
+
+NOT_MEASURED = "Predicted, not measured."
+"""What every report of a plan says."""
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks, and with "?" for every character that a terminal would obey.
+
+    Example:
+        >>> one_line("conv\\n 1 \\x1b[2J")
+        'conv 1 ?[2J'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+def percent(fraction: float | None) -> str:
+    """Write a part of a whole.
+
+    Example:
+        >>> percent(0.1234), percent(0.004), percent(0), percent(None)
+        ('12 %', '0.4 %', '0 %', '-')
+    """
+    if fraction is None:
+        return UNKNOWN
+    value = 100 * fraction
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def usd(amount: float | None) -> str:
+    """Write an amount of money.
+
+    Example:
+        >>> usd(1234.5), usd(12.3), usd(0.000123), usd(None)
+        ('$1,234', '$12.30', '$0.000123', '-')
+    """
+    if amount is None:
+        return UNKNOWN
+    if amount >= 1000:
+        return f"${amount:,.0f}"
+    return f"${amount:.2f}" if amount >= 0.995 else f"${float(f'{amount:.3g}'):.{_digits(amount)}f}"
+
+
+def _digits(amount: float) -> int:
+    """Return how many digits behind the point show three that count."""
+    digits = 2
+    while amount and amount < 0.0995 and digits < 12:
+        amount, digits = amount * 10, digits + 1
+    return digits + 1 if digits > 2 else digits
+
+
+def seconds(duration_s: float | None) -> str:
+    """Write a duration, or that it is not known."""
+    return UNKNOWN if duration_s is None else units.format_seconds(duration_s)
+
+
+def interval(ends_s: tuple[float, float] | None) -> str:
+    """Write an interval of time.
+
+    Example:
+        >>> interval((0.0981, 0.1212)), interval((0.9, 1.2)), interval(None)
+        ('98.1 to 121 ms', '900 ms to 1.2 s', '-')
+    """
+    if ends_s is None:
+        return UNKNOWN
+    low, high = (units.format_seconds(end_s) for end_s in ends_s)
+    return f"{low.split()[0]} to {high}" if low.split()[1:] == high.split()[1:] and " " in low else f"{low} to {high}"
+
+
+def count(number: float | None) -> str:
+    """Write a number of things, or that it is not known."""
+    return UNKNOWN if number is None else f"{round(number):,}"
+
+
+def rate(per_second: float | None) -> str:
+    """Write examples a second without the word.
+
+    Example:
+        >>> rate(9412.7), rate(0.5), rate(None)
+        ('9,413', '0.5', '-')
+    """
+    if per_second is None:
+        return UNKNOWN
+    return f"{round(per_second):,}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a number of things with its noun.
+
+    Example:
+        >>> plural(1, "chip"), plural(2048, "core")
+        ('1 chip', '2,048 cores')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def devices(one: Prediction) -> str:
+    """Write what a system is made of: "4 chips, 8 cores", "8 chips", "1 device"."""
+    target = one.target
+    if target.chip is None:
+        return plural(target.devices, "device")
+    chips = plural(target.chips, "chip")
+    return chips if target.devices == target.chips else f"{chips}, {plural(target.devices, 'core')}"
+
+
+def memory_share(memory: Memory | None) -> float | None:
+    """Return which part of the memory the peak takes, over 1 where it does not fit."""
+    return memory.peak_bytes / memory.limit_bytes if memory and memory.limit_bytes else None
+
+
+def verdict(one: Prediction) -> str:
+    """Say whether a program fits, in a few words: "fits", "3.2 GiB too much", "not known"."""
+    if one.memory is None:
+        return "not known"
+    return "fits" if one.fits else f"{units.format_bytes(one.memory.missing_bytes)} too much"
+
+
+def shortage(one: Prediction) -> str:
+    """Say in a sentence how much memory is missing, and what would fit; "" for a program that fits."""
+    memory = one.memory
+    if memory is None or one.fits:
+        return ""
+    needs, limit, missing = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.missing_bytes))
+    said = f"does not fit: a device needs {needs} of {limit}, {missing} too much"
+    if one.largest_batch is None:
+        return f"{said}."
+    if one.largest_batch == 0:
+        return f"{said}; no batch fits."
+    return f"{said}; the largest batch that fits is {one.largest_batch:,}."
+
+
+def flags(cost: Cost | None) -> str:
+    """Say what is special about a chip's price: "not listed", "retired: not sold to new users", or ""."""
+    if cost is None:
+        return "no price"
+    listed = "" if cost.usd_per_hour is not None else "not listed"
+    return "; ".join(part for part in (listed, cost.price.note) if part)
+
+
+def op_label(op: OpTime) -> str:
+    """Say what an operation is, by the user's layer where it is known: "conv1, backward"."""
+    return f"{op.layer or op.name}{', backward' if op.is_backward else ''}"
+
+
+def op_hover(op: OpTime) -> str:
+    """Say all about an operation in one line."""
+    times = f" in {op.count:,} executions" if op.count > 1 else ""
+    parts = [
+        f"{op.name} ({op.opcode})",
+        op.layer,
+        op.source,
+        f"{units.format_seconds(op.time_s)}{times}",
+        units.format_flops(op.flops) if op.flops else "",
+        f"{units.format_bytes(op.bytes)} moved" if op.bytes else "",
+        f"bound by {op.bound}" if op.bound else "",
+        f"priced by {op.priced_by}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def padding(buffer: Buffer) -> str:
+    """Write how much larger padding makes a buffer, "" where it does not.
+
+    Example:
+        >>> padding(Buffer("image", "batch", bytes=128, logical_bytes=32, shape="f32[8,1]"))
+        '4 x'
+    """
+    return "" if buffer.padding_factor < 1.005 else f"{buffer.padding_factor:.3g} x"
+
+
+def subtitle(plan: Plan) -> str:
+    """Say what was planned: "training, 1,024 examples a step, 1,281,167 examples an epoch, 90 epochs"."""
+    modes = {"train": "training", "infer": "inference"}
+    first = plan.predictions[0] if plan.predictions else None
+    batches = sorted({one.batch_size for one in plan.predictions if one.batch_size})
+    parts = [modes.get(first.mode, first.mode) if first else ""]
+    if batches:
+        parts.append(f"{' or '.join(f'{size:,}' for size in batches[:3])} examples a step")
+    if plan.examples:
+        parts.append(f"{plan.examples:,} examples an epoch")
+    if plan.epochs:
+        parts.append(plural(plan.epochs, "epoch"))
+    return ", ".join(part for part in parts if part)
+
+
+def predictors(plan: Plan) -> str:
+    """Say who predicted: "the TPU compiler (libtpu 0.0.51)"."""
+    return ", ".join(dict.fromkeys(one.predicted_by for one in (*plan.predictions, *plan.sweep)))
+
+
+def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
+    """Return the fastest and the cheapest system, each as (what it is, its prediction, why)."""
+    chosen: list[tuple[str, Prediction, str]] = []
+    if plan.fastest is not None:
+        chosen.append(("fastest", plan.fastest, f"{seconds(plan.fastest.step_s)} a step"))
+    cheapest = plan.cheapest
+    if cheapest is not None and cheapest.cost is not None:
+        chosen.append(("cheapest", cheapest, price_of_most(cheapest.cost)))
+    return chosen
+
+
+def price_of_most(cost: Cost) -> str:
+    """Write the price on demand of the run, or of an epoch, or of a step, the largest that is known."""
+    for amount, what in ((cost.usd_per_run, "run"), (cost.usd_per_epoch, "epoch"), (cost.usd_per_step, "step")):
+        if amount is not None:
+            return f"{usd(amount)} a {what}"
+    return UNKNOWN
+
+
+def price_source(plan: Plan) -> str:
+    """Say where the prices are from and how old they are, "" where there are none."""
+    prices = dict.fromkeys(
+        f"{one.cost.price.source}, {one.cost.price.date}" for one in plan.predictions if one.cost is not None
+    )
+    return f"Prices: {'; '.join(prices)}." if prices else ""

@@ -1,0 +1,133 @@
+"""A drawing as PNG, painted with Pillow: no browser, no display, no further package.
+
+Idea: everything is painted four times as large and made smaller once, which rounds every edge.
+
+Rule: letters are those of a sans serif of the system where one is found. Pillow's own has little more than ASCII, so
+that with it a "µ" is a "u".
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from anytpu.report.plan.shapes import COLOURS, Box, Dot, Drawing, Label, Line
+
+SCALE = 2
+"""Pixels of the picture for each point of the drawing, each way."""
+
+_OVERSAMPLING = 2
+_PEN = SCALE * _OVERSAMPLING
+_FONTS = (
+    "DejaVuSans.ttf",
+    "LiberationSans-Regular.ttf",
+    "NotoSans-Regular.ttf",
+    "Arial.ttf",
+    "arial.ttf",
+    "Helvetica.ttc",
+)
+_PLAIN = str.maketrans({"µ": "u", "·": ","})
+_DASH, _GAP = 5.0, 4.0
+
+
+def paint(drawing: Drawing, path: Path) -> None:
+    """Write a drawing as a PNG file.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    size = (round(drawing.width * _PEN), round(drawing.height * _PEN))
+    image = Image.new("RGB", size, COLOURS["paper"])
+    for shape in drawing.shapes:
+        if isinstance(shape, Box):
+            _box(image, shape)
+        elif isinstance(shape, Line):
+            _line(image, shape)
+        elif isinstance(shape, Dot):
+            _dot(image, shape)
+        else:
+            _label(image, shape)
+    image.resize((size[0] // _OVERSAMPLING, size[1] // _OVERSAMPLING), Image.Resampling.LANCZOS).save(path, "PNG")
+
+
+def _box(image: Image.Image, box: Box) -> None:
+    ends = [value * _PEN for value in (box.x, box.y, box.x + box.width, box.y + box.height)]
+    if ends[2] - ends[0] >= 1:
+        ImageDraw.Draw(image).rounded_rectangle(ends, 1.5 * _PEN, _colour(box.colour, box.opacity))
+
+
+def _line(image: Image.Image, line: Line) -> None:
+    pieces = _dashes(line.points) if line.is_dashed else [line.points]
+    for piece in pieces:
+        ends = [(x * _PEN, y * _PEN) for x, y in piece]
+        ImageDraw.Draw(image).line(ends, COLOURS[line.colour], round(line.width * _PEN), joint="curve")
+
+
+def _dashes(points: tuple[tuple[float, float], ...]) -> list[tuple[tuple[float, float], ...]]:
+    """Return the dashes of a line, each from where it starts to where it ends."""
+    dashes = []
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        length = math.hypot(x1 - x0, y1 - y0)
+        for number in range(math.ceil(length / (_DASH + _GAP))):
+            ends = (number * (_DASH + _GAP), min(number * (_DASH + _GAP) + _DASH, length))
+            dashes.append(tuple((x0 + (x1 - x0) * at / length, y0 + (y1 - y0) * at / length) for at in ends))
+    return dashes
+
+
+def _dot(image: Image.Image, dot: Dot) -> None:
+    ends = [(value + side * dot.radius) * _PEN for side in (-1, 1) for value in (dot.x, dot.y)]
+    draw, colour = ImageDraw.Draw(image, "RGB"), _colour(dot.colour, dot.opacity)
+    if dot.is_hollow:
+        draw.ellipse(ends, None, colour, 2 * _PEN)
+    else:
+        draw.ellipse(ends, colour)
+
+
+def _label(image: Image.Image, label: Label) -> None:
+    font, has_all = _font(round(label.size * _PEN))
+    text = label.text if has_all else label.text.translate(_PLAIN)
+    anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
+    bold = round(0.035 * label.size * _PEN) if label.is_bold else 0
+    colour = COLOURS[label.colour]
+    if not label.is_upright:
+        place = (label.x * _PEN, label.y * _PEN)
+        ImageDraw.Draw(image).text(place, text, colour, font, anchor, stroke_width=bold)
+        return
+    left, top, right, bottom = (math.ceil(edge) for edge in font.getbbox(text, anchor="ls"))
+    sheet = Image.new("L", (right - left, bottom - top), 0)
+    ImageDraw.Draw(sheet).text((-left, -top), text, 255, font, "ls", stroke_width=bold)
+    turned = sheet.rotate(90, expand=True)
+    # Read from below: what was the middle of the line is the middle of the column.
+    x, y = (
+        label.x * _PEN + top,
+        label.y * _PEN - {"start": 1.0, "middle": 0.5, "end": 0.0}[label.anchor] * turned.height,
+    )
+    image.paste(colour, (round(x), round(y)), turned)
+
+
+def _colour(name: str, opacity: float) -> tuple[int, int, int]:
+    """Return a colour as it is when it lies on paper."""
+    parts = zip(_rgb(COLOURS[name]), _rgb(COLOURS["paper"]), strict=True)
+    red, green, blue = (round(opacity * over + (1 - opacity) * under) for over, under in parts)
+    return red, green, blue
+
+
+def _rgb(written: str) -> tuple[int, ...]:
+    return tuple(int(written[start : start + 2], 16) for start in (1, 3, 5))
+
+
+@functools.cache
+def _font(size: int) -> tuple[ImageFont.FreeTypeFont, bool]:
+    """Return letters of a size, and whether they have more than ASCII."""
+    for name in _FONTS:
+        try:
+            return ImageFont.truetype(name, size), True
+        except OSError:
+            continue
+    own = ImageFont.load_default(size)
+    assert isinstance(own, ImageFont.FreeTypeFont)
+    return own, False

@@ -1,0 +1,115 @@
+"""`PlanReport`: what a plan finds by the name "plan" to show itself with.
+
+Rule: pages and pictures are imported when they are asked for; the terminal needs none of them.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from anytpu.errors import SettingError
+from anytpu.planning.records import Plan, Prediction
+from anytpu.report.plan import phrases
+from anytpu.report.plan.details import detail_lines
+from anytpu.report.plan.table import chosen_lines, cost_table, remarks, speed_table
+from anytpu.report.terminal import hang, is_ascii_only, open_console
+
+_PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "."})
+
+
+class PlanReport:
+    """Shows plans in the terminal, as a page, in a notebook, as pictures."""
+
+    def show(self, record: Plan) -> None:
+        """Print a plan."""
+        print_plan(open_console(), record)
+
+    def to_html(self, record: Plan, path: str | Path) -> Path:
+        """Write a plan as one page and return its path.
+
+        Raises:
+            SettingError: it cannot be written there.
+        """
+        from anytpu.report.plan.page import page
+
+        place = Path(path)
+        try:
+            place.write_text(page(record), encoding="utf-8")
+        except OSError as error:
+            raise SettingError(f"the page cannot be written to {str(path)!r}: {error.strerror or error}") from error
+        return place
+
+    def to_fragment(self, record: Plan) -> str:
+        """Return a plan as a piece of HTML, for a notebook."""
+        from anytpu.report.plan.page import fragment
+
+        return fragment(record)
+
+    def to_images(self, record: Plan, folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
+        """Write each plot of a plan into a folder, which is made where it is missing, and return their paths.
+
+        Raises:
+            SettingError: they cannot be written there.
+        """
+        from anytpu.report.plan.pictures import write_pictures
+
+        return write_pictures(record, folder, form)
+
+
+PLAN_REPORT = PlanReport()
+"""The entry point "plan" of the group "anytpu.reports"."""
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Print a plan; where the stream has no block characters, without any."""
+    if not is_ascii_only(console):
+        _print(console, plan, ascii_only=False)
+        return
+    stream = io.StringIO()
+    _print(Console(file=stream, width=console.width, markup=False, highlight=False, emoji=False), plan, ascii_only=True)
+    plain = stream.getvalue().translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+    console.print(Text(plain), end="", soft_wrap=True)
+
+
+def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
+    width = console.width
+    console.print(Text(phrases.one_line(plan.job), "bold"), soft_wrap=True)
+    _wrapped(console, phrases.subtitle(plan))
+    _wrapped(console, f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", "yellow")
+    tables: list[RenderableType | None] = [speed_table(plan, ascii_only), cost_table(plan)]
+    for table in tables:
+        if table is not None:
+            console.print(table)
+    for line in chosen_lines(plan):
+        console.print(line, soft_wrap=True)
+    for name, sentence in remarks(plan):
+        for line in hang(f"{phrases.one_line(name):<9}", phrases.one_line(sentence), width):
+            console.print(Text(line), soft_wrap=True)
+    for one in plan.predictions:
+        lines = list(detail_lines(one, width, ascii_only, brief=len(plan) > 1))
+        if lines:
+            _title(console, one)
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    console.print()
+    for sentence in (phrases.MFU_FORMULA, phrases.price_source(plan)):
+        _wrapped(console, sentence, "dim")
+
+
+def _title(console: Console, one: Prediction) -> None:
+    step = f"{phrases.seconds(one.step_s)} a step" if one.step_s else phrases.verdict(one)
+    console.print()
+    words = f"  {phrases.devices(one)}, {step}"
+    console.print(
+        Text(phrases.one_line(one.target.name), "bold underline").append(words, "not underline"), soft_wrap=True
+    )
+
+
+def _wrapped(console: Console, text: str, style: str = "") -> None:
+    for line in hang("", phrases.one_line(text), console.width) if text else []:
+        console.print(Text(line, style), soft_wrap=True)

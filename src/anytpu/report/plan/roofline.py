@@ -1,0 +1,75 @@
+"""Roofline: which operations the matrix units limit, and which the memory.
+
+Idea: an operation that computes much for each byte can reach the peak rate; one that computes little cannot be faster
+than the memory. How far below the roof it lies is what is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu import units
+from anytpu.planning.records import OpTime, Prediction
+from anytpu.report.plan import phrases
+from anytpu.report.plan.axes import Scale, horizontal, logarithmic, vertical
+from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
+from anytpu.report.plan.shapes import KIND_COLOURS, Dot, Drawing, Label, Line, Shape
+
+_MOST = 40
+
+
+def roofline(one: Prediction) -> Drawing | None:
+    """Return where the longest operations lie under the roof of their device; None where nothing is known of it."""
+    ops = [op for op in one.time_by_op if op.flops > 0 and op.bytes > 0 and op.time_s > 0][:_MOST]
+    if not ops or one.target.chip is None or not one.peak_flops_per_s:
+        return None
+    peak, bandwidth = one.peak_flops_per_s, one.target.hbm_bytes_per_s
+    ridge = peak / bandwidth
+    x = logarithmic([*(op.flops / op.bytes for op in ops), ridge / 4, ridge * 4], LEFT, RIGHT)
+    y = logarithmic([*(op.flops / op.time_s for op in ops), peak, peak / 50], BOTTOM, TOP - 10)
+    shapes = [
+        *horizontal(x, BOTTOM, _number, "FLOPs for each byte moved", TOP - 10),
+        *vertical(y, LEFT, _short_rate, RIGHT),
+        *_roof(x, y, peak, bandwidth),
+        *_dots(ops, x, y),
+    ]
+    summary = (
+        f"{phrases.plural(len(ops), 'operation')}; the roof is {units.format_rate(peak, 'FLOP')} and "
+        f"{units.format_rate(bandwidth, 'B')}."
+    )
+    return Drawing("roofline", "Operations under the roofline of a device", summary, WIDTH, HEIGHT, tuple(shapes))
+
+
+def _roof(x: Scale, y: Scale, peak: float, bandwidth: float) -> list[Shape]:
+    ridge, low = peak / bandwidth, max(x.low, y.low / bandwidth)
+    points = ((x(low), y(low * bandwidth)), (x(ridge), y(peak)), (x(x.high), y(peak)))
+    return [
+        Line(points, "ink", 1.5, title=f"{units.format_rate(peak, 'FLOP')}, {units.format_rate(bandwidth, 'B')}"),
+        Label(RIGHT, y(peak) - 6, units.format_rate(peak, "FLOP"), "end", "muted"),
+    ]
+
+
+def _dots(ops: Sequence[OpTime], x: Scale, y: Scale) -> list[Shape]:
+    """Return a disc for each operation, as large as it is long, the longest three with their names."""
+    longest_s = ops[0].time_s
+    places = [(x(op.flops / op.bytes), y(op.flops / op.time_s)) for op in ops]
+    dots = [_dot(op, *place, longest_s) for op, place in zip(ops, places, strict=True)]
+    return [*dots, *place_labels([(*place, _name(op), "ink") for op, place in zip(ops[:3], places[:3], strict=True)])]
+
+
+def _dot(op: OpTime, x: float, y: float, longest_s: float) -> Dot:
+    radius = 3 + 6 * (op.time_s / longest_s) ** 0.5
+    return Dot(x, y, radius, KIND_COLOURS[op.kind], opacity=0.7, title=phrases.op_hover(op))
+
+
+def _name(op: OpTime) -> str:
+    name = op.layer or op.name
+    return name if len(name) <= 22 else f"{name[:19]}..."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _short_rate(flops_per_s: float) -> str:
+    return units.format_rate(flops_per_s, "FLOP").replace("FLOP/s", "F/s")

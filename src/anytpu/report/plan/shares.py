@@ -1,0 +1,59 @@
+"""Which part of a step each kind and each layer takes, and which part of a memory each use.
+
+Rule: shares are of the operations' own sum, which the calibration of a chip may have corrected to another step time.
+"""
+
+from __future__ import annotations
+
+from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
+
+NO_LAYER = "(made by the compiler)"
+"""The layer of an operation that no layer of the user's accounts for."""
+
+
+def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
+    """Return (kind, part of the whole, seconds) for each kind that takes time, in the order of `KINDS`."""
+    seconds = time.by(lambda op: op.kind)
+    total_s = sum(seconds.values()) or 1.0
+    return [(kind, seconds[kind] / total_s, seconds[kind]) for kind in KINDS if seconds.get(kind, 0.0) > 0]
+
+
+def layer_shares(time: StepTime) -> list[tuple[str, str, float, float]]:
+    """Return (layer, a source line of it, part of the whole, seconds), the longest first."""
+    seconds = time.by(lambda op: op.layer)
+    total_s = sum(seconds.values()) or 1.0
+    sources = {op.layer: op.source for op in reversed(time.ops) if op.layer and op.source}
+    return [(layer or NO_LAYER, sources.get(layer, ""), time_s / total_s, time_s) for layer, time_s in seconds.items()]
+
+
+def kinds_of_layer(time: StepTime, layer: str) -> list[tuple[Kind, float]]:
+    """Return (kind, seconds) of one layer, in the order of `KINDS`."""
+    own = [op for op in time.ops if (op.layer or NO_LAYER) == layer]
+    sums = {kind: sum((op.time_s for op in own if op.kind == kind), 0.0) for kind in KINDS}
+    return [(kind, time_s) for kind, time_s in sums.items() if time_s > 0]
+
+
+def ops_difference(time: StepTime) -> float:
+    """Return the step time over the sum of the operations: 1.1 where a chip's calibration adds a tenth."""
+    total_s = sum(op.time_s for op in time.ops)
+    return time.step_s / total_s if total_s else 1.0
+
+
+def use_shares(memory: Memory) -> list[tuple[str, int]]:
+    """Return (use, bytes) of the peak; what the listed buffers do not account for is "other".
+
+    Where the buffers add up to more than the peak, which is when they are not all there at the same time, the whole
+    peak is "peak".
+    """
+    sums: dict[str, int] = {}
+    for buffer in memory.buffers:
+        sums[buffer.use] = sums.get(buffer.use, 0) + buffer.bytes
+    rest = memory.peak_bytes - sum(sums.values())
+    if rest < 0 or not sums:
+        return [("peak", memory.peak_bytes)]
+    return [*sums.items(), ("other", rest)] if rest else list(sums.items())
+
+
+def longest_ops(time: StepTime, most: int) -> list[OpTime]:
+    """Return the operations that take longest, the longest first."""
+    return sorted(time.ops, key=lambda op: -op.time_s)[:most]

@@ -1,0 +1,45 @@
+"""The step time of each system with its interval, as bars."""
+
+from __future__ import annotations
+
+from anytpu.planning.records import Plan, Prediction
+from anytpu.report.plan import phrases
+from anytpu.report.plan.axes import Scale, horizontal, linear
+from anytpu.report.plan.frame import WIDTH
+from anytpu.report.plan.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
+
+_ROW = 30.0
+_TOP = 8.0
+_MOST_NAME = 130.0
+
+
+def step_times(plan: Plan) -> Drawing | None:
+    """Return a bar for each system, with a whisker from one end of its interval to the other; None for one system."""
+    timed = [one for one in plan.predictions if one.interval_s is not None]
+    if len(plan) < 2 or not timed:
+        return None
+    names = min(max(text_width(one.target.name) for one in plan.predictions), _MOST_NAME)
+    bottom = _TOP + _ROW * len(plan)
+    scale = linear([one.interval_s[1] for one in timed if one.interval_s], names + 14, WIDTH - 12)
+    shapes: list[Shape] = horizontal(scale, bottom, phrases.seconds, "time of one step, with its interval", _TOP)
+    for row, one in enumerate(plan.predictions):
+        middle = _TOP + _ROW * (row + 0.5)
+        shapes.append(Label(names + 6, middle + 4, shortened(one.target.name, names), "end"))
+        shapes += _bar(one, scale, middle)
+    best = plan.fastest
+    summary = f"{best.target.name} is fastest, {phrases.seconds(best.step_s)}." if best else ""
+    return Drawing("step_time", "Step time", summary, WIDTH, bottom + 46, tuple(shapes))
+
+
+def _bar(one: Prediction, scale: Scale, middle: float) -> list[Shape]:
+    if one.step_s is None or one.interval_s is None:
+        return [Label(scale.start + 6, middle + 4, f"does not fit: {phrases.verdict(one)}", colour="c3")]
+    low, high = (scale(end_s) for end_s in one.interval_s)
+    said = f"{one.target.name}: {phrases.seconds(one.step_s)}, {phrases.interval(one.interval_s)}"
+    end = scale(one.step_s)
+    return [
+        Box(scale.start, middle - 9, max(end - scale.start, 1.5), 18, "c0", 0.85, said),
+        Line(((low, middle), (high, middle)), "ink", 1.5, title=said),
+        Line(((low, middle - 4), (low, middle + 4)), "ink", 1.5),
+        Line(((high, middle - 4), (high, middle + 4)), "ink", 1.5),
+    ]
