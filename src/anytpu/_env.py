@@ -36,6 +36,7 @@ _SHOWN = (
     "TPU_VISIBLE_CHIPS",
     "TPU_LIBRARY_PATH",
     "LD_LIBRARY_PATH",
+    "ANYTPU_RECORD_RUNS",
 )
 # Any of these says that the user chose JAX's devices himself.
 _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
@@ -48,6 +49,8 @@ _FOR_THE_COMPILER = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    # Several compilers run at once; none of them touches a TPU, which is what libtpu's lock file is for.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -187,6 +190,28 @@ def other_plugins() -> tuple[str, ...]:
     """Return the names of JAX's plugins that are neither CUDA's nor the TPU's."""
     names = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
     return tuple(sorted(name for name in names if "cuda" not in name and "tpu" not in name))
+
+
+def recorded_runs() -> str:
+    """Return which runs store how long their steps took: "real" ones on a TPU or GPU, "all", or "none".
+
+    Raises:
+        SettingError: ANYTPU_RECORD_RUNS has another value than 0, 1 and all.
+    """
+    value = os.environ.get("ANYTPU_RECORD_RUNS", "").strip().lower()
+    chosen = {"": "real", "1": "real", "0": "none", "all": "all"}.get(value)
+    if chosen is None:
+        raise SettingError(
+            f"ANYTPU_RECORD_RUNS must be 1 (runs on a TPU or GPU store their step time, the default), 0 (none does) or "
+            f"all (those on virtual cores too), not {value!r}"
+        )
+    return chosen
+
+
+def own_folder() -> Path:
+    """Return the folder in which anytpu keeps what it learns from this user's runs: XDG_DATA_HOME or ~/.local/share."""
+    home = os.environ.get("XDG_DATA_HOME", "").strip()
+    return (Path(home) if home else Path.home() / ".local" / "share") / "anytpu"
 
 
 def _has_usable_gpu() -> bool:
