@@ -43,8 +43,9 @@ _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "
 
 # What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
 _NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
-# Without these libtpu asks a metadata server that is not there, and complains.
+# Without these libtpu asks a metadata server that is not there, and complains; and only one process could load it.
 _FOR_THE_COMPILER = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",

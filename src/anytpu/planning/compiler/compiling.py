@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.export
 import numpy as np
-from jax.experimental import mesh_utils, topologies
+from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
