@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anytpu import errors, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
+    from anytpu.planning.planner import max_batch_size, plan, scaling
     from anytpu.strategy import (
         InputContext,
         PerReplica,
@@ -113,14 +114,17 @@ __all__ = [
     "keras_to_tpu_model",
     "list_devices",
     "list_logical_devices",
+    "max_batch_size",
     "outside_compilation",
     "pipeline",
+    "plan",
     "program",
     "repeat",
     "replicate",
     "rewrite",
     "row_mask",
     "scale_regularization_loss",
+    "scaling",
     "shard",
     "shutdown_system",
     "shutdown_tpu_system",
@@ -169,12 +173,15 @@ _HOMES = {
     "keras_to_tpu_model": "train",
     "list_devices": "train.low_level",
     "list_logical_devices": "system",
+    "max_batch_size": "planning.planner",
     "outside_compilation": "train.low_level",
+    "plan": "planning.planner",
     "repeat": "train.low_level",
     "replicate": "train.low_level",
     "rewrite": "train.low_level",
     "row_mask": "strategy",
     "scale_regularization_loss": "strategy",
+    "scaling": "planning.planner",
     "shard": "train.low_level",
     "shutdown_system": "train.low_level",
     "shutdown_tpu_system": "system",

@@ -1,0 +1,31 @@
+"""What holds for every prediction of a plan: its numbers are checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from anytpu.errors import SettingError
+from anytpu.planning.wish import Wish, positive_integer
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"steps_per_execution": 0}, "steps_per_execution must be a positive integer, not 0"),
+        ({"examples": -5}, "examples must be a positive integer, not -5"),
+        ({"epochs": 1.5}, "epochs must be a positive integer, not 1.5"),
+        ({"examples": True}, "examples must be a positive integer, not True"),
+        ({"input_examples_per_s": 0.0}, "input_examples_per_s must be a positive number, not 0.0"),
+        ({"timeout_s": -1}, "timeout_s must be a positive number, not -1"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a positive number, not nan"),
+    ],
+)
+def test_bad_numbers(settings, says):
+    with pytest.raises(SettingError) as raised:
+        Wish(**settings)
+    assert str(raised.value) == says
+
+
+def test_none_is_no_number():
+    positive_integer("batch_size", None)
+    assert Wish().examples is None
