@@ -13,11 +13,16 @@ def test_devices_of_a_slice():
         "",
         "name                                       kind     chip   core  memory",
     ]
-    assert lines[3:] == [
+    assert lines[3:11] == [
         f"/job:worker/replica:0/task:0/device:TPU:{number}  virtual  {chip}  {core}     the CPU's"
         for number, (chip, core) in enumerate(
             (chip, core) for chip in ("0,0,0", "1,0,0", "0,1,0", "1,1,0") for core in (0, 1)
         )
+    ]
+    assert lines[11:] == [
+        "",
+        "float32 products are those of this machine's CPU. A TPU rounds their operands to",
+        'bfloat16; tpu.connect(..., numerics="tpu") does so here.',
     ]
 
 

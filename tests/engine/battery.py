@@ -243,6 +243,36 @@ def the_sum_of_gradients_is_the_gradient_of_the_sum(backend: Backend) -> None:
 
 
 @case
+def products_are_rounded_as_on_a_tpu(backend: Backend) -> None:
+    """On request, forward and backward, of whole-batch and of per-replica code, in one step and in the loop."""
+    make: Any = type(backend)
+    rounding_one: Backend = make(backend.cores, numerics="tpu")
+
+    def product(left: Any, right: Any) -> Any:
+        return jnp.dot(left.astype("bfloat16"), right.astype("bfloat16"), preferred_element_type="float32")
+
+    sample = samples.gradients(len(backend.cores))
+    x, w = jnp.concatenate(sample.batch), jnp.asarray(sample.state)
+    slope = product(x.T, 2 * product(x, w))
+    state, outputs = one_step(rounding_one, sample)
+    np.testing.assert_allclose(state, w - 0.01 * slope, rtol=1e-5)
+    np.testing.assert_allclose(outputs["own"].sum(0), slope, rtol=1e-5)
+    exact, _ = one_step(backend, sample)
+    assert np.max(np.abs(state - exact)) > 1e-4
+
+    whole = samples.descent(7)
+    x, y, w = jnp.asarray(whole.batch["x"]), whole.batch["y"], whole.state["w"]
+    off = product(jnp.tanh(product(x, w["in"])), w["out"]) - y
+    slope = product(off * 2 / 7, jnp.tanh(product(x, w["in"])))
+    batches = stacked_batches(whole, 2)
+    for found in (
+        one_step(rounding_one, whole)[0],
+        fetched(rounding_one, run_loop(rounding_one, whole, batches, [(0, 1)]).state),
+    ):
+        np.testing.assert_allclose(found["w"]["out"], w["out"] - 0.1 * slope, rtol=1e-5)
+
+
+@case
 def uneven_rows_reach_a_step_as_they_are(backend: Backend) -> None:
     for rows in UNEVEN:
         sample = samples.counting(rows)

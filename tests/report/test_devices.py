@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anytpu.report.devices import device_lines, headline, names_line, reason_lines
+from anytpu.report.devices import device_lines, headline, names_line, numerics_lines, reason_lines
 from anytpu.system.cores import Core, LogicalDevice
 from anytpu.system.probes import Reason
 from anytpu.system.topologies import Topology, row_of_cores, topology_of
@@ -25,6 +25,16 @@ def test_virtual_cores_are_called_virtual():
 def test_real_cores_are_not():
     assert headline(local("tpu", 4)) == "4 x Made Up: 4 cores"
     assert headline(local("gpu", 1)) == "1 x Made Up: 1 core, each a GPU that stands in for a TPU core"
+
+
+def test_whose_products_they_are():
+    assert numerics_lines(topology_of("v2-8").cores, width=100) == [
+        "",
+        "float32 products are those of this machine's CPU. A TPU rounds their operands to bfloat16;",
+        'tpu.connect(..., numerics="tpu") does so here.',
+    ]
+    assert numerics_lines(local("gpu", 1).cores)[1].startswith("float32 products are those of the GPU.")
+    assert numerics_lines(local("tpu", 4).cores) == []
 
 
 def test_names_over_one_host_and_over_two():

@@ -110,3 +110,29 @@ def test_after_shutdown():
     again.run(lambda: model.trainable_variables[1].assign_add([1.0]))
     assert np.array(model.trainable_variables[1].value).tolist() == [5.0]
     model.fit(X, Y, verbose=0)
+
+
+def test_numerics_of_a_tpu():
+    as_on_a_tpu, here = tpu.connect("virtual", cores=2, numerics="tpu"), tpu.connect("virtual", cores=2)
+    assert as_on_a_tpu.system is not here.system
+    assert repr(as_on_a_tpu) == "<TPUStrategy: 2 virtual cores, products rounded as on a TPU>"
+    assert repr(as_on_a_tpu.part(1)) == "<TPUStrategy: 1 of 2 virtual cores, products rounded as on a TPU>"
+    near = np.full((1, 1), 1 + 2**-10, "float32")
+
+    def squared(strategy):
+        return float(strategy.reduce("MEAN", strategy.run(lambda x: (x @ x)[0, 0], args=(near,)), axis=None))
+
+    assert squared(as_on_a_tpu) == squared(as_on_a_tpu.part(1)) == 1
+    assert squared(here) > 1.001
+
+
+def test_numerics_in_fit():
+    weights = {}
+    for numerics in ("machine", "tpu"):
+        model = made_and_compiled(tpu.connect("virtual", cores=2, numerics=numerics))
+        model.set_weights([np.array([[1.0], [-1.0]]), np.zeros(1)])
+        # As far as a TPU can see the two columns are the same, so its first step changes nothing.
+        model.fit(np.float32([[1.001, 1.0]] * 8), Y, batch_size=8, epochs=1, verbose=0)
+        weights[numerics] = np.array(model.trainable_variables[0].value)
+    assert weights["tpu"].ravel().tolist() == [1, -1]
+    assert np.all(weights["machine"] != [[1], [-1]])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,6 +184,7 @@ def test_the_old_methods():
 def test_finding_a_virtual_tpu_does_not_start_jax():
     program = """
 import sys
+from typing import Any
 from anytpu.system import TPUClusterResolver, initialize_tpu_system, list_logical_devices
 initialize_tpu_system(TPUClusterResolver("v2-8"))
 assert len(list_logical_devices("TPU")) == 8
@@ -200,3 +202,21 @@ def test_every_error_is_ours():
 
 def test_found_is_a_record():
     assert Found(V2_8, "virtual") == Found(Address("virtual", 8, shape="v2-8"), "virtual")
+
+
+def test_numerics_are_part_of_the_address():
+    of_a_tpu = TPUClusterResolver("v2-8", numerics="tpu")
+    assert of_a_tpu.address == Address("virtual", 8, shape="v2-8", numerics="tpu")
+    assert repr(of_a_tpu) == "TPUClusterResolver(virtual: 8 virtual cores, shape v2-8, numerics tpu)"
+    assert TPUClusterResolver("v2-8").address.numerics == "machine"
+    assert TPUClusterResolver("", cores=3, numerics="tpu").address.numerics == "tpu"
+
+
+@pytest.mark.parametrize("numerics", ["bfloat16", None, ""])
+def test_numerics_that_are_refused(numerics: Any):
+    with pytest.raises(SettingError) as caught:
+        TPUClusterResolver("v2-8", numerics=numerics)
+    assert str(caught.value) == (
+        'numerics must be "machine", for float32 products as this machine computes them, or "tpu", for operands '
+        f"rounded to bfloat16 as on a TPU, not {numerics!r}"
+    )

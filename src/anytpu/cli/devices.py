@@ -10,7 +10,7 @@ from anytpu.cli.command import Command, add_system_arguments
 def run(arguments: argparse.Namespace) -> int:
     """Find a system, start it, and print its cores."""
     import anytpu
-    from anytpu.report.devices import device_lines, headline, reason_lines
+    from anytpu.report.devices import device_lines, headline, numerics_lines, reason_lines
     from anytpu.report.terminal import open_console, say
 
     resolver = anytpu.TPUClusterResolver(arguments.tpu, cores=arguments.cores)
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     devices = [one for one in anytpu.list_logical_devices() if one.device_type != "CPU"]
     console = open_console()
     say(console, headline(topology), style="bold")
-    lines = ["", *device_lines(devices, topology.cores)]
+    lines = ["", *device_lines(devices, topology.cores), *numerics_lines(topology.cores, console.width)]
     if resolver.reasons:
         lines += ["", "Looked for before, and not found:", *reason_lines(resolver.reasons, console.width)]
     say(console, "\n".join(lines))

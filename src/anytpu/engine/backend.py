@@ -14,6 +14,7 @@ import abc
 import dataclasses
 from typing import Any, Literal
 
+from anytpu.engine.measurements import Listener
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.cores import Core
 
@@ -62,7 +63,13 @@ class Steps:
 
 
 class Executable(abc.ABC):
-    """A compiled Program on one backend."""
+    """A compiled Program on one backend.
+
+    Attributes:
+        listener: who wants to know how long its calls take, or None.
+    """
+
+    listener: Listener | None = None
 
     @property
     @abc.abstractmethod

@@ -27,21 +27,26 @@ from anytpu.engine.product import as_sums, is_small
 from anytpu.engine.small_loops import lower_while
 
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
+_LSTM_ON = contextvars.ContextVar("anytpu_fast_lstm", default=False)
 
 
 @contextlib.contextmanager
-def fast_kernels() -> Iterator[None]:
+def fast_kernels(lstm: bool = True) -> Iterator[None]:
     """Return a context in which all of these are lowered the way XLA:CPU runs them fast.
+
+    Args:
+        lstm: whether the LSTM is one of them. Its products are not those of Keras's own: the bias is in them.
 
     Example:
         >>> with fast_kernels():
         ...     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     """
     _install()
-    before = _ON.set(True)
+    before, lstm_before = _ON.set(True), _LSTM_ON.set(lstm)
     try:
         yield
     finally:
+        _LSTM_ON.reset(lstm_before)
         _ON.reset(before)
 
 
@@ -54,7 +59,7 @@ def _install() -> None:
     mlir.register_lowering(lax.dot_general_p, functools.partial(_lower_product, product), platform="cpu")
     loop = mlir._lowerings[while_p].rule
     mlir.register_lowering(while_p, functools.partial(_lower_loop, loop), platform="cpu")
-    _keras.offer_lstm(lstm, lambda: _ON.get())
+    _keras.offer_lstm(lstm, lambda: _LSTM_ON.get())
 
 
 def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:

@@ -22,10 +22,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
 from anytpu.engine.loop import Step, carried, cut, feed_specs, looped, traced
+from anytpu.engine.numerics import computed_by
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree
-from anytpu.system.cores import Core
+from anytpu.system.cores import Core, Numerics
 
 
 @final
@@ -34,15 +35,17 @@ class LocalBackend(Backend):
 
     Args:
         cores: the cores to use; each names its JAX device by `device_id`.
+        numerics: how float32 products are computed.
 
     Raises:
         BackendError: JAX runs on several hosts.
     """
 
-    def __init__(self, cores: tuple[Core, ...]) -> None:
+    def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
         check_hosts(jax.process_count())
         devices = {(d.platform, d.id): d for platform in {c.platform for c in cores} for d in jax.devices(platform)}
         self._cores = cores
+        self._numerics: Numerics = numerics
         self._mesh = Mesh(np.array([devices[core.platform, core.device_id] for core in cores]), (REPLICA_AXIS,))
 
     @property
@@ -63,7 +66,8 @@ class LocalBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the mesh."""
-        step, outputs = traced(carried(program, self._mesh_step(program)), program.state, program.batch)
+        step = computed_by(self._numerics, carried(program, self._mesh_step(program)))
+        step, outputs = traced(step, program.state, program.batch)
         whole, last = self._sharding(Layout(None)), self._output_shardings(program, outputs, offset=0)
         state, batch = _specs(program.state, whole), jax.tree.map(self._travelling, program.batch, program.layout)
         if loop is None:

@@ -42,4 +42,5 @@ def open(address: Address, cores: tuple[Core, ...]) -> Backend:
     if address.kind not in found:
         known = ", ".join(sorted(found)) or "none: is anytpu installed? Type pip install -e ."
         raise BackendError(f"no backend opens a system of kind {address.kind!r}; the installed kinds are {known}")
-    return found[address.kind].load()(cores)
+    backend = found[address.kind].load()
+    return backend(cores) if address.numerics == "machine" else backend(cores, numerics=address.numerics)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from anytpu.engine.backend import Backend
+from anytpu.engine.measurements import Listener
 from anytpu.program.program import Tree
 
 _TARGET_S = 0.25
@@ -69,9 +70,9 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._ran: tuple[Pace, int, float, Tree] | None = None
+        self._ran: tuple[Pace, int, float, Tree, Listener | None] | None = None
 
-    def started(self, pace: Pace, steps: int, began_s: float, results: Tree) -> None:
+    def started(self, pace: Pace, steps: int, began_s: float, results: Tree, listener: Listener | None = None) -> None:
         """Note a call that was just started.
 
         Args:
@@ -79,19 +80,23 @@ class Watch:
             steps: how many steps it runs.
             began_s: when it began, by `time.perf_counter`.
             results: handles of what it returned.
+            listener: who else wants to know how long it took.
         """
-        self._ran = pace, steps, began_s, results
+        self._ran = pace, steps, began_s, results, listener
 
     def wait(self, backend: Backend) -> None:
         """Wait for the call that was noted last, if it is not known yet how long it took."""
         if self._ran is None:
             return
-        pace, steps, began_s, results = self._ran
+        pace, steps, began_s, results, listener = self._ran
         self._ran = None
         arrays = jax.tree.leaves(backend.get(results))
         waits = not all(is_ready(one) for one in arrays)
         jax.block_until_ready(arrays)
-        pace.measured(steps, time.perf_counter() - began_s, is_exact=waits)
+        duration_s = time.perf_counter() - began_s
+        pace.measured(steps, duration_s, is_exact=waits)
+        if listener is not None and waits:
+            listener(steps, duration_s)
 
 
 def is_ready(array: Any) -> bool:

@@ -19,7 +19,7 @@ from anytpu.engine.backend import Backend, Executable, Loop, Steps
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.errors import HandleError
 from anytpu.program.program import Layout, Program, Tree
-from anytpu.system.cores import Core
+from anytpu.system.cores import Core, Numerics
 
 
 @final
@@ -52,10 +52,11 @@ class TwinBackend(Backend):
 
     Args:
         cores: the cores to stand in for.
+        numerics: how float32 products are computed.
     """
 
-    def __init__(self, cores: tuple[Core, ...]) -> None:
-        self._inner = VirtualBackend(cores)
+    def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
+        self._inner = VirtualBackend(cores, numerics)
 
     @property
     def cores(self) -> tuple[Core, ...]:

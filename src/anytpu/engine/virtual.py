@@ -20,11 +20,12 @@ from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.loop import carried, feed_specs, looped
+from anytpu.engine.numerics import computed_by
 from anytpu.engine.small_loops import next_loop_left
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
-from anytpu.system.cores import Core
+from anytpu.system.cores import Core, Numerics
 
 _SMALL_BYTES = 2**20
 
@@ -35,10 +36,12 @@ class VirtualBackend(Backend):
 
     Args:
         cores: the cores to stand in for.
+        numerics: how float32 products are computed.
     """
 
-    def __init__(self, cores: tuple[Core, ...]) -> None:
+    def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
         self._cores = cores
+        self._numerics: Numerics = numerics
         self._device = jax.local_devices(backend="cpu")[0]
         self._is_default = jax.default_backend() == "cpu"
         self._sharding = jax.sharding.SingleDeviceSharding(self._device)
@@ -58,10 +61,11 @@ class VirtualBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the CPU."""
-        step = carried(program, one_device_step(program))
+        step = computed_by(self._numerics, carried(program, one_device_step(program)))
         state, batch = self._here(program.state), self._here(program.batch)
+        kernels = fast_kernels(lstm=self._numerics == "machine")
         try:
-            with fast_kernels(), next_loop_left(loop is not None), jax.default_device(self._device):
+            with kernels, next_loop_left(loop is not None), jax.default_device(self._device):
                 if loop is None:
                     return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
                 run = looped(step, state, batch, loop)

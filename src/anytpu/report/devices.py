@@ -54,6 +54,23 @@ def device_lines(devices: Sequence[LogicalDevice], cores: Sequence[Core]) -> lis
     return [line.rstrip() for line in lines]
 
 
+def numerics_lines(cores: Sequence[Core], width: int = 80) -> list[str]:
+    """Return how float32 products are computed on cores that stand in for a TPU's, wrapped; nothing for a TPU's own.
+
+    Args:
+        cores: the cores.
+        width: columns of the terminal.
+    """
+    if cores[0].platform == "tpu":
+        return []
+    here = "this machine's CPU" if cores[0].virtual else f"the {cores[0].platform.upper()}"
+    text = (
+        f"float32 products are those of {here}. A TPU rounds their operands to bfloat16; "
+        'tpu.connect(..., numerics="tpu") does so here.'
+    )
+    return ["", *hang("", text, width)]
+
+
 def reason_lines(reasons: Sequence[Reason], width: int = 80) -> list[str]:
     """Return where else was looked and why there was nothing, wrapped.
 

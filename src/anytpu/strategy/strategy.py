@@ -209,6 +209,8 @@ class TPUStrategy(Strategy):
             name += f", {len(self._system.topology.cores)} {'virtual ' if self._resolver.is_virtual else ''}cores"
         if self._part_backend:
             name = f"{self.num_replicas_in_sync} of {name}"
+        if self._system.address.numerics == "tpu":
+            name += ", products rounded as on a TPU"
         return f"<TPUStrategy: {name}>"
 
 

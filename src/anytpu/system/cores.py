@@ -11,6 +11,9 @@ from typing import Literal
 Kind = Literal["virtual", "local", "worker", "twin"]
 """How a system is reached: made of the CPU, this machine's accelerators, a worker process, the twin of the tests."""
 
+Numerics = Literal["machine", "tpu"]
+"""How float32 products are computed: as this machine's compiler does, or rounded as a TPU's matrix units round them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Core:
@@ -61,9 +64,11 @@ class Address:
         cores: the number of cores, or None for all that are there.
         shape: the slice that it has or stands in for, "v2-8", or None.
         target: "host:port" of a worker, else None.
+        numerics: how float32 products are computed there.
     """
 
     kind: Kind
     cores: int | None = None
     shape: str | None = None
     target: str | None = None
+    numerics: Numerics = "machine"

@@ -9,14 +9,15 @@ Rule: what the environment says wrong is a reason kept, what the caller says wro
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import numbers
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from anytpu import _env
 from anytpu.errors import BackendError, SettingError, TPUNotFoundError, UnknownTPUError
-from anytpu.system.cores import Address
+from anytpu.system.cores import Address, Numerics
 from anytpu.system.machine import topology_at, worker_message
 from anytpu.system.probes import (
     Found,
@@ -48,7 +49,7 @@ class TPUClusterResolver:
         {'TPU': 3}
     """
 
-    def __init__(self, tpu: str | None = "", cores: int | None = None) -> None:
+    def __init__(self, tpu: str | None = "", cores: int | None = None, *, numerics: Numerics = "machine") -> None:
         """Find a TPU system.
 
         Args:
@@ -57,14 +58,18 @@ class TPUClusterResolver:
                 when there is none. "local" is this machine's TPU or GPU and nothing else. "virtual" is a virtual TPU;
                 "v2-8", "v3-32", "v5e-16" are virtual TPUs of that shape. "twin" is the tests' in-memory twin.
             cores: how many cores to use; None means all that are there, or those of the shape.
+            numerics: "machine" computes float32 products as this machine's compiler does; "tpu" rounds their operands
+                to bfloat16, as a TPU's matrix units do.
 
         Raises:
-            SettingError: `cores` is not a positive integer, or not the number that the shape has.
+            SettingError: `cores` is not a positive integer, or not the number that the shape has; `numerics` is neither
+                of the two.
             TPUNotFoundError: "local", and this machine has no TPU or GPU that can be used. A `ValueError`.
             UnknownTPUError: `tpu` names nothing that exists.
             BackendError: `tpu` is the address of a worker, which a later release can open.
         """
         name = _checked_name(tpu)
+        _check_numerics(numerics)
         count = _checked_cores(cores, may_be_virtual=name.lower() in ("", "virtual", "twin"))
         self.reasons: tuple[Reason, ...] = ()
         if name == "":
@@ -73,6 +78,7 @@ class TPUClusterResolver:
             self.address, self.reasons = _first_found([probe_tpu, probe_gpu], count)
         else:
             self.address = _named_address(name, count)
+        self.address = dataclasses.replace(self.address, numerics=numerics)
 
     @classmethod
     def from_address(cls, address: Address) -> TPUClusterResolver:
@@ -119,7 +125,8 @@ class TPUClusterResolver:
         address = self.address
         count = "" if address.cores is None else f"{address.cores} {'virtual ' * self.is_virtual}cores"
         shape = f", shape {address.shape}" if address.shape else ""
-        return f"TPUClusterResolver({address.kind}: {address.target or count}{shape})"
+        numerics = "" if address.numerics == "machine" else f", numerics {address.numerics}"
+        return f"TPUClusterResolver({address.kind}: {address.target or count}{shape}{numerics})"
 
 
 def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
@@ -131,6 +138,14 @@ def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
     if may_be_virtual and count > MOST_VIRTUAL_CORES:
         raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {count}")
     return count
+
+
+def _check_numerics(numerics: Any) -> None:
+    if numerics not in get_args(Numerics):
+        raise SettingError(
+            'numerics must be "machine", for float32 products as this machine computes them, or "tpu", for operands '
+            f"rounded to bfloat16 as on a TPU, not {numerics!r}"
+        )
 
 
 def _checked_name(tpu: Any) -> str:
