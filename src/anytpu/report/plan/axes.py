@@ -6,9 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
+from anytpu import units
 from anytpu.report.plan.shapes import Label, Line, Shape, text_width
 
-TEXT_SIZE = 12.0
+TEXT_SIZE = 13.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,40 @@ def logarithmic(values: Sequence[float], start: float, end: float, most_ticks: i
         around = _covering([10.0**decade for decade in (*decades, decades.stop)], lowest, highest)
         around = around[:: math.ceil(len(around) / (most_ticks + 2))]
     return Scale(min(around[0], lowest), max(around[-1], highest), start, end, tuple(around), True)
+
+
+def fitting(values: Sequence[float], start: float, end: float) -> Scale:
+    """Return a scale from 0, or a logarithmic one where the largest positive value is over 5 times the smallest."""
+    is_wide = max(values) > 5 * min(values) > 0
+    return logarithmic(values, start, end) if is_wide else linear(values, start, end)
+
+
+def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
+    """Return a scale from 0 whose ticks are whole seconds, minutes, hours or days, or round parts of a second.
+
+    Example:
+        >>> [tick / 3600 for tick in durations([3.9 * 3600], 0, 100).ticks]
+        [0.0, 1.0, 2.0, 3.0, 4.0]
+    """
+    longest_s = max(values_s)
+    unit_s = next((size_s for size_s in (86400.0, 3600.0, 60.0) if longest_s >= 2 * size_s), 1.0)
+    scale = linear([value_s / unit_s for value_s in values_s], start, end)
+    return Scale(0.0, scale.high * unit_s, start, end, tuple(tick * unit_s for tick in scale.ticks))
+
+
+def duration(tick_s: float) -> str:
+    """Write a tick of `durations`.
+
+    Example:
+        >>> duration(7200.0), duration(90.0), duration(0.0), duration(0.02)
+        ('2 h', '1.5 min', '0', '20 ms')
+    """
+    if tick_s == 0:
+        return "0"
+    for size_s, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if tick_s >= size_s and math.isclose(tick_s / size_s, round(tick_s / size_s, 1)):
+            return f"{tick_s / size_s:,.12g} {name}"
+    return f"{tick_s:.3g} s" if tick_s >= 60 else units.format_seconds(tick_s)
 
 
 def doubling(values: Sequence[float], start: float, end: float, most_ticks: int = 7) -> Scale:

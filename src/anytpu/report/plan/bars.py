@@ -12,7 +12,7 @@ from anytpu.report.plan.shapes import KIND_COLOURS, Box, Drawing, Label, Shape, 
 from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares
 
 _WIDTH, _ROW, _TOP = 760.0, 26.0, 10.0
-_NAMES, _SOURCES, _BARS, _END = 240.0, 348.0, 360.0, 664.0
+_NAMES, _SOURCES, _BARS, _END = 236.0, 356.0, 366.0, 612.0
 _MOST = 20
 
 
@@ -23,13 +23,15 @@ class Row:
     Attributes:
         name: left of it.
         source: between, the user's source line or what it is.
-        amount: right of it.
+        share: right of it, which part of the whole it is, or "".
+        amount: at the right edge.
         parts: (length, colour, opacity) of each of its pieces.
         title: what is said of it when it is pointed at.
     """
 
     name: str
     source: str
+    share: str
     amount: str
     parts: tuple[tuple[float, str, float], ...]
     title: str = ""
@@ -38,7 +40,7 @@ class Row:
 def kinds(one: Prediction) -> Drawing | None:
     """Return the time by what it keeps busy."""
     rows = [
-        Row(phrases.KIND_NAMES[kind], "", f"{phrases.percent(share)}  {phrases.seconds(time_s)}",
+        Row(phrases.KIND_NAMES[kind], "", phrases.percent(share), phrases.seconds(time_s),
             ((time_s, KIND_COLOURS[kind], 1.0),))
         for kind, share, time_s in (kind_shares(one.time) if one.time else ())
     ]  # fmt: skip
@@ -51,7 +53,7 @@ def layers(one: Prediction) -> Drawing | None:
         return None
     time = one.time
     rows = [
-        Row(layer, source, f"{phrases.percent(share)}  {phrases.seconds(time_s)}",
+        Row(layer, source, phrases.percent(share), phrases.seconds(time_s),
             tuple((part_s, KIND_COLOURS[kind], 1.0) for kind, part_s in kinds_of_layer(time, layer)))
         for layer, source, share, time_s in layer_shares(time)[:_MOST]
     ]  # fmt: skip
@@ -62,8 +64,8 @@ def longest_ops(one: Prediction) -> Drawing | None:
     """Return the time of the longest operations."""
     total_s = sum(op.time_s for op in one.time_by_op) or 1.0
     rows = [
-        Row(f"{op.name}  {phrases.op_label(op)}" if op.layer else op.name, op.source,
-            f"{phrases.percent(op.time_s / total_s)}  {phrases.seconds(op.time_s)}",
+        Row(phrases.op_label(op), op.source,
+            phrases.percent(op.time_s / total_s), phrases.seconds(op.time_s),
             ((op.time_s, KIND_COLOURS[op.kind], 1.0),), phrases.op_hover(op))
         for op in one.time_by_op[:_MOST]
     ]  # fmt: skip
@@ -73,7 +75,7 @@ def longest_ops(one: Prediction) -> Drawing | None:
 def buffers(one: Prediction) -> Drawing | None:
     """Return the largest buffers; what padding adds is pale."""
     rows = [
-        Row(buffer.name, buffer.source or phrases.USE_NAMES[buffer.use], units.format_bytes(buffer.bytes),
+        Row(buffer.name, buffer.source or phrases.USE_NAMES[buffer.use], "", units.format_bytes(buffer.bytes),
             ((float(buffer.logical_bytes), "c0", 1.0), (float(buffer.bytes - buffer.logical_bytes), "c0", 0.35)),
             buffer.shape)
         for buffer in (one.memory.buffers[:_MOST] if one.memory else ())
@@ -101,4 +103,5 @@ def _row(row: Row, top: float, longest: float) -> list[Shape]:
         width = max(length, 0.0) / longest * (_END - _BARS)
         shapes.append(Box(x, top + 5, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
         x += width
-    return [*shapes, Label(_WIDTH - 12, base, row.amount, "end", "muted")]
+    amounts = [Label(_WIDTH - 84, base, row.share, "end", "muted"), Label(_WIDTH - 12, base, row.amount, "end")]
+    return [*shapes, *(label for label in amounts if label.text)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anytpu.planning.records import Cost, Plan, Prediction
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, horizontal, linear, vertical
+from anytpu.report.plan.axes import Scale, duration, durations, horizontal, linear, vertical
 from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
 from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 
@@ -20,11 +20,11 @@ def cost_time(plan: Plan) -> Drawing | None:
     if len(points) < 2:
         return None
     spans = {id(one): _span(one, time_s) for one, time_s, *_ in points}
-    x = linear([high for _, high in spans.values()], LEFT, RIGHT)
+    x = durations([high for _, high in spans.values()], LEFT, RIGHT)
     y = linear([usd for _, _, usd, _, _ in points], BOTTOM, TOP)
     shapes = [
-        *horizontal(x, BOTTOM, phrases.seconds, f"time of {what}", TOP),
-        *vertical(y, LEFT, phrases.usd, RIGHT),
+        *horizontal(x, BOTTOM, duration, f"time of {what}", TOP),
+        *vertical(y, LEFT, _round_usd, RIGHT),
         *_key(any(spot is not None for *_, spot in points)),
         *(shape for point in points for shape in _marks(point, x, y, spans[id(point[0])])),
         *_names(plan, points, x, y),
@@ -54,7 +54,7 @@ def _span(one: Prediction, time_s: float) -> tuple[float, float]:
 
 def _key(has_spot: bool) -> list[Shape]:
     shapes: list[Shape] = [Dot(LEFT + 6, 10, 5, "c0"), Label(LEFT + 16, 14, "on demand")]
-    return [*shapes, Dot(LEFT + 96, 10, 4.5, "c1", True), Label(LEFT + 106, 14, "spot")] if has_spot else shapes
+    return [*shapes, Dot(LEFT + 106, 10, 4.5, "c1", True), Label(LEFT + 116, 14, "spot")] if has_spot else shapes
 
 
 def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[Shape]:
@@ -64,7 +64,7 @@ def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[
     if spot_s is not None and spot_usd is not None:
         spot = f"{one.target.name}: {phrases.seconds(spot_s)}, {phrases.usd(spot_usd)} on spot"
         shapes += [
-            Line(((x(time_s), y(usd)), (x(spot_s), y(spot_usd))), "grid", 1.5),
+            Line(((x(time_s), y(usd)), (x(spot_s), y(spot_usd))), "c1", 1.0, True),
             Dot(x(spot_s), y(spot_usd), 4.5, "c1", True, title=spot),
         ]
     ends = [x(end) for end in span]
@@ -75,11 +75,13 @@ def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[
 
 
 def _names(plan: Plan, points: Sequence[Point], x: Scale, y: Scale) -> list[Label]:
-    marks = {id(one): kind for kind, one, _ in reversed(phrases.choice(plan))}
-    if plan.fastest is plan.cheapest and plan.fastest is not None:
-        marks[id(plan.fastest)] = "fastest and cheapest"
+    marks = {id(one): kind for kind, one, _ in phrases.choice(plan)}
     named = [
         (x(time_s), y(usd), f"{one.target.name}{f', {marks[id(one)]}' if id(one) in marks else ''}", "ink")
         for one, time_s, usd, *_ in points
     ]
     return place_labels(named)
+
+
+def _round_usd(amount: float) -> str:
+    return f"${amount:,.0f}" if amount == round(amount) else phrases.usd(amount)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from anytpu.report.plan.shapes import SERIES, Box, Label, Shape, text_width
 
-WIDTH, HEIGHT = 460.0, 290.0
-LEFT, RIGHT, TOP, BOTTOM = 66.0, 448.0, 36.0, 242.0
+WIDTH, HEIGHT = 480.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 452.0, 36.0, 242.0
 """Edges of what lies between the axes."""
 
 
@@ -33,7 +33,7 @@ def legend(
 
 
 def place_labels(
-    points: Sequence[tuple[float, float, str, str]], left: float = LEFT, right: float = RIGHT, size: float = 12.0
+    points: Sequence[tuple[float, float, str, str]], left: float = LEFT, right: float = RIGHT, size: float = 13.0
 ) -> list[Label]:
     """Return a label beside each point (x, y, text, colour), where it covers no other label and no point.
 

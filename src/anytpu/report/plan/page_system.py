@@ -11,7 +11,7 @@ from anytpu.report.plan.details import gain_sentence
 from anytpu.report.plan.markup import Markup, element, joined
 from anytpu.report.plan.page_table import anchor, table
 from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shapes import KIND_COLOURS, SERIES
+from anytpu.report.plan.shapes import KIND_COLOURS, USE_COLOURS
 from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares, ops_difference, use_shares
 
 _MOST_OPEN, _MOST = 12, 400
@@ -135,22 +135,21 @@ def _bar(parts: Sequence[tuple[Kind, float]], longest_s: float) -> Markup:
 def _ops(one: Prediction) -> Markup:
     ops = one.time_by_op
     total_s = sum(op.time_s for op in ops) or 1.0
-    rows = [_op(op, total_s) for op in ops[:_MOST]]
+    longest_s = ops[0].time_s if ops else 1.0
+    rows = [_op(op, total_s, longest_s) for op in ops[:_MOST]]
     titles = ("operation", "layer", "time", "computes", "moves", "bound by", "priced by")
     return _folded(titles, rows, "ops", "operations", numbers=(3, 4), total=len(ops))
 
 
-def _op(op: OpTime, total_s: float) -> tuple[object, ...]:
+def _op(op: OpTime, total_s: float, longest_s: float) -> tuple[object, ...]:
     place = f"{op.source}{f' · {op.count:,} times' if op.count > 1 else ''}".removeprefix(" · ")
-    share = op.time_s / total_s
-    piece = element("i", class_=f"back-{KIND_COLOURS[op.kind]}", style=f"width:{100 * share:.2f}%")
     return (
         joined(element("span", op.name, class_="word"), element("small", phrases.KIND_NAMES[op.kind])),
         joined(element("span", phrases.op_label(op) if op.layer else "", class_="word"), element("small", place)),
         joined(
             element("b", phrases.seconds(op.time_s)),
-            element("small", phrases.percent(share)),
-            element("span", piece, class_="bar"),
+            element("small", phrases.percent(op.time_s / total_s)),
+            _bar([(op.kind, op.time_s)], longest_s),
         ),
         units.format_flops(op.flops) if op.flops else "",
         units.format_bytes(op.bytes) if op.bytes else "",
@@ -161,10 +160,9 @@ def _op(op: OpTime, total_s: float) -> tuple[object, ...]:
 
 def _memory(memory: Memory) -> Markup:
     whole = max(memory.peak_bytes, memory.limit_bytes, 1)
-    shares = use_shares(memory)
     parts = [
-        (SERIES[number % len(SERIES)], size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
-        for number, (use, size) in enumerate(shares)
+        (USE_COLOURS.get(use, "c6"), size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
+        for use, size in use_shares(memory)
     ]
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
     said = f"{peak} at the peak; the compiler lets a device use {limit}."

@@ -219,12 +219,14 @@ def predictors(plan: Plan) -> str:
 
 def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
     """Return the fastest and the cheapest system, each as (what it is, its prediction, why)."""
+    fastest, cheapest = plan.fastest, plan.cheapest
     chosen: list[tuple[str, Prediction, str]] = []
-    if plan.fastest is not None:
-        chosen.append(("fastest", plan.fastest, f"{seconds(plan.fastest.step_s)} a step"))
-    cheapest = plan.cheapest
+    if fastest is not None:
+        chosen.append(("fastest", fastest, f"{seconds(fastest.step_s)} a step"))
     if cheapest is not None and cheapest.cost is not None:
         chosen.append(("cheapest", cheapest, price_of_most(cheapest.cost)))
+    if fastest is not None and fastest is cheapest:
+        return [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
     return chosen
 
 

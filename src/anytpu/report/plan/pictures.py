@@ -13,7 +13,7 @@ from anytpu.report.plan.bars import buffers, kinds, layers, longest_ops
 from anytpu.report.plan.cost_time import cost_time
 from anytpu.report.plan.page_table import anchor
 from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shapes import Drawing
+from anytpu.report.plan.shapes import Drawing, titled
 from anytpu.report.plan.step_times import step_times
 from anytpu.report.plan.sweep_plots import batch_memory, batch_speed, scaling_efficiency, scaling_time
 
@@ -53,7 +53,7 @@ def write_pictures(plan: Plan, folder: str | Path, form: Literal["svg", "png"]) 
     try:
         place.mkdir(parents=True, exist_ok=True)
         for drawing, path in zip(drawings, paths, strict=True):
-            _write(drawing, path, form)
+            _write(titled(drawing), path, form)
     except OSError as error:
         raise SettingError(f"the plots cannot be written to {str(folder)!r}: {error.strerror or error}") from error
     return paths

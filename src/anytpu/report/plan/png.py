@@ -23,12 +23,11 @@ SCALE = 2
 _OVERSAMPLING = 2
 _PEN = SCALE * _OVERSAMPLING
 _FONTS = (
-    "DejaVuSans.ttf",
-    "LiberationSans-Regular.ttf",
-    "NotoSans-Regular.ttf",
-    "Arial.ttf",
-    "arial.ttf",
-    "Helvetica.ttc",
+    ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),
+    ("LiberationSans-Regular.ttf", "LiberationSans-Bold.ttf"),
+    ("NotoSans-Regular.ttf", "NotoSans-Bold.ttf"),
+    ("Arial.ttf", "Arial Bold.ttf"),
+    ("arial.ttf", "arialbd.ttf"),
 )
 _PLAIN = str.maketrans({"µ": "u", "·": ","})
 _DASH, _GAP = 5.0, 4.0
@@ -88,18 +87,17 @@ def _dot(image: Image.Image, dot: Dot) -> None:
 
 
 def _label(image: Image.Image, label: Label) -> None:
-    font, has_all = _font(round(label.size * _PEN))
+    font, has_all = _font(round(label.size * _PEN), label.is_bold)
     text = label.text if has_all else label.text.translate(_PLAIN)
     anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
-    bold = round(0.035 * label.size * _PEN) if label.is_bold else 0
     colour = COLOURS[label.colour]
     if not label.is_upright:
         place = (label.x * _PEN, label.y * _PEN)
-        ImageDraw.Draw(image).text(place, text, colour, font, anchor, stroke_width=bold)
+        ImageDraw.Draw(image).text(place, text, colour, font, anchor)
         return
     left, top, right, bottom = (math.ceil(edge) for edge in font.getbbox(text, anchor="ls"))
     sheet = Image.new("L", (right - left, bottom - top), 0)
-    ImageDraw.Draw(sheet).text((-left, -top), text, 255, font, "ls", stroke_width=bold)
+    ImageDraw.Draw(sheet).text((-left, -top), text, 255, font, "ls")
     turned = sheet.rotate(90, expand=True)
     # Read from below: what was the middle of the line is the middle of the column.
     x, y = (
@@ -121,11 +119,11 @@ def _rgb(written: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def _font(size: int) -> tuple[ImageFont.FreeTypeFont, bool]:
+def _font(size: int, is_bold: bool) -> tuple[ImageFont.FreeTypeFont, bool]:
     """Return letters of a size, and whether they have more than ASCII."""
-    for name in _FONTS:
+    for names in _FONTS:
         try:
-            return ImageFont.truetype(name, size), True
+            return ImageFont.truetype(names[is_bold], size), True
         except OSError:
             continue
     own = ImageFont.load_default(size)

@@ -16,7 +16,7 @@ from anytpu.errors import SettingError
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import phrases
 from anytpu.report.plan.details import detail_lines
-from anytpu.report.plan.table import chosen_lines, cost_table, remarks, speed_table
+from anytpu.report.plan.table import chosen_lines, cost_table, remarks, speed_table, sweep_tables
 from anytpu.report.terminal import hang, is_ascii_only, open_console
 
 _PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "."})
@@ -96,6 +96,10 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
             _title(console, one)
         for line in lines:
             console.print(line, soft_wrap=True)
+    for title, table in sweep_tables(plan):
+        console.print()
+        console.print(Text(title, "bold underline"), soft_wrap=True)
+        console.print(table)
     console.print()
     for sentence in (phrases.MFU_FORMULA, phrases.price_source(plan)):
         _wrapped(console, sentence, "dim")

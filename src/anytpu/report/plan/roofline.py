@@ -26,7 +26,7 @@ def roofline(one: Prediction) -> Drawing | None:
     peak, bandwidth = one.peak_flops_per_s, one.target.hbm_bytes_per_s
     ridge = peak / bandwidth
     x = logarithmic([*(op.flops / op.bytes for op in ops), ridge / 4, ridge * 4], LEFT, RIGHT)
-    y = logarithmic([*(op.flops / op.time_s for op in ops), peak, peak / 50], BOTTOM, TOP - 10)
+    y = logarithmic([*(op.flops / op.time_s for op in ops), peak, peak / 20], BOTTOM, TOP - 10)
     shapes = [
         *horizontal(x, BOTTOM, _number, "FLOPs for each byte moved", TOP - 10),
         *vertical(y, LEFT, _short_rate, RIGHT),

@@ -36,6 +36,10 @@ KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
 """The colour of each kind of operation, the same in every plot and table."""
 
 
+USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
+"""The colour of each use of a buffer."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Box:
     """A filled rectangle.
@@ -121,10 +125,12 @@ class Label:
     text: str
     anchor: Literal["start", "middle", "end"] = "start"
     colour: str = "ink"
-    size: float = 12.0
+    size: float = 13.0
     is_bold: bool = False
     is_upright: bool = False
 
+
+_TITLE_HEIGHT = 36.0
 
 Shape = Box | Line | Dot | Label
 
@@ -150,7 +156,20 @@ class Drawing:
     shapes: tuple[Shape, ...]
 
 
-def text_width(text: str, size: float = 12.0) -> float:
+def titled(drawing: Drawing) -> Drawing:
+    """Return a drawing with its title on it, for where nothing else says what it shows."""
+    title = Label(12, 24, drawing.title, size=15.0, is_bold=True)
+    shapes = (title, *(_lowered(shape, _TITLE_HEIGHT) for shape in drawing.shapes))
+    return dataclasses.replace(drawing, height=drawing.height + _TITLE_HEIGHT, shapes=shapes)
+
+
+def _lowered(shape: Shape, by: float) -> Shape:
+    if isinstance(shape, Line):
+        return dataclasses.replace(shape, points=tuple((x, y + by) for x, y in shape.points))
+    return dataclasses.replace(shape, y=shape.y + by)
+
+
+def text_width(text: str, size: float = 13.0) -> float:
     """Return about how wide a text is in a sans serif, rather too wide than too narrow.
 
     Example:
@@ -164,7 +183,7 @@ def text_width(text: str, size: float = 12.0) -> float:
     return size * sum(parts)
 
 
-def shortened(text: str, room: float, size: float = 12.0) -> str:
+def shortened(text: str, room: float, size: float = 13.0) -> str:
     """Return a text that fits into a width, with an ellipsis where something was cut off."""
     if text_width(text, size) <= room:
         return text

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
 
-NO_LAYER = "(made by the compiler)"
-"""The layer of an operation that no layer of the user's accounts for."""
+NO_LAYER = "(outside of layers)"
+"""The layer of an operation that belongs to no layer of the user's."""
 
 
 def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
@@ -29,8 +29,8 @@ def layer_shares(time: StepTime) -> list[tuple[str, str, float, float]]:
 def kinds_of_layer(time: StepTime, layer: str) -> list[tuple[Kind, float]]:
     """Return (kind, seconds) of one layer, in the order of `KINDS`."""
     own = [op for op in time.ops if (op.layer or NO_LAYER) == layer]
-    sums = {kind: sum((op.time_s for op in own if op.kind == kind), 0.0) for kind in KINDS}
-    return [(kind, time_s) for kind, time_s in sums.items() if time_s > 0]
+    sums: list[tuple[Kind, float]] = [(kind, sum(op.time_s for op in own if op.kind == kind)) for kind in KINDS]
+    return [(kind, time_s) for kind, time_s in sums if time_s > 0]
 
 
 def ops_difference(time: StepTime) -> float:

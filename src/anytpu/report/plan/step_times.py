@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, horizontal, linear
+from anytpu.report.plan.axes import Scale, duration, durations, horizontal
 from anytpu.report.plan.frame import WIDTH
 from anytpu.report.plan.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
 
@@ -20,8 +20,8 @@ def step_times(plan: Plan) -> Drawing | None:
         return None
     names = min(max(text_width(one.target.name) for one in plan.predictions), _MOST_NAME)
     bottom = _TOP + _ROW * len(plan)
-    scale = linear([one.interval_s[1] for one in timed if one.interval_s], names + 14, WIDTH - 12)
-    shapes: list[Shape] = horizontal(scale, bottom, phrases.seconds, "time of one step, with its interval", _TOP)
+    scale = durations([one.interval_s[1] for one in timed if one.interval_s], names + 14, WIDTH - 28)
+    shapes: list[Shape] = horizontal(scale, bottom, duration, "time of one step, with its interval", _TOP)
     for row, one in enumerate(plan.predictions):
         middle = _TOP + _ROW * (row + 0.5)
         shapes.append(Label(names + 6, middle + 4, shortened(one.target.name, names), "end"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, doubling, horizontal, linear, logarithmic, vertical
+from anytpu.report.plan.axes import Scale, doubling, duration, fitting, horizontal, linear, logarithmic, vertical
 from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, legend, series_colour
 from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, ideal_step_s, scaling_curves
@@ -34,14 +34,13 @@ def batch_memory(plan: Plan) -> Drawing | None:
     shares = [share for curve in curves for one in curve.points if (share := phrases.memory_share(one.memory))]
     if not shares:
         return None
-    # What would need more than twice the memory has left the plot; its place is at the upper edge.
-    x, y = _batches(curves), linear([min(max(shares), 2.0), 1.05], BOTTOM, TOP)
+    x, y = _batches(curves), linear([min(max(shares), 1.5), 1.05], BOTTOM, TOP)
     full = y(1.0)
     shapes = [
         *_axes(x, y, "examples of a step", phrases.count, phrases.percent),
         Line(((LEFT, full), (RIGHT, full)), "c3", 1.5, True, "the memory that a program may use"),
-        Label(RIGHT, full - 5, "does not fit above", "end", "c3"),
-        *_lines(curves, x, y, _batch, lambda one: phrases.memory_share(one.memory), _memory_said),
+        Label(LEFT + 6, full - 6, "does not fit", "start", "c3"),
+        *_lines(_until_full(curves), x, y, _batch, lambda one: phrases.memory_share(one.memory), _memory_said),
     ]
     return _drawing("batch_memory", "Memory of a device over the batch", shapes, curves)
 
@@ -53,9 +52,9 @@ def scaling_time(plan: Plan) -> Drawing | None:
         return None
     ends = [end_s for curve in curves for one in curve.points for end_s in one.interval_s or ()]
     ideals = [ideal for curve in curves for one in curve.points if (ideal := ideal_step_s(curve, one))]
-    x, y = _devices(curves), logarithmic([*ends, *ideals], BOTTOM, TOP)
+    x, y = _devices(curves), fitting([*ends, *ideals], BOTTOM, TOP)
     shapes = [
-        *_axes(x, y, "devices", phrases.count, phrases.seconds),
+        *_axes(x, y, "devices", phrases.count, duration),
         *_ideal(curves, x, y, ideal_step_s),
         *_whiskers(curves, x, y),
         *_lines(curves, x, y, _device, lambda one: one.step_s, _step_said),
@@ -79,6 +78,14 @@ def scaling_efficiency(plan: Plan) -> Drawing | None:
 
 def _efficiency_in(curve: Curve) -> Value:
     return lambda one: efficiency(curve, one)
+
+
+def _until_full(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves up to the first point over the upper edge of the plot, at which it is drawn."""
+    return [
+        Curve(curve.name, curve.points[: next((n for n, one in enumerate(curve.points, 1) if not one.fits), None)])
+        for curve in curves
+    ]
 
 
 def _timed(curves: Sequence[Curve]) -> list[Curve]:

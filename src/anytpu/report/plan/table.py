@@ -14,6 +14,7 @@ from rich.text import Text
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.comparison import bar
 from anytpu.report.plan import phrases
+from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
 _BAR_WIDTH = 6
 
@@ -73,6 +74,29 @@ def cost_table(plan: Plan) -> Table | None:
     return shown
 
 
+def sweep_tables(plan: Plan) -> list[tuple[str, Table]]:
+    """Return the numbers of a sweep, each as (title, table): batches of one system, slices of one chip."""
+    batches = [(f"batches of {curve.name}", _curve_table(curve, False)) for curve in batch_curves(plan)]
+    return [*batches, *((f"scaling of {curve.name}", _curve_table(curve, True)) for curve in scaling_curves(plan))]
+
+
+def _curve_table(curve: Curve, is_scaling: bool) -> Table:
+    name = ("system",) if is_scaling else ()
+    last = "of ideal" if is_scaling else "MFU"
+    shown = _table(*name, right=("batch", "step", "between", "examples/s", last, "memory"))
+    for one in curve.points:
+        shown.add_row(
+            *([one.target.name] if is_scaling else []),
+            phrases.count(one.batch_size),
+            phrases.seconds(one.step_s),
+            phrases.interval(one.interval_s),
+            phrases.rate(one.examples_per_s),
+            phrases.percent(efficiency(curve, one) if is_scaling else one.mfu),
+            Text(phrases.percent(phrases.memory_share(one.memory)), "" if one.fits else "red"),
+        )
+    return shown
+
+
 def remarks(plan: Plan) -> list[tuple[str, str]]:
     """Return what has to be said beside the tables, each as (system, sentence)."""
     said = []
@@ -90,7 +114,7 @@ def remarks(plan: Plan) -> list[tuple[str, str]]:
 def chosen_lines(plan: Plan) -> list[Text]:
     """Return the fastest and the cheapest system that fit, a line each."""
     lines = [
-        Text(f"{what:<9}").append(one.target.name, "bold").append(f", {why}")
+        Text(f"{what} ").append(phrases.one_line(one.target.name), "bold").append(f", {why}")
         for what, one, why in phrases.choice(plan)
         if len(plan) > 1
     ]
