@@ -4,6 +4,8 @@ import os
 
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Plans and runs of the tests are not this user's.
+os.environ["ANYTPU_RECORD_RUNS"] = "0"
 
 from hypothesis import settings
 

@@ -39,6 +39,7 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
         )
     except CompilerMissingError as error:
         time, memory = roofline.roofline_time(program, target)
+        time = calibration.kept(program, time, target, "roofline")
         found = _prediction(program, target, wish, time, memory, "a roofline, not the TPU compiler")
         return dataclasses.replace(found, notes=(str(error), *found.notes))
     module = parse(answer.hlo) if isinstance(answer, Compiled) else None
@@ -57,7 +58,7 @@ def step_time_of(module: Module, program: Program, target: Target, wish: Wish) -
         input_examples_per_s=wish.input_examples_per_s,
         batch_size=batch_rows(program),
     )
-    return calibration.corrected(time, target)
+    return calibration.kept(program, time, target)
 
 
 def _prediction(

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu import _env
 from anytpu.errors import PlanError, TPUNotFoundError
+from anytpu.planning import calibration
 from anytpu.planning.gpus import Gpu, gpu_of_kind
 from anytpu.planning.hlo import parse
 from anytpu.planning.records import Buffer, Memory, StepTime
@@ -44,10 +45,8 @@ def target() -> Target:
         PlanError: the peak rates of this model are not known.
     """
     devices = _devices()
-    kind = devices[0].device_kind
-    gpu_of_kind(kind)
-    count = len(devices)
-    return Target("gpu", None, count, count, 1, (count, 1, 1), kind, aliases=("local",), device_kind=kind)
+    gpu_of_kind(devices[0].device_kind)
+    return _target(devices)
 
 
 def predict(program: Program, devices: list[Any] | None = None) -> tuple[StepTime, Memory, float]:
@@ -65,7 +64,8 @@ def predict(program: Program, devices: list[Any] | None = None) -> tuple[StepTim
         PlanError: XLA could not compile the program, or the peak rates of this GPU are not known.
     """
     devices = _devices() if devices is None else devices
-    return predict_on(program, devices, gpu_of_kind(devices[0].device_kind))
+    time, memory, rate = predict_on(program, devices, gpu_of_kind(devices[0].device_kind))
+    return calibration.kept(program, time, _target(devices), "gpu"), memory, rate
 
 
 def predict_on(program: Program, devices: list[Any], gpu: Gpu) -> tuple[StepTime, Memory, float]:
@@ -82,7 +82,7 @@ def predict_on(program: Program, devices: list[Any], gpu: Gpu) -> tuple[StepTime
         raise PlanError(
             f"XLA could not compile {program.name!r} for {devices[0].device_kind}: {str(error).splitlines()[0]}"
         ) from error
-    ops, unpriced = compiled_ops(parse(compiled.as_text()), machine, shared)
+    ops, unpriced = compiled_ops(parse(compiled.as_text() or ""), machine, shared)
     step_s = sum(op.time_s for op in ops)
     time = StepTime(
         tuple(ops),
@@ -116,6 +116,11 @@ def _devices() -> list[Any]:
             "tpu='gpu' plans for the NVIDIA GPU of this machine, and JAX finds none here: install the GPU's driver and "
             "pip install 'anytpu[gpu]', or plan for a TPU, such as tpu='v5e-8', for which none has to be at hand"
         ) from error
+
+
+def _target(devices: list[Any]) -> Target:
+    count, kind = len(devices), devices[0].device_kind
+    return Target("gpu", None, count, count, 1, (count, 1, 1), kind, aliases=("local",), device_kind=kind)
 
 
 def _lowered(program: Program, devices: list[Any]) -> jax.stages.Lowered:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from anytpu.engine.backend import Loop
+from anytpu.engine.measurements import listener_of
 from anytpu.errors import SettingError
 from anytpu.program.program import Tree
 from anytpu.strategy.arguments import Form, parted
@@ -67,6 +68,7 @@ class CompiledSteps:
                     return step
         step = step_of(Call(fn, form, strategy, is_pure=own is not None), own)
         executable = strategy.compile(step.program, loop)
+        executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep(executable, step, tuple(v.trainable for v in step.variables))
         self._steps[key] = [compiled, *(kept or [])[: _MOST_SETTINGS - 1]]
         if len(self._steps) > MOST_STEPS:

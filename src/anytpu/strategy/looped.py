@@ -113,7 +113,8 @@ class LoopRun:
         self._values, self._own_handles = done.state
         self._result = done.last, [*self._result[1], (done.every, done.count)] if self._keeps_every else []
         self._done += done.count
-        self._watch.started(step.pace, done.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
+        results = done.last if jax.tree.leaves(done.last) else done.state
+        self._watch.started(step.pace, done.count, began_s, results, step.executable.listener)
         if step.pace.is_measuring:
             self._watch.wait(self._backend)
 

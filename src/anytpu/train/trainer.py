@@ -25,6 +25,7 @@ import numpy as np
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
 from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
 from anytpu.engine.interrupts import raise_if_interrupted
+from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import Pace, Watch
 from anytpu.program.program import Program, Tree
 from anytpu.strategy import TPUStrategy
@@ -199,7 +200,7 @@ class Trainer:
         if mode != "predict":
             self.every.append((done.every, segment.count))
         self._check(mode, done, segment)
-        self._measure(mode, done, segment, began_s)
+        self._measure(mode, done, segment, began_s, executable.listener)
         return done
 
     def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
@@ -217,6 +218,7 @@ class Trainer:
             program = self._program(mode, segment.batch, parts)
             began_s = time.perf_counter()
             self._executables[key] = self.strategy.compile(program, segment.loop)
+            self._executables[key].listener = listener_of(program, self.backend.cores)
             self._log_compilation(program, time.perf_counter() - began_s)
             if len(self._executables) > _MOST_EXECUTABLES:
                 self._executables.popitem(last=False)
@@ -258,11 +260,14 @@ class Trainer:
             self.set_pace(mode, None)
         return self._paces[mode][1]
 
-    def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float) -> None:
+    def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float, listener: Listener | None) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
-            return
-        self._watch.started(pace, segment.count, began_s, done.last if jax.tree.leaves(done.last) else done.state)
+            if listener is None or listener.is_satisfied:
+                return
+            pace = Pace(fixed=1)  # The clock chooses nothing here: only the listener learns from it.
+        results = done.last if jax.tree.leaves(done.last) else done.state
+        self._watch.started(pace, segment.count, began_s, results, listener)
         if pace.is_measuring:
             self._watch.wait(self.backend)
 

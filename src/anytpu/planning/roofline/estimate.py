@@ -9,6 +9,7 @@ Rule: it is an estimate and says so: its interval is as wide as the comparison w
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import jax
 
@@ -21,13 +22,16 @@ from anytpu.planning.roofline.pricing import Machine, compute_s
 from anytpu.planning.roofline.share import Share, share_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
-from anytpu.system.chips import Chip
+from anytpu.units import GIB
 
 PRODUCT_SHARE = 0.6
 MEMORY_SHARE = 0.8
 KERNEL_S = 1e-6
 WIDTH = 2.0
 """The interval is from the estimate divided by this to the estimate times this."""
+
+LIMIT_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "v7x": 94.75}
+"""What libtpu 0.0.42 lets a program use of a device's memory, as it says where one does not fit."""
 
 _HOP_S = 1e-6
 _EVIDENCE = (
@@ -170,10 +174,10 @@ def memory_of_share(program: Program, target: Target, share: Share, kernels: dic
     """Return the memory of one device: the state, the batch, and the temporaries at their most."""
     state_leaves = jax.tree.leaves(program.state)
     names = program.state_names or tuple(f"state {number}" for number in range(len(state_leaves)))
-    fixed = [_given(name, "state", leaf.shape, leaf.dtype, 1.0) for name, leaf in zip(names, state_leaves, strict=True)]
+    fixed = [_given(name, "state", leaf, 1.0) for name, leaf in zip(names, state_leaves, strict=True)]
     fixed += [
-        _given("batch", "batch", leaf.shape, leaf.dtype, 1.0 if lay.axis is None else 1.0 / target.devices)
-        for leaf, lay in program.leaves()
+        _given("batch", "batch", leaf, 1.0 if layout.axis is None else 1.0 / target.devices)
+        for leaf, layout in program.leaves()
     ]
     scopes = {scope.loop: scope for scope in share.scopes}
     temporary, live = temporaries(scopes, kernels, share.bytes_of)
@@ -187,19 +191,17 @@ def memory_of_share(program: Program, target: Target, share: Share, kernels: dic
 
 
 def limit_bytes(target: Target) -> int:
-    """Return what a program may use of a device's memory: all but half a gigabyte of a core's share."""
+    """Return what the TPU's compiler lets a program use of a device's memory."""
     chip = target.chip
-    assert isinstance(chip, Chip)
-    return chip.hbm_bytes // chip.replicas - 2**29
+    assert chip is not None
+    whole = chip.hbm_bytes // chip.replicas
+    return round(LIMIT_GIB[chip.name] * GIB) if chip.name in LIMIT_GIB else whole - GIB // 2
 
 
-def _given(name: str, use: str, shape: tuple[int, ...], dtype: object, part: float) -> Buffer:
-    size = math.ceil(math.prod(shape) * jax.numpy.dtype(dtype).itemsize * part) if not _is_key(dtype) else 8
-    return Buffer(name, use, size, size, f"{dtype}[{','.join(map(str, shape))}]")
-
-
-def _is_key(dtype: object) -> bool:
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+def _given(name: str, use: Literal["state", "batch"], leaf: jax.ShapeDtypeStruct, part: float) -> Buffer:
+    dtype = str(leaf.dtype).replace("float", "f").replace("uint", "u").replace("int", "s")
+    size = math.ceil(leaf.size * leaf.dtype.itemsize * part)
+    return Buffer(name, use, size, size, f"{dtype}[{','.join(map(str, leaf.shape))}]")
 
 
 def _unpriced(program: Program, share: Share, target: Target) -> list[str]:

@@ -1,0 +1,206 @@
+"""Corrections from this user's own runs: how far predictions were off on his machines, and by how much to correct them.
+
+Idea: what a calibration on published measurements leaves is in good part the same for all programs of one user on one
+chip: his versions, his input, his way of writing models. Each program that was both predicted and run says how many
+times as long it took; the correction is their mean, drawn towards 1 as long as there are few.
+
+Rule: with `r` the logarithm of measured over predicted, one for each program (the mean of its runs), and `n` programs,
+
+    factor = exp(sum(r) / (n + 2))
+
+which is what remains of a belief that chips are off by some tenths and programs differ by about 1.4 times as much:
+half of what one sees with two programs, nine tenths with eighteen. A corrected prediction says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from anytpu import _env
+from anytpu.errors import SettingError
+from anytpu.planning.records import StepTime
+from anytpu.planning.runs import Run, read_runs, remember
+from anytpu.planning.target import Target
+from anytpu.program.program import Program
+
+PRIOR_PROGRAMS = 2
+"""How many programs the belief that nothing has to be corrected counts for."""
+
+_USUAL_SPREAD = 0.25
+"""How far, as a logarithm, programs are believed to lie from a chip's factor before any was seen."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalFactor:
+    """What the predictions of one kind for one chip are multiplied by on this machine.
+
+    Attributes:
+        chip: "v3"; of a GPU its device kind.
+        by: who predicts: "compiler", "roofline", "gpu".
+        factor: what a predicted time is multiplied by.
+        spread: standard deviation of measured over corrected prediction, as a logarithm.
+        programs: how many programs it rests on.
+        runs: how many runs of theirs.
+    """
+
+    chip: str
+    by: str
+    factor: float
+    spread: float
+    programs: int
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalCalibration:
+    """What a user's own runs say.
+
+    Attributes:
+        runs: all runs that are kept, oldest first, also those that nothing was predicted for.
+        factors: the corrections.
+    """
+
+    runs: tuple[Run, ...]
+    factors: tuple[LocalFactor, ...]
+
+    def factor_for(self, chip: str, by: str) -> LocalFactor | None:
+        """Return the correction of one kind of prediction for a chip, or None."""
+        return next((one for one in self.factors if (one.chip, one.by) == (chip, by)), None)
+
+
+def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
+    """Reckon the corrections from runs.
+
+    Args:
+        runs: the runs; None is all that this user has.
+
+    Example:
+        >>> calibrate([]).factors
+        ()
+    """
+    kept = tuple(read_runs() if runs is None else runs)
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in kept:
+        if run.predicted_s is not None and run.predicted_s > 0 and run.step_s > 0:
+            groups.setdefault((run.chip, run.predicted_by), []).append(run)
+    return LocalCalibration(kept, tuple(_factor(chip, by, group) for (chip, by), group in sorted(groups.items())))
+
+
+def _factor(chip: str, by: str, runs: list[Run]) -> LocalFactor:
+    programs: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        assert run.predicted_s is not None
+        programs.setdefault((run.program, run.devices), []).append(math.log(run.step_s / run.predicted_s))
+    ratios = [statistics.mean(each) for each in programs.values()]
+    shift = sum(ratios) / (len(ratios) + PRIOR_PROGRAMS)
+    squares = sum((ratio - shift) ** 2 for ratio in ratios) + PRIOR_PROGRAMS * _USUAL_SPREAD**2
+    spread = math.sqrt(squares / (len(ratios) + PRIOR_PROGRAMS))
+    return LocalFactor(chip, by, math.exp(shift), spread, len(ratios), len(runs))
+
+
+def calibration_file() -> Path:
+    """Return where the corrections are kept."""
+    return _env.own_folder() / "calibration.json"
+
+
+def save(calibration: LocalCalibration) -> Path:
+    """Keep the corrections for later plans on this machine, and return where.
+
+    Raises:
+        SettingError: they cannot be written.
+    """
+    path = calibration_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"factors": [dataclasses.asdict(one) for one in calibration.factors]}, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingError(
+            f"the corrections cannot be written to {str(path)!r}: {error.strerror or error}; name another folder with "
+            "XDG_DATA_HOME"
+        ) from error
+    return path
+
+
+def local_factor(target: Target, by: str = "compiler") -> LocalFactor | None:
+    """Return the correction of predictions for a system that `save` kept, or None.
+
+    Raises:
+        SettingError: the file of the corrections cannot be read.
+    """
+    path = calibration_file()
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        return None
+    chip = target.chip.name if target.chip else target.device_kind
+    return next((one for one in _saved(path, stamp) if (one.chip, one.by) == (chip, by)), None)
+
+
+@functools.lru_cache(maxsize=4)
+def _saved(path: Path, stamp: int) -> tuple[LocalFactor, ...]:
+    try:
+        factors = tuple(LocalFactor(**one) for one in json.loads(path.read_text(encoding="utf-8"))["factors"])
+        if all(0 < one.factor < math.inf and 0 <= one.spread < math.inf for one in factors):
+            return factors
+        why = "a factor is not a positive number"
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        why = str(error)
+    raise SettingError(
+        f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or reckon them again with anytpu "
+        "plan --calibrate"
+    )
+
+
+def kept(program: Program, time: StepTime, target: Target, by: str = "compiler") -> StepTime:
+    """Keep what was predicted, for the runs to come, and return it corrected by those that were.
+
+    Args:
+        program: what it was predicted for.
+        time: its time, as nobody corrected it yet.
+        target: the system.
+        by: who predicted it: "compiler", "roofline", "gpu".
+
+    Raises:
+        SettingError: the file of the corrections cannot be read.
+    """
+    remember(program, target, time, by)
+    return corrected(time, target, by)
+
+
+def corrected(time: StepTime, target: Target, by: str = "compiler") -> StepTime:
+    """Return a predicted time as this user's own runs correct it; as it is where there are none.
+
+    Args:
+        time: the time; its `ops` stay as they are.
+        target: the system.
+        by: who predicted it: "compiler", "roofline", "gpu".
+
+    Raises:
+        SettingError: the file of the corrections cannot be read.
+    """
+    found = local_factor(target, by)
+    if found is None:
+        return time
+    step_s = time.step_s * found.factor
+    low_s, high_s = (bound_s * found.factor for bound_s in time.interval_s)
+    if found.programs > PRIOR_PROGRAMS:
+        # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
+        width = math.exp(1.645 * found.spread)
+        low_s, high_s = max(low_s, step_s / width), min(high_s, step_s * width)
+    return dataclasses.replace(
+        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(found))
+    )
+
+
+def sentence(factor: LocalFactor) -> str:
+    """Return what a corrected prediction says of it: "corrected by x1.07 from 12 of your own runs (4 programs)"."""
+    runs = "1 of your own runs" if factor.runs == 1 else f"{factor.runs} of your own runs"
+    programs = "1 program" if factor.programs == 1 else f"{factor.programs} programs"
+    return f"corrected by x{factor.factor:.2f} from {runs} ({programs})"

@@ -1,0 +1,151 @@
+"""`RunLog`: listens to the calls of one run and keeps how long its steps took.
+
+Idea: the engine tells of each call that it has timed. The median of many is what a step takes: the first calls, those
+that a busy machine held up and those that ran a few steps only do not move it.
+
+Rule: a line is written after so many calls and whenever there are twice as many, and at the end of the process: few
+writes, and a process that is killed has left its last ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import datetime
+import importlib.metadata
+import statistics
+import uuid
+import weakref
+from collections import deque
+
+import jax
+
+from anytpu.planning import runs
+from anytpu.planning.runs import Run
+from anytpu.program.program import Program
+from anytpu.system.chips import CHIPS, chip_of_kind
+from anytpu.system.cores import Core
+from anytpu.system.topologies import slice_sizes
+
+FIRST_CALLS = 8
+"""The calls after which a run is first written down."""
+
+_KEPT_CALLS = 512
+_FEWEST_CALLS = 3
+_PACKAGES = ("anytpu", "jax", "jaxlib", "keras", "libtpu")
+
+
+class RunLog:
+    """The calls of one run of one program.
+
+    Args:
+        run: what is known of it before its first call.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._calls: deque[tuple[int, float]] = deque(maxlen=_KEPT_CALLS)
+        self._count = 0
+        self._written = 0
+        self._next = FIRST_CALLS
+
+    def __call__(self, steps: int, duration_s: float) -> None:
+        """Take down a call of so many steps, and write the run down when it is time.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._calls.append((steps, duration_s / steps))
+        self._count += 1
+        if self._count >= self._next:
+            self._next = 2 * self._count
+            self.write()
+
+    def write(self) -> None:
+        """Write down what is known of the run so far, if there is more than the last time."""
+        if self._count >= max(_FEWEST_CALLS, self._written + 1):
+            runs.append(runs.runs_file(), self.measured())
+            self._written = self._count
+
+    def measured(self) -> Run:
+        """Return the run as it stands: the median over the calls that ran at least half of the most steps."""
+        most = max(steps for steps, _ in self._calls)
+        step_s = statistics.median(duration_s for steps, duration_s in self._calls if 2 * steps >= most)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        forecast = runs.forecast_for(self._run.program, self._run.system, self._run.devices)
+        predicted = (forecast.step_s, forecast.by) if forecast else (None, "")
+        return dataclasses.replace(
+            self._run,
+            time=now,
+            steps_per_execution=most,
+            step_s=step_s,
+            calls=self._count,
+            predicted_s=predicted[0],
+            predicted_by=predicted[1],
+        )
+
+
+def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
+    """Return who takes down the calls of a program on some cores: an entry point of "anytpu.measurements"."""
+    kind = _device_kind(cores[0])
+    chip = chip_of_kind(kind)
+    name = chip.name if chip else kind
+    run = Run(
+        run=uuid.uuid4().hex,
+        time="",
+        name=program.name,
+        program=runs.digest(program),
+        chip=name,
+        system=_system(chip.name, len(cores)) if chip else ("gpu" if cores[0].platform == "gpu" else name),
+        devices=len(cores),
+        batch_size=_batch_size(program),
+        steps_per_execution=0,
+        step_s=0.0,
+        calls=0,
+        versions=_versions(),
+    )
+    log = RunLog(run)
+    atexit.register(_write_at_exit, weakref.ref(log))
+    return log
+
+
+def _write_at_exit(log: weakref.ref[RunLog]) -> None:
+    alive = log()
+    if alive is not None:
+        try:
+            alive.write()
+        except OSError:
+            return  # No disk, no home: then this run is not kept.
+
+
+def _device_kind(core: Core) -> str:
+    """Return what JAX calls the device of a core; "virtual core" for one that is made of the CPU."""
+    if core.virtual:
+        return "virtual core"
+    devices = jax.devices(core.platform)
+    return next((device.device_kind for device in devices if device.id == core.device_id), devices[0].device_kind)
+
+
+def _system(chip: str, devices: int) -> str:
+    """Return the slice that so many devices are."""
+    replicas = CHIPS[chip].replicas
+    sizes = slice_sizes(chip)
+    found = [number for number, (x, y, z) in sizes.items() if x * y * z * replicas == devices]
+    return f"{chip}-{found[0]}" if found else f"{devices} x {chip}"
+
+
+def _batch_size(program: Program) -> int | None:
+    if program.replicas is None:
+        return program.rows
+    shares = [leaf.shape for leaf, layout in program.leaves() if layout.axis == 0 and len(leaf.shape) > 1]
+    return shares[0][0] * shares[0][1] if shares else program.replicas
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,190 @@
+"""`Run`: how long a step really took, beside what was predicted; and where they are kept.
+
+Idea: a prediction is worth what it was worth the last time. Each run on a real TPU or GPU leaves a line in a file of
+the user's; each plan leaves what it predicted, and the two are brought together by the program, the system and the
+batch.
+
+Rule: a program is known by the shapes of its state and batch, which costs nothing to look at; two programs that agree
+in all of them count as one. Files are only ever appended to; a line that cannot be read is skipped. Nothing leaves this
+machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from anytpu import _env
+from anytpu.planning.records import StepTime
+from anytpu.planning.target import Target
+from anytpu.program.program import Layout, Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run whose steps were timed.
+
+    Attributes:
+        run: which run; a later line of the same one replaces an earlier.
+        time: when, "2026-11-21T06:00:00+00:00".
+        name: the program's name: "sequential/train".
+        program: which program; see `digest`.
+        chip: "v3"; of a GPU its device kind.
+        system: the slice, "v3-8", or "gpu".
+        devices: how many devices it ran on.
+        batch_size: examples of a step over all devices, or None.
+        steps_per_execution: the most steps that one call ran.
+        step_s: median time of a step, seconds.
+        calls: how many calls that is the median of.
+        versions: of the software.
+        predicted_s: what was predicted for it, as the plan had it before the corrections of this machine; None where
+            nothing was.
+        predicted_by: who predicted: "compiler", "roofline", "gpu"; "" where nobody did.
+    """
+
+    run: str
+    time: str
+    name: str
+    program: str
+    chip: str
+    system: str
+    devices: int
+    batch_size: int | None
+    steps_per_execution: int
+    step_s: float
+    calls: int
+    versions: dict[str, str]
+    predicted_s: float | None = None
+    predicted_by: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """How much more was predicted than measured: 0.1 is a tenth too much; None where nothing was predicted."""
+        return None if self.predicted_s is None else self.predicted_s / self.step_s - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What a plan predicted for a program on a system, before the corrections of this machine."""
+
+    program: str
+    system: str
+    devices: int
+    step_s: float
+    by: str
+
+
+def digest(program: Program) -> str:
+    """Return what a program is known by: the shapes and types of its state and batch, its mode, its kind.
+
+    Example:
+        >>> digest(program) == digest(dataclasses.replace(program, name="another name"))
+        True
+    """
+    leaves = [
+        *((leaf.shape, str(leaf.dtype), "state") for leaf in jax.tree.leaves(program.state)),
+        *((leaf.shape, str(leaf.dtype), _axis(layout)) for leaf, layout in program.leaves()),
+    ]
+    text = json.dumps([program.mode, program.replicas, leaves])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _axis(layout: Layout) -> str:
+    return f"batch {layout.axis}"
+
+
+def remember(program: Program, target: Target, time: StepTime, by: str) -> None:
+    """Keep what was predicted, so that a run of the program can be compared with it. What cannot be written is not.
+
+    Args:
+        program: the program.
+        target: the system.
+        time: its time, before the corrections of this machine.
+        by: who predicted: "compiler", "roofline", "gpu".
+    """
+    if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
+        return
+    forecast = Forecast(digest(program), target.name, target.devices, time.step_s, by)
+    try:
+        append(forecasts_file(), forecast)
+    except OSError:
+        return  # No disk, no home: a plan does not need it.
+
+
+def runs_file() -> Path:
+    """Return where runs are kept."""
+    return _env.own_folder() / "runs.jsonl"
+
+
+def forecasts_file() -> Path:
+    """Return where predictions are kept."""
+    return _env.own_folder() / "forecasts.jsonl"
+
+
+def append(path: Path, record: Run | Forecast) -> None:
+    """Add a record to a file, as one line.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(dataclasses.asdict(record)) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)  # One write: lines of runs that end at the same time do not mix.
+
+
+def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[Run]:
+    """Return the runs that are kept, oldest first, each with what was predicted for it, before or since.
+
+    Args:
+        path: the file of runs; None is this user's.
+        forecasts: the file of predictions; None is this user's.
+    """
+    predicted = {_key(one): one for one in _read(forecasts or forecasts_file(), Forecast)}
+    newest = {run.run: run for run in _read(path or runs_file(), Run) if run.step_s > 0}
+    return [_with_forecast(run, predicted.get(_key(run))) for run in newest.values()]
+
+
+def forecast_for(program: str, system: str, devices: int) -> Forecast | None:
+    """Return what was last predicted for a program on a system, or None."""
+    found = [one for one in _read(forecasts_file(), Forecast) if _key(one) == (program, system, devices)]
+    return found[-1] if found else None
+
+
+def _with_forecast(run: Run, forecast: Forecast | None) -> Run:
+    if forecast is None:
+        return run
+    return dataclasses.replace(run, predicted_s=forecast.step_s, predicted_by=forecast.by)
+
+
+def _key(one: Run | Forecast) -> tuple[str, str, int]:
+    return one.program, one.system, one.devices
+
+
+def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    known = {field.name for field in dataclasses.fields(kind)}
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+            yield kind(**{name: value for name, value in record.items() if name in known})
+        except (ValueError, TypeError, AttributeError):
+            continue  # Cut off by a full disk, or of a version to come.
+
+
+def by_chip(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Return runs by chip."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.chip, []).append(run)
+    return found
