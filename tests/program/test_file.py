@@ -215,8 +215,8 @@ def test_a_folder(tmp_path: Path):
 
 def test_mlir():
     assert error_of(read, "model.mlir") == (
-        "'model.mlir' is StableHLO text, which says nothing of names or layouts; this release reads program files, "
-        "whose names end in '.anytpu'. Write one with anytpu.program.write(program, path)."
+        "'model.mlir' is the name of a StableHLO file, and a program file's ends in '.anytpu'. Make a Program of it "
+        "with anytpu.program.of('model.mlir'); lower(program).mlir_module() is the StableHLO of one."
     )
 
 

@@ -33,6 +33,8 @@ from anytpu.program.leaves import leaf_names, leaf_text, state_names
 from anytpu.program.lowering import check_platforms, lower_traced, trace
 from anytpu.program.manifest import FORMAT, Manifest, format_of, from_json, group_of, to_json, tree_of
 from anytpu.program.program import Layout, Program, Tree
+from anytpu.program.stablehlo_file import SUFFIX as STABLEHLO_SUFFIX
+from anytpu.program.stablehlo_file import read_stablehlo
 from anytpu.program.tensors import npy_to_tensors, tensor_part, tensors_to_npy
 
 SUFFIX = ".anytpu"
@@ -127,7 +129,7 @@ class FileMaker:
 
     def claims(self, job: Any) -> bool:
         """Return whether the job is the path of a file that holds a step."""
-        return isinstance(job, str | Path) and Path(job).suffix in (SUFFIX, ".mlir")
+        return isinstance(job, str | Path) and Path(job).suffix in (SUFFIX, STABLEHLO_SUFFIX)
 
     def make(
         self,
@@ -141,9 +143,24 @@ class FileMaker:
     ) -> Program:
         """Read the program. Its shapes, its precision and its mode are those that it was written with.
 
+        Args:
+            job: the path of a program file (".anytpu") or of a StableHLO file (".mlir").
+            input_specs: None; for a StableHLO file also the `Layout` of each argument.
+            mode: not looked at.
+            tensors: read the values of the state too; a StableHLO file has none.
+            batch_size: None, or the rows that it has.
+            precision: None.
+
         Raises:
-            ProgramError: the file cannot be read, or `input_specs`, a precision or another batch are asked for.
+            ProgramError: the file cannot be read, or shapes, a precision, another batch or values that it does not have
+                are asked for.
         """
+        if Path(job).suffix == STABLEHLO_SUFFIX:
+            if tensors:
+                raise ProgramError(f"The StableHLO file {str(job)!r} holds no values of a state: leave tensors out.")
+            program = read_stablehlo(job, input_specs)
+            check_fixed(f"The StableHLO file {str(job)!r}", program, batch_size, precision)
+            return program
         if input_specs is not None:
             raise ProgramError(
                 f"The shapes of the program file {str(job)!r} are fixed since it was written: leave input_specs out."
@@ -159,10 +176,10 @@ FILE_MAKER = FileMaker()
 
 def _place(path: str | Path) -> Path:
     place = Path(path)
-    if place.suffix == ".mlir":
+    if place.suffix == STABLEHLO_SUFFIX:
         raise ProgramError(
-            f"{str(path)!r} is StableHLO text, which says nothing of names or layouts; this release reads program "
-            f"files, whose names end in {SUFFIX!r}. Write one with anytpu.program.write(program, path)."
+            f"{str(path)!r} is the name of a StableHLO file, and a program file's ends in {SUFFIX!r}. Make a Program "
+            f"of it with anytpu.program.of({str(path)!r}); lower(program).mlir_module() is the StableHLO of one."
         )
     if place.suffix != SUFFIX:
         raise ProgramError(f"The name of a program file must end in {SUFFIX!r}, unlike {str(path)!r}.")

@@ -13,6 +13,7 @@ over `REPLICA_AXIS`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,29 @@ ROWS = Layout(0)
 
 
 @dataclasses.dataclass(frozen=True)
+class Placement:
+    """How whole-batch code that brings shardings of its own lies on a mesh of devices.
+
+    Attributes:
+        axes: (name, size) of each axis of the mesh, in the order of its devices.
+        specs: for each leaf of the state, then of the batch: for each dimension the names of the axes that it is split
+            over, () where it is whole. Dimensions that are left out at the end are whole.
+
+    Example:
+        >>> Placement((("data", 4), ("model", 2)), (((), ("model",)), (("data",),))).devices
+        8
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    specs: tuple[tuple[tuple[str, ...], ...], ...]
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of the mesh."""
+        return math.prod(size for _, size in self.axes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A pure step, and the shapes and layout of what goes in.
 
@@ -61,6 +85,8 @@ class Program:
         state_names: a flat name per leaf of `state` ("dense/kernel"), in the order of `jax.tree.leaves`.
         tensors: the values of `state`, where they were asked for and are known; else None. No one who runs a program
             looks at them: state is handed in.
+        placement: the shardings that the code brings along, which then go before `layout` where it is planned; None for
+            code that brings none. It is for as many devices as its mesh has.
     """
 
     name: str
@@ -72,6 +98,7 @@ class Program:
     mode: str = "train"
     state_names: tuple[str, ...] = ()
     tensors: Tree | None = dataclasses.field(default=None, repr=False, compare=False)
+    placement: Placement | None = None
 
     @property
     def rows(self) -> int | None:
