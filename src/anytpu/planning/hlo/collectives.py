@@ -1,0 +1,178 @@
+"""`collective_of`: which devices an instruction lets talk to each other, and what they send.
+
+Idea: the compiler writes a collective as an instruction of its own, as a start and a done with work between, or inside
+fusions: one that starts it, matrix products that go on while it runs, one that waits for it. Whatever it looks like,
+who takes part, how many bytes go in and come out and which rings are used stand in its text.
+
+Rule: bytes are those of one device, padding included. The parts of one collective have the same channel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from anytpu.planning.hlo.groups import Groups, groups_of
+from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
+from anytpu.planning.hlo.module import Module
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
+_PAIR = re.compile(r"\{(\d+),(\d+)\}")
+_EMITTER = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)"(?:,"strategy":"(\w*)")?')
+_RINGS = re.compile(r"\w+\{colors:(\d+) phases:(\d+) cores:\{([\d ]+)\}")
+_TARGET = re.compile(r'custom_call_target="(\w+)"')
+_STAGES: dict[str, Literal["start", "done"]] = {"AsyncCollectiveStart": "start", "AsyncCollectiveDone": "done"}
+_ASYNC = ("async-start", "async-done", "async-update", "call-start", "call-done")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collective:
+    """What a collective does, from the point of view of one device.
+
+    Attributes:
+        kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute" or
+            "collective-broadcast".
+        stage: "whole"; or "start", "during" (a matrix product that goes on while it runs) and "done" of one that runs
+            beside other work.
+        groups: who takes part.
+        operand_bytes: what a device gives.
+        result_bytes: what a device gets.
+        operands: how many arrays a device gives.
+        dtype: of the first array.
+        channel: the same for all stages of one collective, or None.
+        pairs: of a collective-permute: (from, to) device numbers.
+        emitter: what the compiler calls its algorithm: "RotatedPincerEmitter", or "".
+        strategy: "UniDirectionNDRingStrategy", or "".
+        colors: rings used at the same time, or None where the text does not say.
+        phases: dimensions of the torus that it goes over one after the other, or None.
+        rings: devices on the ring of each phase: (4, 2), or ().
+    """
+
+    kind: str
+    stage: Literal["whole", "start", "during", "done"]
+    groups: Groups
+    operand_bytes: int
+    result_bytes: int
+    operands: int
+    dtype: str
+    channel: int | None
+    pairs: tuple[tuple[int, int], ...] = ()
+    emitter: str = ""
+    strategy: str = ""
+    colors: int | None = None
+    phases: int | None = None
+    rings: tuple[int, ...] = ()
+
+
+def collective_of(module: Module, one: Instruction) -> Collective | None:
+    """Return the collective that an instruction is, starts, waits for or goes on beside; None for any other.
+
+    Args:
+        module: the module.
+        one: an instruction that is executed on its own, not one inside a fusion.
+    """
+    base, stage = _base(one.opcode)
+    if base in KINDS:
+        home = module.home_of(one)
+        if stage == "done":
+            start = home.instructions[one.operands[0]]
+            begun = collective_of(module, start)
+            return dataclasses.replace(begun, stage="done") if begun else None
+        return _collective(module, base, stage, one, home)
+    if one.opcode == "fusion" or one.opcode in _ASYNC:
+        return _inside(module, one, stage)
+    return None
+
+
+def _base(opcode: str) -> tuple[str, Literal["whole", "start", "done"]]:
+    if opcode.endswith("-start"):
+        return opcode.removesuffix("-start"), "start"
+    return (opcode.removesuffix("-done"), "done") if opcode.endswith("-done") else (opcode, "whole")
+
+
+def _inside(module: Module, one: Instruction, stage: Literal["whole", "start", "done"]) -> Collective | None:
+    """Return the collective of what an instruction calls."""
+    if not one.called and stage == "done":
+        start = module.home_of(one).instructions[one.operands[0]]
+        begun = collective_of(module, start)
+        return dataclasses.replace(begun, stage="done") if begun else None
+    for name in one.called:
+        computation = module.computations[name]
+        for inner in computation.instructions.values():
+            if inner.opcode in KINDS:
+                found = _collective(module, _kind(inner, computation), "whole", inner, computation)
+                where = stage if one.opcode != "fusion" else _stage(inner, computation)
+                return _as_called(dataclasses.replace(found, stage=where), one)
+    return None
+
+
+def _as_called(found: Collective, caller: Instruction) -> Collective:
+    """Return a collective with what only its caller's text has: the algorithm, and of a reduce-scatter what is kept."""
+    if found.kind == "reduce-scatter" and caller.opcode == "fusion":
+        found = dataclasses.replace(found, result_bytes=sum(shape.padded_bytes for shape in caller.shapes))
+    return dataclasses.replace(found, **_algorithm(caller.text)) if not found.emitter else found
+
+
+def _algorithm(text: str) -> dict[str, Any]:
+    emitter, rings = _EMITTER.search(text), _RINGS.search(text)
+    return {
+        "emitter": emitter[1] if emitter else "",
+        "strategy": (emitter[2] or "") if emitter else "",
+        "colors": int(rings[1]) if rings else None,
+        "phases": int(rings[2]) if rings else None,
+        "rings": tuple(map(int, rings[3].split())) if rings else (),
+    }
+
+
+def _kind(inner: Instruction, computation: Computation) -> str:
+    # A fusion of an all-reduce and the slice that each device keeps of it is a reduce-scatter.
+    is_sliced = computation.instructions[computation.root].opcode == "dynamic-slice"
+    return "reduce-scatter" if inner.opcode == "all-reduce" and is_sliced else inner.opcode
+
+
+def _stage(inner: Instruction, computation: Computation) -> Literal["whole", "start", "during", "done"]:
+    for beside in computation.instructions.values():
+        match = _TARGET.search(beside.text) if beside.opcode == "custom-call" else None
+        if match and match[1] in _STAGES:
+            return _STAGES[match[1]]
+    return "during" if "async_collective_fusion_config" in inner.text else "whole"
+
+
+def _collective(
+    module: Module, kind: str, stage: Literal["whole", "start"], one: Instruction, home: Computation
+) -> Collective:
+    given = [shape for name in one.operands for shape in home.instructions[name].shapes]
+    got = _results(one, len(given)) if stage == "start" else one.shapes
+    pairs = _PAIRS.search(one.text)
+    channel = _CHANNEL.search(one.text)
+    return Collective(
+        kind=kind,
+        stage=stage,
+        groups=groups_of(one.text, module.num_partitions),
+        operand_bytes=sum(shape.padded_bytes for shape in given),
+        result_bytes=sum(shape.padded_bytes for shape in got),
+        operands=len(given),
+        dtype=given[0].dtype if given else "",
+        channel=int(channel[1]) if channel else None,
+        pairs=tuple((int(a), int(b)) for a, b in _PAIR.findall(pairs[1])) if pairs else (),
+        **_algorithm(one.text),
+    )
+
+
+def _results(start: Instruction, operands: int) -> Sequence[Shape]:
+    """Return what a start will have received: its tuple is (operands, results, counters), or for one array bare."""
+    if len(start.shapes) <= operands:
+        return start.shapes
+    return start.shapes[operands : 2 * operands]

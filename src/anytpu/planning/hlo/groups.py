@@ -1,0 +1,121 @@
+"""`groups_of`: who takes part in a collective.
+
+Idea: the compiler writes the groups of devices in three ways: each by its members, `{{0,1},{2,3}}`; as a grid of
+numbers that is transposed and cut, `[2,4]<=[4,2]T(1,0)`; or as axes of a mesh, `mesh['x'=4,'y'=2] {'x'}`.
+
+Source: openxla/xla, xla/hlo/ir/replica_group.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from anytpu.errors import PlanError
+
+_FIELD = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, ?device_ids=\S+)? \{[^}]*\}|\[[^ ]*|\{\}|\{\{.*?\}\})")
+_GRID = re.compile(r"\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'([^']+)'=(\d+)")
+_USED = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of devices of the same size.
+
+    Attributes:
+        count: how many groups there are.
+        size: devices of one group.
+        first: numbers of the devices of the first group.
+        axes: the axes of the mesh that a group lies along, where the text names them.
+        mesh: names and sizes of all axes of that mesh.
+    """
+
+    count: int
+    size: int
+    first: tuple[int, ...]
+    axes: tuple[str, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
+
+
+def groups_of(text: str, num_partitions: int) -> Groups:
+    """Read the groups of a collective; one of all devices where it names none.
+
+    Args:
+        text: the instruction's text.
+        num_partitions: devices of the module.
+
+    Raises:
+        PlanError: they are written in a way not known.
+
+    Example:
+        >>> groups_of("replica_groups=[2,4]<=[4,2]T(1,0)", 8)
+        Groups(count=2, size=4, first=(0, 2, 4, 6), axes=(), mesh=())
+        >>> groups_of("replica_groups=mesh['x'=4,'y'=2] {'y'}", 8).first
+        (0, 1)
+    """
+    match = _FIELD.search(text)
+    if not match:
+        if "replica_groups=" in text:
+            start = text.find("replica_groups=")
+            raise _unknown(text[start : start + 80])
+        return Groups(1, num_partitions, tuple(range(num_partitions)))
+    written = match[1]
+    if written == "{}":
+        return Groups(1, num_partitions, tuple(range(num_partitions)))
+    if written.startswith("{"):
+        return _listed(written)
+    return _of_mesh(written) if written.startswith("mesh") else _of_grid(written)
+
+
+def _listed(written: str) -> Groups:
+    groups = [tuple(map(int, filter(None, group.split(",")))) for group in written[2:-2].split("},{")]
+    return Groups(len(groups), max(map(len, groups)), groups[0])
+
+
+def _of_grid(written: str) -> Groups:
+    match = _GRID.match(written)
+    if not match:
+        raise _unknown(f"replica_groups={written}")
+    count, size = int(match[1]), int(match[2])
+    sides = tuple(map(int, match[3].split(",")))
+    order = tuple(map(int, match[4].split(","))) if match[4] else tuple(range(len(sides)))
+    strides = [math.prod(sides[axis + 1 :]) for axis in range(len(sides))]
+    turned = [(sides[axis], strides[axis]) for axis in order]
+    return Groups(count, size, tuple(_numbered(place, turned) for place in range(size)))
+
+
+def _of_mesh(written: str) -> Groups:
+    mesh_text, _, used_text = written.rpartition(" ")
+    mesh = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
+    if not mesh or "device_ids" in mesh_text:
+        raise _unknown(f"replica_groups={written}")
+    strides = {name: math.prod(size for _, size in mesh[place + 1 :]) for place, (name, _) in enumerate(mesh)}
+    sizes, turned = dict(mesh), list[tuple[int, int]]()
+    used = _USED.findall(used_text)
+    for name, before, part in used:
+        # 'x':(2)4 is the part of an axis that has 2 before it and 4 of its own.
+        whole = sizes[name]
+        own = int(part) if part else whole
+        turned.append((own, strides[name] * (whole // (int(before or 1) * own) if part else 1)))
+    size = math.prod(own for own, _ in turned)
+    total = math.prod(sizes.values())
+    axes = tuple(name for name, _, _ in used)
+    return Groups(total // size, size, tuple(_numbered(place, turned) for place in range(size)), axes, mesh)
+
+
+def _numbered(place: int, turned: list[tuple[int, int]]) -> int:
+    """Return the device at a place of a grid whose dimensions have these sizes and strides."""
+    number = 0
+    for side, stride in reversed(turned):
+        place, digit = divmod(place, side)
+        number += digit * stride
+    return number
+
+
+def _unknown(written: str) -> PlanError:
+    return PlanError(
+        f"the groups {written!r} of a collective in the compiler's text cannot be read; they should look like "
+        f"'replica_groups={{{{0,1}},{{2,3}}}}' or 'replica_groups=[2,2]<=[4]'"
+    )
