@@ -112,7 +112,7 @@ def _layers(time: StepTime) -> Markup:
     longest_s = rows[0][3] if rows else 1.0
     cells = [
         (
-            joined(element("span", layer, class_="word"), element("small", source) if source else None),
+            _two_lines(layer, source),
             joined(
                 element("b", phrases.seconds(time_s)),
                 element("small", phrases.percent(share)),
@@ -144,8 +144,8 @@ def _ops(one: Prediction) -> Markup:
 def _op(op: OpTime, total_s: float, longest_s: float) -> tuple[object, ...]:
     place = f"{op.source}{f' · {op.count:,} times' if op.count > 1 else ''}".removeprefix(" · ")
     return (
-        joined(element("span", op.name, class_="word"), element("small", phrases.KIND_NAMES[op.kind])),
-        joined(element("span", phrases.op_label(op) if op.layer else "", class_="word"), element("small", place)),
+        _two_lines(op.name, phrases.KIND_NAMES[op.kind]),
+        _two_lines(phrases.op_label(op) if op.layer else "", place),
         joined(
             element("b", phrases.seconds(op.time_s)),
             element("small", phrases.percent(op.time_s / total_s)),
@@ -155,6 +155,13 @@ def _op(op: OpTime, total_s: float, longest_s: float) -> tuple[object, ...]:
         units.format_bytes(op.bytes) if op.bytes else "",
         op.bound,
         op.priced_by,
+    )
+
+
+def _two_lines(first: str, second: str) -> Markup:
+    """Return a word of a user's and what is less important about it, without what is empty."""
+    return joined(
+        element("span", first, class_="word") if first else None, element("small", second) if second else None
     )
 
 
@@ -190,8 +197,8 @@ def _buffer(buffer: Buffer, largest_bytes: int) -> tuple[object, ...]:
     )
     whence = " · ".join(part for part in (buffer.layer, buffer.source) if part and part != buffer.name)
     return (
-        joined(element("span", buffer.name, class_="word"), element("small", whence) if whence else None),
-        joined(element("span", buffer.shape, class_="word"), element("small", phrases.USE_NAMES[buffer.use])),
+        _two_lines(buffer.name, whence),
+        _two_lines(buffer.shape, phrases.USE_NAMES[buffer.use]),
         joined(element("b", units.format_bytes(buffer.bytes)), element("span", *pieces, class_="bar")),
         phrases.padding(buffer),
     )

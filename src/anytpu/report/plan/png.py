@@ -50,7 +50,7 @@ def paint(drawing: Drawing, path: Path) -> None:
             _dot(image, shape)
         else:
             _label(image, shape)
-    image.resize((size[0] // _OVERSAMPLING, size[1] // _OVERSAMPLING), Image.Resampling.LANCZOS).save(path, "PNG")
+    image.reduce(_OVERSAMPLING).save(path, "PNG")
 
 
 def _box(image: Image.Image, box: Box) -> None:

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["phrases", "markup", "axes", "shapes", "details"])
+def test_examples_in_the_docstrings(name: str):
+    outcome = doctest.testmod(importlib.import_module(f"anytpu.report.plan.{name}"))
+    assert outcome.attempted > 0
+    assert outcome.failed == 0

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import re
+from pathlib import Path
+
+import pytest
+
+import plan_samples
+from anytpu.errors import SettingError
+from anytpu.planning.records import Plan
+from anytpu.report.plan.page import fragment, page
+
+NAMES = ["five", "one", "swept", "hostile", "gpu"]
+VOID = {"meta"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Reads a page as a browser does; keeps its elements, its text and where an element is closed wrongly."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.faults: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open += [] if tag in VOID else [tag]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def attributes(self, *names: str) -> list[str]:
+        return [values[name] or "" for _, values in self.elements for name in names if name in values]
+
+
+def sample(name: str) -> Plan:
+    return getattr(plan_samples, name)()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_whole_and_by_itself(name: str):
+    text = page(sample(name))
+    reader = Reader(text)
+    assert (reader.faults, reader.open) == ([], [])
+    assert len(text.encode()) < 3_000_000
+    assert {tag for tag, _ in reader.elements} & {"script", "link", "img", "iframe", "object", "base", "form"} == set()
+    addresses = reader.attributes("href", "src", "srcset", "action", "poster", "xlink:href")
+    assert [address for address in addresses if not address.startswith("#")] == []
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert re.findall(r"url\(|@import|https?:", style) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str):
+    reader = Reader(page(sample(name)))
+    assert set(reader.attributes("href")) <= {f"#{name}" for name in reader.attributes("id")}
+
+
+def test_the_policy_forbids_scripts_and_requests():
+    assert (
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"/>"
+    ).replace("'", "&#x27;") in page(plan_samples.one())
+
+
+def test_hostile_names_stay_text():
+    reader = Reader(page(plan_samples.hostile()))
+    evil = plan_samples.hostile().job.replace("\x07", "\ufffd")
+    assert reader.text.count(evil) > 20
+    assert [values for _, values in reader.elements for name in values if name.startswith("on")] == []
+    assert [tag for tag, _ in reader.elements if tag in ("script", "img")] == []
+
+
+def test_what_a_page_says():
+    text = Reader(page(plan_samples.five())).text
+    for said in (
+        "Plan of resnet50/train",
+        "training, 2,048 examples a step, 1,281,167 examples an epoch, 90 epochs",
+        "Predicted, not measured. By the TPU compiler (libtpu 0.0.51).",
+        "263 ms226 to 302 ms",
+        "1.12 GiB too much; largest batch 1,408",
+        "retired: not sold to new users",
+        "Operations under the roofline of a device",
+        "Raise the batch to 2,048.",
+        "Tried with batch_size=2048: 121 ms a step, 1.18 times the examples a second.",
+        "custom-call.3: a Pallas kernel without cost_estimate",
+        "ResNet-50 at 2,048 images on v3-8, published 122 ms: predicted 118 ms, 3.3 % below.",
+        "The batch is split as 256 examples a chip.",
+        "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device.",
+        "Prices: the clouds' catalogue, 2026-03.",
+        "27 more operations",
+    ):
+        assert said in text, said
+
+
+def test_a_sweep_has_its_curves():
+    text = page(plan_samples.swept())
+    titles = re.findall("<figcaption>([^<]*)</figcaption>", text)
+    assert titles[:6] == [
+        "Step time",
+        "Cost against time of a run",
+        "Examples a second over the batch",
+        "Memory of a device over the batch",
+        "Step time over the devices",
+        "Efficiency over the devices",
+    ]
+    assert "<title>v3-2048, 524,288 a step: 279 ms, 240 to 321 ms</title>" in text
+    assert "<title>v2-8, 2,048 a step: 115 %, 1.12 GiB too much</title>" in text
+
+
+def test_a_calibration_that_changes_the_sum_is_said():
+    plan = plan_samples.one()
+    one = plan["v3-8"]
+    assert one.time is not None
+    time = dataclasses.replace(one.time, step_s=1.1 * one.time.step_s)
+    said = "The operations add up to 263 ms; what was published of this chip makes 289 ms of it."
+    assert said not in page(plan)
+    assert said in page(dataclasses.replace(plan, predictions=(dataclasses.replace(one, time=time),)))
+
+
+def test_a_hundred_thousand_operations_stay_small():
+    one = plan_samples.one()["v3-8"]
+    assert one.time is not None and one.memory is not None
+    time = dataclasses.replace(one.time, ops=one.time.ops * 2500)
+    memory = dataclasses.replace(one.memory, buffers=one.memory.buffers * 2000)
+    text = page(Plan("large", (dataclasses.replace(one, time=time, memory=memory),)))
+    assert len(text.encode()) < 3_000_000
+    assert "97,488 more operations, the first 388 of them" in text
+
+
+def test_a_fragment_is_a_piece_of_a_page():
+    text = plan_samples.five()._repr_html_()
+    assert text == fragment(plan_samples.five())
+    reader = Reader(text)
+    assert (reader.faults, reader.open) == ([], [])
+    assert reader.elements[0] == ("div", {"class": "anytpu-plan"})
+    assert {tag for tag, _ in reader.elements} & {"html", "body", "script", "section"} == set()
+
+
+def test_it_is_written(tmp_path: Path):
+    path = plan_samples.one().to_html(tmp_path / "plan.html")
+    assert path == tmp_path / "plan.html"
+    assert path.read_text(encoding="utf-8") == page(plan_samples.one())
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path):
+    path = tmp_path / "missing" / "plan.html"
+    with pytest.raises(SettingError) as error:
+        plan_samples.one().to_html(path)
+    assert str(error.value) == f"the page cannot be written to {str(path)!r}: No such file or directory"
