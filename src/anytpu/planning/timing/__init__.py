@@ -1,1 +1,6 @@
 """What each operation takes, and what a step takes."""
+
+from anytpu.planning.timing.rates import Rates, rates_of
+from anytpu.planning.timing.step import step_time
+
+__all__ = ["Rates", "rates_of", "step_time"]

@@ -1,0 +1,223 @@
+"""`price_of`: what one execution of one instruction takes on one device.
+
+Idea: the compiler prices most instructions itself, in cycles. Where it is known to be wrong it is corrected: what
+stands outside of any fusion it prices as if nothing overlapped, so there the bytes over the bandwidth count; and
+nothing is faster than its bytes and its products allow. What it leaves unpriced is priced by bytes (copies), by the
+network (collectives) or by what the author of a kernel says of it.
+
+Rule: who priced it stands beside every price; None means that nobody could.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from anytpu.planning.hlo import Computation, Instruction, Module
+from anytpu.planning.records import Kind
+from anytpu.planning.target import Target
+from anytpu.planning.timing.network import COLLECTIVES, collective_price
+from anytpu.planning.timing.rates import Rates
+from anytpu.planning.timing.traffic import FREE, traffic_of
+
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_COST = {
+    name: re.compile(rf'"{name}":"?(-?[\d.e+]+)') for name in ("flops", "bytes_accessed", "transcendentals")
+}  # fmt: skip
+_COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
+# Custom calls that give new names to what is there, or set aside room.
+_FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+# Rate of a type over that of bfloat16, where the unit of the chip knows it.
+_PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
+_HALF = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
+
+
+class OpPrice(NamedTuple):
+    """What one execution takes.
+
+    Attributes:
+        time_s: from start to end, seconds.
+        kind: what it keeps busy.
+        bound: what limits it.
+        priced_by: who said so.
+        flops: of its products and convolutions.
+        bytes: to and from the memory, or over the network.
+        remark: why its price is a guess, or "".
+    """
+
+    time_s: float
+    kind: Kind
+    bound: Literal["compute", "memory", "network", ""]
+    priced_by: str
+    flops: float = 0.0
+    bytes: float = 0.0
+    remark: str = ""
+
+
+class Pricer:
+    """Prices instructions of one module for one target.
+
+    Args:
+        module: the module.
+        target: the slice.
+        rates: what one of its devices does.
+    """
+
+    def __init__(self, module: Module, target: Target, rates: Rates) -> None:
+        self.module, self.target, self.rates = module, target, rates
+
+    def price(self, home: Computation, one: Instruction) -> OpPrice | None:
+        """Return the price of one execution; None for what costs nothing.
+
+        Args:
+            home: the computation that it stands in.
+            one: an instruction that is neither a loop nor a branch.
+        """
+        if one.opcode in FREE:
+            return None
+        opcode = collective_in(self.module, one)
+        if opcode:
+            return self._collective(home, one, opcode)
+        if one.opcode == "custom-call":
+            return self._custom_call(home, one)
+        if one.cycles is not None:
+            return self._by_cycles(home, one)
+        return self._by_bytes(home, one)
+
+    def copy_s(self, home: Computation, one: Instruction) -> tuple[float, float]:
+        """Return seconds and bytes of an asynchronous copy, from its start instruction."""
+        shapes = [shape for shape in one.shapes if shape.dims and shape.memory_space != 2]
+        size = float(min((shape.padded_bytes for shape in shapes), default=0))
+        return size / self.rates.streaming_bytes_per_s, size
+
+    def _collective(self, home: Computation, one: Instruction, opcode: str) -> OpPrice:
+        inner = one
+        if one.called and opcode not in one.opcode:
+            inner = _first(self.module, one, opcode) or one
+            home = self.module.home_of(inner)
+        size = max(
+            _size(inner.shapes, inner.opcode), sum(_size(home.instructions[name].shapes) for name in inner.operands)
+        )
+        priced = collective_price(opcode, inner.text, size, self.target, self.rates)
+        return OpPrice(priced.time_s, "collective", "network", "network", bytes=priced.bytes)
+
+    def _custom_call(self, home: Computation, one: Instruction) -> OpPrice | None:
+        match = _TARGET.search(one.text)
+        name = match[1] if match else ""
+        if name in _FREE_CALLS:
+            return None
+        moved = traffic_of(self.module, home, one)
+        if one.cycles is not None:
+            return self._by_cycles(home, one)
+        if name != "tpu_custom_call":
+            seconds = moved / self.rates.streaming_bytes_per_s
+            remark = "" if moved <= 0 else f"a custom call to {name!r}; counted as the bytes that it reads and writes"
+            return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved, remark=remark)
+        return self._kernel(one, moved)
+
+    def _kernel(self, one: Instruction, moved: float) -> OpPrice:
+        cost = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
+        if not cost:
+            remark = "a Pallas kernel without cost_estimate; counted as the bytes that it reads and writes, a floor"
+            seconds = self.rates.start_s + moved / self.rates.streaming_bytes_per_s
+            return OpPrice(seconds, "kernel", "memory", "bandwidth", bytes=moved, remark=remark)
+        flops, said = (float(m[1]) if (m := _COST[name].search(cost)) else 0.0 for name in ("flops", "bytes_accessed"))
+        compute_s = flops / (self.rates.kernel_share * self.rates.flops_per_s)
+        memory_s = max(said, moved) / self.rates.streaming_bytes_per_s
+        bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
+        seconds = self.rates.start_s + max(compute_s, memory_s)
+        return OpPrice(seconds, "kernel", bound, "cost estimate", flops, max(said, moved))
+
+    def _by_cycles(self, home: Computation, one: Instruction) -> OpPrice:
+        assert one.cycles is not None
+        rates, moved = self.rates, traffic_of(self.module, home, one)
+        flops = self.module.flops_by_dtype(one) if one.opcode in ("fusion", "convolution", "dot") else {}
+        is_product = bool(flops) and ("CLASSIC" in one.text or one.opcode != "fusion")
+        seconds = one.cycles / rates.clock_hz * (rates.matmul_factor if is_product else rates.vector_factor)
+        if moved:
+            seconds = max(seconds - rates.early_s, 0.3 * seconds)
+        compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
+        memory_s = moved / rates.streaming_bytes_per_s
+        priced_by = "cycles"
+        ceiling = self._ceiling(one, moved) if not is_product else None
+        if ceiling is not None and ceiling < seconds:
+            seconds, priced_by = ceiling, "bandwidth"
+        floor = max(compute_s, memory_s)
+        if floor > seconds:
+            seconds, priced_by = floor, "roofline" if compute_s > memory_s else "bandwidth"
+        bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
+        kind: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
+        return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved)
+
+    def _ceiling(self, one: Instruction, moved: float) -> float | None:
+        """Return the most that an operation outside of any fusion takes: its traffic at a share of the peak."""
+        if one.opcode == "fusion" or not moved:
+            return None
+        share = (
+            self.rates.transpose_share
+            if one.opcode in ("copy", "transpose") and _reorders(one, self)
+            else self.rates.bare_share
+        )
+        return self.rates.start_s + moved / (self.rates.hbm_bytes_per_s * share)
+
+    def _by_bytes(self, home: Computation, one: Instruction) -> OpPrice | None:
+        moved = traffic_of(self.module, home, one)
+        if not moved:
+            return None
+        seconds = self.rates.start_s + moved / self.rates.streaming_bytes_per_s
+        kind: Kind = "memory" if one.opcode in _COPIES else "vector"
+        remark = (
+            "" if moved < 1e6 or kind == "memory" else "the compiler gives no cycles; counted as its bytes, a floor"
+        )
+        return OpPrice(seconds, kind, "memory", "bandwidth", bytes=moved, remark=remark)
+
+    def _peak(self, dtype: str) -> float:
+        chip = self.target.chip
+        assert chip is not None
+        fast = max(chip.int8_ops_per_s or 0.0, chip.fp8_flops_per_s or 0.0) / chip.replicas
+        if dtype in _HALF and fast:
+            return fast
+        return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
+
+
+def collective_in(module: Module, one: Instruction) -> str | None:
+    """Return the opcode of the collective that an instruction is or wraps, or None."""
+    base = one.opcode.removesuffix("-start")
+    if base in COLLECTIVES:
+        return base
+    if one.opcode in ("async-start", "call") or (one.opcode == "fusion" and "kind=kCustom" in one.text):
+        return next((opcode for opcode in COLLECTIVES if _first(module, one, opcode)), None)
+    return None
+
+
+def _first(module: Module, one: Instruction, opcode: str) -> Instruction | None:
+    """Return the first instruction of that opcode inside what an instruction calls."""
+    for name in one.called:
+        for inner in module.computations[name].instructions.values():
+            if inner.opcode.removesuffix("-start") == opcode:
+                return inner
+            found = _first(module, inner, opcode) if inner.called else None
+            if found:
+                return found
+    return None
+
+
+def _size(shapes: tuple, opcode: str = "") -> float:
+    sizes = [shape.padded_bytes for shape in shapes if shape.memory_space != 2 and shape.dims]
+    # What a start returns lists what goes in beside what comes out.
+    return float(max(sizes, default=0) if opcode.endswith("-start") else sum(sizes))
+
+
+def _reorders(one: Instruction, pricer: Pricer) -> bool:
+    home = pricer.module.home_of(one)
+    operand = home.instructions.get(one.operands[0]) if one.operands else None
+    return operand is None or operand.shapes[0].minor_to_major != one.shapes[0].minor_to_major
+
+
+def _moves_only(module: Module, one: Instruction) -> bool:
+    if one.opcode != "fusion":
+        return one.opcode in _COPIES
+    inner = module.computations[one.called[0]].instructions.values()
+    return all(
+        step.opcode in FREE or step.opcode in _COPIES or step.opcode in ("broadcast", "convert") for step in inner
+    )

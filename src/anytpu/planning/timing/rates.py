@@ -1,0 +1,105 @@
+"""`Rates`: how fast one device of a target is, as far as published measurements tell.
+
+Idea: datasheets give peaks. What is reached of them is a handful of numbers that all generations share (a share of the
+memory's bandwidth, the time an operation needs to get going, ...), and one correction for each generation, which is
+drawn towards 1 where little was measured. They are fitted on published measurements by `scripts/calibrate_plan.py`,
+which writes `calibration.json`; no number of it knows a model or a batch size.
+
+Rule: nothing here depends on the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+from anytpu.planning.target import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What one device of a target does.
+
+    Attributes:
+        clock_hz: the clock at which the compiler's cycles pass.
+        flops_per_s: peak of the matrix units for bfloat16.
+        hbm_bytes_per_s: peak of the memory.
+        link_bytes_per_s: peak of one link to a neighbouring chip, one way.
+        dcn_bytes_per_s: what a chip reaches over the data-center network between slices.
+        matmul_factor: time of a matrix product over what its cycles say.
+        vector_factor: the same of everything else that has cycles.
+        hbm_share: share of the memory's peak that streaming reaches.
+        start_s: time for a streaming operation to get going.
+        early_s: by how much earlier than its cycles say an operation that reads from the memory gets going.
+        bare_share: an operation that stands outside of any fusion takes at most its traffic over this share of the
+            peak: the compiler prices these as if nothing overlapped.
+        transpose_share: the same of a copy that changes the order of dimensions.
+        kernel_share: share of the matrix units' peak that a hand-written kernel reaches.
+        gather_share: share of the links' peak that an all-gather, a reduce-scatter or a permutation reaches.
+        reduce_share: the same of an all-reduce.
+        exchange_share: the same of an all-to-all.
+        hop_s: time from chip to chip.
+        collective_start_s: time for a collective to get going: a barrier and the first transfer.
+        dispatch_s: time that the host needs for a call, during which the device waits.
+    """
+
+    clock_hz: float
+    flops_per_s: float
+    hbm_bytes_per_s: float
+    link_bytes_per_s: float
+    dcn_bytes_per_s: float
+    matmul_factor: float
+    vector_factor: float
+    hbm_share: float
+    start_s: float
+    early_s: float
+    bare_share: float
+    transpose_share: float
+    kernel_share: float
+    gather_share: float
+    reduce_share: float
+    exchange_share: float
+    hop_s: float
+    collective_start_s: float
+    dispatch_s: float
+
+    @property
+    def streaming_bytes_per_s(self) -> float:
+        """What the memory delivers to an operation that streams."""
+        return self.hbm_bytes_per_s * self.hbm_share
+
+
+@functools.lru_cache(maxsize=1)
+def calibration() -> dict[str, Any]:
+    """Return what was fitted: "shared" and "chips" parameters, "spread" of what they leave, "evidence"."""
+    text = resources.files("anytpu.planning.timing").joinpath("calibration.json").read_text()
+    return json.loads(text)
+
+
+def rates_of(target: Target) -> Rates:
+    """Return the rates of one device of a target.
+
+    Example:
+        >>> from anytpu.planning.target import target_named
+        >>> rates_of(target_named("v3-8")).clock_hz
+        940000000.0
+    """
+    return rates_from(target, calibration())
+
+
+def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
+    """Return the rates that a calibration gives a target, for who fits one."""
+    chip = target.chip
+    assert chip is not None, "a GPU is not planned by the TPU's cycles"
+    given = {**fitted["shared"], **fitted["chips"].get(chip.name, {})}
+    names = {field.name for field in dataclasses.fields(Rates)}
+    peaks = {
+        "clock_hz": chip.clock_hz,
+        "flops_per_s": target.flops_per_s,
+        "hbm_bytes_per_s": target.hbm_bytes_per_s,
+        "link_bytes_per_s": chip.ici_link_bytes_per_s or 1e10,
+    }
+    return Rates(**{**peaks, **{name: value for name, value in given.items() if name in names}})

@@ -1,0 +1,73 @@
+"""`step_time`: how long one step of a compiled program takes.
+
+Idea: the time of a step is that of its operations one after another, as `Clock` walks over them, and what the host
+adds: a call for every so many steps, and waiting for input that comes too slowly.
+
+Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements were.
+"""
+
+from __future__ import annotations
+
+from anytpu.planning.hlo import Module
+from anytpu.planning.records import OpTime, StepTime
+from anytpu.planning.target import Target
+from anytpu.planning.timing.clock import Clock
+from anytpu.planning.timing.pricing import Pricer
+from anytpu.planning.timing.rates import Rates, rates_of
+from anytpu.planning.timing.uncertainty import evidence_of, interval_of
+
+
+def step_time(
+    module: Module,
+    target: Target,
+    *,
+    steps_per_execution: int = 1,
+    input_examples_per_s: float | None = None,
+    batch_size: int | None = None,
+    rates: Rates | None = None,
+) -> StepTime:
+    """Predict the time of one step.
+
+    Args:
+        module: the program as the compiler left it.
+        target: the system that it was compiled for.
+        steps_per_execution: steps that one call of the host starts.
+        input_examples_per_s: examples a second that the input pipeline delivers, all hosts together; None when the
+            input is never waited for.
+        batch_size: examples of a step over all devices; needed with `input_examples_per_s`.
+        rates: how fast a device is; None means as calibrated.
+
+    Example:
+        >>> module = parse('''HloModule copy, is_scheduled=true, num_partitions=1
+        ...
+        ... ENTRY %main (x: f32[4096,4096]) -> f32[4096,4096] {
+        ...   %x = f32[4096,4096]{1,0:T(8,128)} parameter(0)
+        ...   ROOT %copy = f32[4096,4096]{1,0:T(8,128)} copy(%x), backend_config={"estimated_cycles":"178016"}
+        ... }
+        ... ''')
+        >>> time = step_time(module, target_named("v6e-1"))
+        >>> [(op.name, op.kind, op.priced_by) for op in time.ops]
+        [('copy', 'memory', 'bandwidth'), ('host dispatch', 'host', 'published measurements')]
+    """
+    rates = rates or rates_of(target)
+    clock = Clock(module, Pricer(module, target, rates))
+    clock.run()
+    ops = [*clock.ops, _dispatch(rates, steps_per_execution)]
+    step_s = sum(op.time_s for op in ops)
+    if input_examples_per_s and batch_size:
+        late_s = max(0.0, batch_size / input_examples_per_s - step_s)
+        ops.append(OpTime("input", "input", "input", late_s, priced_by="the rate that was given"))
+        step_s += late_s
+    return StepTime(
+        ops=tuple(ops),
+        step_s=step_s,
+        interval_s=interval_of(ops, step_s, target),
+        unpriced=tuple(clock.unpriced),
+        evidence=evidence_of(target),
+    )
+
+
+def _dispatch(rates: Rates, steps_per_execution: int) -> OpTime:
+    return OpTime(
+        "host dispatch", "host", "host", rates.dispatch_s / steps_per_execution, priced_by="published measurements"
+    )

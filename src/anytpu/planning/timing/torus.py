@@ -1,0 +1,125 @@
+"""`Span`: over which wires of the torus a group of devices talks.
+
+Idea: chips lie on a grid, each wired to its neighbours; where a side of the grid is as long as the pod's (or, from v4
+on, is made of whole cubes of four), its ends are wired together to a ring. A group of devices lies along some sides of
+the grid. Along a ring a chip sends both ways at once, along a line one way's worth: what is in the middle has to carry
+for both ends. So a group's bandwidth is that of its sides' links added up.
+
+Rule: a group that does not fill sides of the grid is taken for a compact block of it, without rings.
+Source: https://jax-ml.github.io/scaling-book/sharding and the wrap-around rules on the pages of each chip under
+https://cloud.google.com/tpu/docs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+from anytpu.planning.target import Target
+from anytpu.planning.timing.groups import Group
+
+_POD_SIDES = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Side:
+    """One side of the block of chips that a group fills: its length, and whether its ends are wired together."""
+
+    chips: int
+    is_ring: bool
+
+    @property
+    def links(self) -> int:
+        """Links of a chip whose bandwidth adds up along this side."""
+        return 2 if self.is_ring and self.chips > 2 else 1
+
+    @property
+    def hops(self) -> int:
+        """Steps that something takes that visits every chip of the side."""
+        return self.chips // 2 if self.links == 2 else self.chips - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """The chips that a group lies on.
+
+    Attributes:
+        sides: of the block, without those of length 1.
+        cores: devices of the group on one chip.
+        share: of the chip's links that the group has to itself: a half where each core of a chip is in another group.
+    """
+
+    sides: tuple[Side, ...]
+    cores: int
+    share: float
+
+    @property
+    def chips(self) -> int:
+        """Chips of the block."""
+        return math.prod(side.chips for side in self.sides)
+
+    @property
+    def links(self) -> float:
+        """Links of a chip that the group has, all sides together."""
+        return sum(side.links for side in self.sides) * self.share
+
+    @property
+    def hops(self) -> int:
+        """Steps along all sides, one after the other."""
+        return sum(side.hops for side in self.sides)
+
+
+def span_of(target: Target, group: Group) -> Span:
+    """Return the chips that a group of devices lies on.
+
+    Example:
+        >>> from anytpu.planning.target import target_named
+        >>> span = span_of(target_named("v5e-16"), Group(16, 1))
+        >>> span.chips, span.links, span.hops
+        (16, 2.0, 6)
+    """
+    assert target.chip is not None
+    per_chip = target.devices // target.chips or 1
+    whole = tuple(_side(target, chips) for chips in target.chip_bounds if chips > 1)
+    if group.size >= target.devices:
+        return Span(whole, per_chip, 1.0)
+    # Neighbouring numbers are the cores of one chip.
+    cores = math.gcd(per_chip, group.size) if group.stride == 1 else 1
+    if group.stride > 1 and group.size * group.stride >= target.devices and group.stride < per_chip:
+        cores = 1
+    return Span(_block(whole, group.size // cores), cores, cores / per_chip)
+
+
+def _side(target: Target, chips: int) -> Side:
+    assert target.chip is not None
+    pod_side = _POD_SIDES.get(target.chip.name)
+    if pod_side:
+        return Side(chips, chips == pod_side)
+    return Side(chips, all(bound % 4 == 0 for bound in target.chip_bounds))
+
+
+def _block(whole: tuple[Side, ...], chips: int) -> tuple[Side, ...]:
+    """Return the sides of a block of so many chips: whole sides of the grid if any fit, the best wired ones."""
+    if chips <= 1:
+        return ()
+    choices = [
+        chosen
+        for count in range(1, len(whole) + 1)
+        for chosen in itertools.combinations(whole, count)
+        if math.prod(side.chips for side in chosen) == chips
+    ]
+    if choices:
+        return max(choices, key=lambda chosen: sum(side.links for side in chosen))
+    return tuple(Side(side, False) for side in _factors(chips, max(1, len(whole))) if side > 1)
+
+
+def _factors(chips: int, count: int) -> list[int]:
+    """Cut a number into so many factors, as equal as can be."""
+    sides = []
+    for left in range(count, 0, -1):
+        ideal = chips ** (1 / left)
+        side = min((d for d in range(1, chips + 1) if chips % d == 0), key=lambda d: abs(d - ideal))
+        sides.append(side)
+        chips //= side
+    return sides
