@@ -1,0 +1,199 @@
+"""A plan's page in a browser, headless: what it asks for, what it complains of, how wide it is, how it looks."""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from PIL import Image
+
+import plan_samples
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
+
+WIDTHS = (1280, 390)
+BROWSERS_OWN = "clients2.google.com"  # where Chromium asks for the time
+# Each frame loads the page; sandboxed without allow-scripts, it runs none. The outer page may read all of them.
+FRAMES = """<!doctype html><body><script>
+console.log("the harness speaks");
+const seen = {};
+function look(name, frame) {
+  const page = frame.contentDocument, root = page.documentElement;
+  page.querySelectorAll("details").forEach(one => { one.open = true; });
+  const isWide = one => one.getBoundingClientRect().right > root.clientWidth + 1;
+  const wide = [...page.querySelectorAll("body *")].filter(isWide);
+  seen[name] = {
+    width: root.clientWidth, needs: root.scrollWidth, height: root.scrollHeight, title: page.title,
+    wide: wide.slice(0, 5).map(one => one.outerHTML.slice(0, 120)),
+    scripts: page.scripts.length, plots: page.querySelectorAll("svg").length, alerted: !!frame.contentWindow.alerted,
+    tables: [...page.querySelectorAll("table")].filter(one => one.getBoundingClientRect().height > 0).length,
+  };
+  if (Object.keys(seen).length == PAGES.length) {
+    const out = document.createElement("pre");
+    out.id = "seen";
+    out.textContent = JSON.stringify(seen);
+    document.body.append(out);
+  }
+}
+for (const [name, address, width, scripts] of PAGES) {
+  const frame = document.createElement("iframe");
+  frame.width = width;
+  frame.height = 900;
+  if (!scripts) frame.sandbox = "allow-same-origin";
+  frame.onload = () => look(name, frame);
+  frame.src = address;
+  document.body.append(frame);
+}
+</script>"""
+
+
+class Site:
+    """A folder as a web site of its own, which writes down what it is asked for: (host, path)."""
+
+    def __init__(self, folder: Path) -> None:
+        asked = self.asked = []
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append((self.headers["Host"], self.path))
+                super().do_GET()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        handler = functools.partial(Handler, directory=str(folder))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def browse(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the browser without a window, with a profile of its own."""
+    assert BROWSER is not None
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--disable-background-networking",
+        "--enable-logging=stderr",
+        f"--user-data-dir={folder / 'profile'}",
+        *flags,
+    ]
+    environment = {**os.environ, "HOME": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, env=environment)
+
+
+class Seen(NamedTuple):
+    """What a browser found of each page in each frame, what it asked for, and what it said."""
+
+    pages: dict[str, dict[str, Any]]
+    asked: list[tuple[str, str]]
+    said: list[str]
+
+
+def look_at(folder: Path, names: list[str]) -> Seen:
+    """Open pages of a folder at each width, with scripts and without."""
+    frames = [
+        (f"{name} {width} {'with' if scripts else 'without'}", f"{name}.html", width, scripts)
+        for name in names
+        for width in WIDTHS
+        for scripts in (True, False)
+    ]
+    (folder / "frames.html").write_text(FRAMES.replace("PAGES", json.dumps(frames)))
+    site = Site(folder)
+    try:
+        # Every host is that site. The DOM is printed when the virtual time is over, when all frames have loaded.
+        hosts = f"--host-resolver-rules=MAP * {site.address}"
+        run = browse(folder, hosts, "--virtual-time-budget=20000", "--dump-dom", "http://pages.test/frames.html")
+    finally:
+        site.close()
+    found = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
+    assert found, run.stderr
+    said = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+    asked = [one for one in site.asked if one[1] not in ("/frames.html", "/favicon.ico") and one[0] != BROWSERS_OWN]
+    return Seen(json.loads(html.unescape(found[1])), asked, said)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = tmp_path_factory.mktemp("pages")
+    names = ["five", "swept", "hostile", "gpu"]
+    for name in names:
+        getattr(plan_samples, name)().to_html(folder / f"{name}.html")
+    return look_at(folder, names)
+
+
+def test_no_page_is_wider_than_its_window(seen: Seen):
+    assert len(seen.pages) == 16
+    assert {name: page["wide"] for name, page in seen.pages.items() if page["needs"] > page["width"]} == {}
+    assert {name: page["wide"] for name, page in seen.pages.items() if page["wide"]} == {}
+    assert {page["width"] for page in seen.pages.values()} == set(WIDTHS)
+
+
+def test_no_page_asks_for_anything(seen: Seen):
+    pages = ("five", "swept", "hostile", "gpu")
+    assert set(seen.asked) == {("pages.test", f"/{name}.html") for name in pages}
+
+
+def test_no_page_has_a_script_or_an_error(seen: Seen):
+    assert len(seen.said) == 1 and "the harness speaks" in seen.said[0]
+    assert {page["scripts"] for page in seen.pages.values()} == {0}
+
+
+def test_pages_are_the_same_without_scripts(seen: Seen):
+    for name, page in seen.pages.items():
+        if name.endswith(" with"):
+            assert page == seen.pages[f"{name}out"]
+    assert seen.pages["swept 1280 without"]["plots"] == 8
+    assert seen.pages["five 390 without"]["tables"] > 20
+    assert seen.pages["hostile 390 without"]["title"].startswith("Plan of </style></title><script>alert('x')</script>")
+
+
+def test_what_a_bad_page_would_show(tmp_path: Path):
+    (tmp_path / "bad.html").write_text(
+        '<!doctype html><title>bad</title><div style="width:2000px">wide</div><img src="http://evil.test/x.png">'
+        "<script>window.alerted = 1; console.error('a complaint')</script>"
+    )
+    seen = look_at(tmp_path, ["bad"])
+    for page in seen.pages.values():
+        assert page["needs"] > page["width"] and page["wide"]
+        assert page["scripts"] == 1
+    assert [seen.pages[f"bad 390 {scripts}"]["alerted"] for scripts in ("with", "without")] == [True, False]
+    assert set(seen.asked) == {("pages.test", "/bad.html"), ("evil.test", "/x.png")}
+    assert [line for line in seen.said if "a complaint" in line]
+
+
+@pytest.mark.parametrize(
+    ("flags", "paper"), [((), (255, 255, 255)), (("--blink-settings=preferredColorScheme=0",), (20, 25, 31))]
+)
+def test_it_is_light_or_dark(tmp_path: Path, flags: tuple[str, ...], paper: tuple[int, int, int]):
+    path = plan_samples.swept().to_html(tmp_path / "plan.html")
+    picture = tmp_path / "plan.png"
+    browse(tmp_path, *flags, "--window-size=1280,2400", f"--screenshot={picture}", path.as_uri())
+    with Image.open(picture) as shot:
+        assert shot.size == (1280, 2400)
+        colours = shot.convert("RGB").getcolors(maxcolors=1 << 22) or []
+    most = max(colours)
+    assert most[1] == paper
+    # Paper alone would be a page that shows nothing.
+    assert 0.02 < 1 - most[0] / (1280 * 2400) < 0.5
+    assert len(colours) > 200
