@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.planning.hlo import Computation, Instruction, Module, layer_of
+from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, layer_of
 from anytpu.planning.records import OpTime
-from anytpu.planning.timing.pricing import OpPrice, Pricer, collective_in
-
-_COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+from anytpu.planning.timing.pricing import OpPrice, Pricer
 
 
 @dataclasses.dataclass
@@ -24,6 +22,33 @@ class _Pending:
 
     end_s: float
     price: OpPrice
+
+
+class _Started:
+    """What a computation has started and not waited for yet."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str | int, _Pending] = {}
+        self._free_s = {"copy": 0.0, "collective": 0.0}
+
+    def begin(self, one: Instruction, found: Collective | None, price: OpPrice, now_s: float) -> None:
+        """Note that something starts, when what was started before it leaves room."""
+        end_s = max(self._free_s[price.kind], now_s) + price.time_s
+        self._free_s[price.kind] = end_s
+        self._pending[one.name] = _Pending(end_s, price)
+        if found and found.channel is not None:
+            self._pending[found.channel] = self._pending[one.name]
+
+    def ended_by(self, one: Instruction, found: Collective | None) -> _Pending | None:
+        """Return what an instruction waits for, or None; what only hands a start on stands for it from then on."""
+        pending = next((self._pending[name] for name in one.operands if name in self._pending), None)
+        if found and found.stage == "done":
+            return pending or (self._pending.get(found.channel) if found.channel is not None else None)
+        if pending and one.opcode.endswith("-done"):
+            return pending
+        if pending and (one.opcode.endswith("-update") or one.opcode in ("get-tuple-element", "tuple", "bitcast")):
+            self._pending[one.name] = pending
+        return None
 
 
 @dataclasses.dataclass
@@ -49,57 +74,38 @@ class Clock:
     def _walk(self, home: Computation, count: int) -> float:
         """Walk over a computation that runs `count` times; return the time of once."""
         now_s = 0.0
-        pending: dict[str, _Pending] = {}
-        free_s = {"copy": 0.0, "collective": 0.0}
+        started = _Started()
         for one in home.instructions.values():
-            if self._is_start(one):
-                self._start(home, one, now_s, pending, free_s)
-            elif (started := self._waited_for(one, pending)) is not None:
-                now_s += self._wait(one, started, now_s, count)
-            elif one.opcode == "while":
+            found = collective_of(self.module, one)
+            if one.opcode == "while":
                 now_s += self._loop(one, count)
             elif one.opcode == "conditional":
                 now_s += self._branch(one, count)
-            elif one.opcode == "call" and one.called and collective_in(self.module, one) is None:
+            elif (found and found.stage == "start") or (not found and one.opcode.endswith("-start")):
+                started.begin(one, found, self._started_price(home, one, found), now_s)
+            elif pending := started.ended_by(one, found):
+                now_s += self._wait(one, pending, now_s, count)
+            elif one.opcode == "call" and one.called and not found:
                 now_s += self._walk(self.module.computations[one.called[0]], count)
-            elif (price := self.pricer.price(home, one)) is not None:
+            elif price := self._price(home, one, found):
                 self._note(one, price, price.time_s, count)
                 now_s += price.time_s
         return now_s
 
-    def _is_start(self, one: Instruction) -> bool:
-        if one.opcode.endswith("-start"):
-            return True
-        return one.opcode == "fusion" and one.name.startswith("async-collective-start")
-
-    def _start(
-        self, home: Computation, one: Instruction, now_s: float, pending: dict[str, _Pending], free_s: dict[str, float]
-    ) -> None:
-        if one.opcode in _COPY_STARTS or collective_in(self.module, one) is None:
-            seconds, size = self.pricer.copy_s(home, one)
-            price = OpPrice(seconds, "copy", "memory", "bandwidth", bytes=size)
-        else:
-            price = self.pricer.price(home, one)
-            assert price is not None
-        queue = "collective" if price.kind == "collective" else "copy"
-        free_s[queue] = max(free_s[queue], now_s) + price.time_s
-        pending[one.name] = _Pending(free_s[queue], price)
-
-    def _waited_for(self, one: Instruction, pending: dict[str, _Pending]) -> _Pending | None:
-        """Return what an instruction waits for, or None; what only carries a start on is kept under its own name."""
-        started = next((pending[name] for name in one.operands if name in pending), None)
-        if started is None:
+    def _price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice | None:
+        if found and found.stage == "done":
             return None
-        if one.opcode.endswith("-done") or one.name.startswith("async-collective-done"):
-            return started
-        if one.opcode.endswith("-update") or one.opcode in ("get-tuple-element", "tuple", "bitcast"):
-            pending[one.name] = started
-        return None
+        return self.pricer.collective(found) if found and found.stage == "whole" else self.pricer.price(home, one)
+
+    def _started_price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice:
+        if found:
+            return self.pricer.collective(found)
+        seconds, size = self.pricer.copy_s(home, one)
+        return OpPrice(seconds, "copy", "memory", "bandwidth", bytes=size)
 
     def _wait(self, one: Instruction, started: _Pending, now_s: float, count: int) -> float:
         exposed_s = max(0.0, started.end_s - now_s)
-        kind = "collective" if started.price.kind == "collective" else "copy"
-        self._note(one, started.price._replace(kind=kind), exposed_s, count)
+        self._note(one, started.price, exposed_s, count)
         return exposed_s
 
     def _loop(self, one: Instruction, count: int) -> float:

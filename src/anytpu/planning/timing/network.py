@@ -12,16 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anytpu.planning.hlo import Collective
 from anytpu.planning.target import Target
-from anytpu.planning.timing.groups import group_of, hops_of
 from anytpu.planning.timing.rates import Rates
 from anytpu.planning.timing.torus import Span, span_of
-
-COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
-    "collective-broadcast",
-)  # fmt: skip
-"""Opcodes of collectives, without "-start"."""
 
 
 class NetworkPrice(NamedTuple):
@@ -31,50 +25,54 @@ class NetworkPrice(NamedTuple):
     bytes: float
 
 
-def collective_price(opcode: str, text: str, size_bytes: float, target: Target, rates: Rates) -> NetworkPrice:
+def collective_price(collective: Collective, target: Target, rates: Rates) -> NetworkPrice:
     """Return the time of one collective.
 
     Args:
-        opcode: one of `COLLECTIVES`.
-        text: the instruction's line, for its groups.
-        size_bytes: of one device: the larger of what goes in and what comes out.
+        collective: what is exchanged, between whom.
         target: the slice.
         rates: what its links do.
     """
-    if opcode == "collective-permute":
-        return _permute(text, size_bytes, target, rates)
-    group = group_of(text, target.devices)
-    if group.size <= 1:
-        return NetworkPrice(rates.start_s, 0.0)
-    span = span_of(target, group)
-    taken_in = _taken_in(opcode, size_bytes, span)
+    if collective.kind == "collective-permute":
+        return _permute(collective, target, rates)
+    span = span_of(target, collective.groups.first)
     if span.chips <= 1:
-        # Two cores of one chip exchange through its memory.
-        return NetworkPrice(rates.start_s + 2 * size_bytes / rates.streaming_bytes_per_s, 0.0)
-    share = {"all-reduce": rates.reduce_share}.get(opcode, rates.gather_share)
-    if opcode in ("all-to-all", "ragged-all-to-all"):
-        share = rates.exchange_share
-    rounds = 2 if opcode == "all-reduce" else 1
+        # Two cores of one chip exchange through its memory; a group of one only copies.
+        moved = collective.operand_bytes + collective.result_bytes
+        return NetworkPrice(rates.start_s + moved / rates.streaming_bytes_per_s, 0.0)
+    taken_in = _taken_in(collective, span)
+    rounds = 2 if collective.kind == "all-reduce" else 1
     latency_s = rates.collective_start_s + rounds * span.hops * rates.hop_s
-    return NetworkPrice(latency_s + taken_in / (span.links * rates.link_bytes_per_s * share), taken_in)
+    rate = span.links * rates.link_bytes_per_s * _share(collective.kind, rates)
+    return NetworkPrice(latency_s + taken_in / rate, taken_in)
 
 
-def _taken_in(opcode: str, size_bytes: float, span: Span) -> float:
+def _share(kind: str, rates: Rates) -> float:
+    if kind == "all-reduce":
+        return rates.reduce_share
+    return rates.exchange_share if "all-to-all" in kind else rates.gather_share
+
+
+def _taken_in(collective: Collective, span: Span) -> float:
     """Return the bytes that a chip takes in over all of its links."""
     others = (span.chips - 1) / span.chips
-    if opcode == "all-reduce":
+    if collective.kind == "all-reduce":
         # The cores of a chip add up their shares first.
-        return 2 * others * size_bytes
-    if opcode in ("all-to-all", "ragged-all-to-all"):
-        # What a chip sends goes a quarter of the way round a ring, half the way along a line, on average.
-        steps = sum(side.chips / (4 if side.links == 2 else 2) for side in span.sides)
-        return span.cores * size_bytes * others * steps / max(1, len(span.sides))
-    return others * size_bytes * (span.cores if opcode == "reduce-scatter" else 1)
+        return 2 * others * collective.operand_bytes
+    if collective.kind == "reduce-scatter":
+        return others * collective.operand_bytes
+    if "all-to-all" in collective.kind:
+        # What a chip sends goes a quarter of the way round a ring, a third of the way along a line, on average.
+        steps = sum(side.chips / (4 if side.links == 2 else 3) for side in span.sides)
+        return span.cores * collective.operand_bytes * others * max(1.0, steps)
+    return others * collective.result_bytes
 
 
-def _permute(text: str, size_bytes: float, target: Target, rates: Rates) -> NetworkPrice:
+def _permute(collective: Collective, target: Target, rates: Rates) -> NetworkPrice:
     per_chip = target.devices // target.chips or 1
-    steps = max(1, hops_of(text) // per_chip)
-    cores = 1 if hops_of(text) < per_chip else per_chip
-    seconds = cores * size_bytes / (rates.link_bytes_per_s * rates.gather_share)
-    return NetworkPrice(rates.collective_start_s + steps * rates.hop_s + seconds, cores * size_bytes)
+    distances = sorted(abs(to // per_chip - of // per_chip) for of, to in collective.pairs)
+    hops = min(distances[len(distances) // 2], max(target.chip_bounds)) if distances else 1
+    if not hops:
+        return NetworkPrice(rates.start_s + 2 * collective.operand_bytes / rates.streaming_bytes_per_s, 0.0)
+    seconds = collective.operand_bytes / (rates.link_bytes_per_s * rates.gather_share)
+    return NetworkPrice(rates.collective_start_s + hops * rates.hop_s + seconds, collective.operand_bytes)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from anytpu.planning.hlo import Computation, Instruction, Module
+from anytpu.planning.hlo import Collective, Computation, Instruction, Module
 from anytpu.planning.records import Kind
 from anytpu.planning.target import Target
-from anytpu.planning.timing.network import COLLECTIVES, collective_price
+from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import Rates
 from anytpu.planning.timing.traffic import FREE, traffic_of
 
@@ -26,7 +26,15 @@ _COST = {
 }  # fmt: skip
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
 # Custom calls that give new names to what is there, or set aside room.
-_FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+_FREE_CALLS = (
+    "ConcatBitcast",
+    "AllocateBuffer",
+    "PrepareAsyncCallStart",
+    "PrepareAsyncCallDone",
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+)
 # Rate of a type over that of bfloat16, where the unit of the chip knows it.
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
 _HALF = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
@@ -75,9 +83,6 @@ class Pricer:
         """
         if one.opcode in FREE:
             return None
-        opcode = collective_in(self.module, one)
-        if opcode:
-            return self._collective(home, one, opcode)
         if one.opcode == "custom-call":
             return self._custom_call(home, one)
         if one.cycles is not None:
@@ -90,15 +95,9 @@ class Pricer:
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
         return size / self.rates.streaming_bytes_per_s, size
 
-    def _collective(self, home: Computation, one: Instruction, opcode: str) -> OpPrice:
-        inner = one
-        if one.called and opcode not in one.opcode:
-            inner = _first(self.module, one, opcode) or one
-            home = self.module.home_of(inner)
-        size = max(
-            _size(inner.shapes, inner.opcode), sum(_size(home.instructions[name].shapes) for name in inner.operands)
-        )
-        priced = collective_price(opcode, inner.text, size, self.target, self.rates)
+    def collective(self, found: Collective) -> OpPrice:
+        """Return the price of a collective from start to end."""
+        priced = collective_price(found, self.target, self.rates)
         return OpPrice(priced.time_s, "collective", "network", "network", bytes=priced.bytes)
 
     def _custom_call(self, home: Computation, one: Instruction) -> OpPrice | None:
@@ -178,34 +177,6 @@ class Pricer:
         if dtype in _HALF and fast:
             return fast
         return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
-
-
-def collective_in(module: Module, one: Instruction) -> str | None:
-    """Return the opcode of the collective that an instruction is or wraps, or None."""
-    base = one.opcode.removesuffix("-start")
-    if base in COLLECTIVES:
-        return base
-    if one.opcode in ("async-start", "call") or (one.opcode == "fusion" and "kind=kCustom" in one.text):
-        return next((opcode for opcode in COLLECTIVES if _first(module, one, opcode)), None)
-    return None
-
-
-def _first(module: Module, one: Instruction, opcode: str) -> Instruction | None:
-    """Return the first instruction of that opcode inside what an instruction calls."""
-    for name in one.called:
-        for inner in module.computations[name].instructions.values():
-            if inner.opcode.removesuffix("-start") == opcode:
-                return inner
-            found = _first(module, inner, opcode) if inner.called else None
-            if found:
-                return found
-    return None
-
-
-def _size(shapes: tuple, opcode: str = "") -> float:
-    sizes = [shape.padded_bytes for shape in shapes if shape.memory_space != 2 and shape.dims]
-    # What a start returns lists what goes in beside what comes out.
-    return float(max(sizes, default=0) if opcode.endswith("-start") else sum(sizes))
 
 
 def _reorders(one: Instruction, pricer: Pricer) -> bool:

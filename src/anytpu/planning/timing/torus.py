@@ -17,7 +17,6 @@ import itertools
 import math
 
 from anytpu.planning.target import Target
-from anytpu.planning.timing.groups import Group
 
 _POD_SIDES = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
 
@@ -70,25 +69,26 @@ class Span:
         return sum(side.hops for side in self.sides)
 
 
-def span_of(target: Target, group: Group) -> Span:
+def span_of(target: Target, devices: tuple[int, ...]) -> Span:
     """Return the chips that a group of devices lies on.
+
+    Args:
+        target: the slice.
+        devices: numbers of the group's devices.
 
     Example:
         >>> from anytpu.planning.target import target_named
-        >>> span = span_of(target_named("v5e-16"), Group(16, 1))
+        >>> span = span_of(target_named("v5e-16"), tuple(range(16)))
         >>> span.chips, span.links, span.hops
         (16, 2.0, 6)
     """
-    assert target.chip is not None
     per_chip = target.devices // target.chips or 1
     whole = tuple(_side(target, chips) for chips in target.chip_bounds if chips > 1)
-    if group.size >= target.devices:
+    if len(devices) >= target.devices:
         return Span(whole, per_chip, 1.0)
     # Neighbouring numbers are the cores of one chip.
-    cores = math.gcd(per_chip, group.size) if group.stride == 1 else 1
-    if group.stride > 1 and group.size * group.stride >= target.devices and group.stride < per_chip:
-        cores = 1
-    return Span(_block(whole, group.size // cores), cores, cores / per_chip)
+    cores = len(devices) // len({number // per_chip for number in devices}) if devices else 1
+    return Span(_block(whole, max(1, len(devices) // cores)), cores, cores / per_chip)
 
 
 def _side(target: Target, chips: int) -> Side:
