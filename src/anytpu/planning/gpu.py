@@ -23,6 +23,7 @@ from anytpu.planning.hlo import parse
 from anytpu.planning.records import Buffer, Memory, StepTime
 from anytpu.planning.roofline.compiled import compiled_ops, hidden_products
 from anytpu.planning.roofline.pricing import Machine
+from anytpu.planning.roofline.share import module_of
 from anytpu.planning.target import Target
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program
@@ -71,9 +72,8 @@ def predict(program: Program, devices: list[Any] | None = None) -> tuple[StepTim
 def predict_on(program: Program, devices: list[Any], gpu: Gpu) -> tuple[StepTime, Memory, float]:
     """Predict a step on devices whose rates are given; see `predict`."""
     lowered = _lowered(program, devices)
-    computation: Any = lowered.compiler_ir("hlo")
     machine = machine_of(gpu)
-    hidden = hidden_products(parse(computation.as_hlo_module().to_string()), machine)
+    hidden = hidden_products(module_of(lowered), machine)
     shared = {path: {t: flops / len(devices) for t, flops in each.items()} for path, each in hidden.items()}
     limit_bytes = _limit_bytes(devices[0])
     try:

@@ -91,7 +91,8 @@ def machine_of(target: Target) -> Machine:
 
 def ops_of(share: Share, kernels: dict, machine: Machine) -> list[OpTime]:
     """Return what each kernel takes, in the order of the program, the bodies of loops after it."""
-    return [op_of(kernel, share, machine) for scope in share.scopes for kernel in kernels[scope.loop]]
+    all_kernels = [kernel for scope in share.scopes for kernel in kernels[scope.loop]]
+    return [op_of(kernel, share, machine) for kernel in all_kernels if kernel.root.opcode != "while"]
 
 
 def op_of(kernel: Kernel, share: Share, machine: Machine) -> OpTime:

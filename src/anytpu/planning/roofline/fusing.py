@@ -49,7 +49,7 @@ ANCHORS = frozenset(
 """Operations that no compiler computes anew wherever they are needed."""
 
 _FREE = frozenset({"constant", "iota"})
-_INPUTS = frozenset({INPUT, "loop", "while", "get-tuple-element"})
+_INPUTS = frozenset({INPUT, "loop", "get-tuple-element"})
 _PARTS = frozenset({"gather", "dynamic-slice", "slice"})
 
 
@@ -76,7 +76,7 @@ class Kernel:
 
 
 def kernels_of(scope: Scope) -> list[Kernel]:
-    """Return the kernels of a scope, in order; inputs and loops are none."""
+    """Return the kernels of a scope, in order; inputs are none, a loop stands for what its body does."""
     users = _user_counts(scope)
     results = set(scope.results)
     made_of: dict[Node, dict[Node, float]] = {}

@@ -21,7 +21,7 @@ import jax
 from anytpu.errors import AnyTPUError
 from anytpu.planning.hlo import Module, parse
 from anytpu.planning.roofline.node import Node, Scope, scopes_of
-from anytpu.program.lowering import trace
+from anytpu.program.lowering import PLATFORMS, trace
 from anytpu.program.program import Program
 
 _SUMMING = frozenset({"dot", "convolution", "reduce", "scatter", "reduce-window", "select-and-scatter", "sort"})
@@ -70,9 +70,20 @@ def share_of(program: Program, devices: int) -> Share:
     return _whole(program, devices)
 
 
-def lowered_module(program: Program, platform: str = "tpu") -> Module:
-    """Return the module that JAX hands to a compiler, for one device."""
-    lowered = trace(program).lower(lowering_platforms=(platform,))
+def lowered_module(program: Program) -> Module:
+    """Return the module that JAX hands to a compiler, for one device: a TPU, or what a program file was written for."""
+    traced = trace(program)
+    *others, last = PLATFORMS[::-1]
+    for platform in others:
+        try:
+            return module_of(traced.lower(lowering_platforms=(platform,)))
+        except (ValueError, NotImplementedError):
+            continue  # A file has the code of one platform.
+    return module_of(traced.lower(lowering_platforms=(last,)))
+
+
+def module_of(lowered: jax.stages.Lowered) -> Module:
+    """Return the module that was handed to a compiler, before it was optimized."""
     computation: Any = lowered.compiler_ir("hlo")
     return parse(computation.as_hlo_module().to_string())
 
