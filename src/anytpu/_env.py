@@ -43,9 +43,8 @@ _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "
 
 # What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
 _NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
-# Without these libtpu asks a metadata server that is not there, and complains; and only one process could load it.
+# Without these libtpu asks a metadata server that is not there, and complains.
 _FOR_THE_COMPILER = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
@@ -133,6 +132,20 @@ def compiler_environment() -> dict[str, str]:
     source = str(Path(__file__).parent.parent)
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | _FOR_THE_COMPILER | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def forced_devices(count: int) -> dict[str, str]:
+    """Return the environment of a process whose JAX has so many devices, forced out of the CPU, and nothing else."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+    source = str(Path(__file__).parent.parent)
+    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **{name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES},
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags,
+        "PJRT_NPROC": str(max(2 * count, 16)),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
 def jax_platforms() -> tuple[str, ...]:

@@ -82,3 +82,7 @@ class PortError(AnyTPUError, ValueError):
 
 class PlanError(AnyTPUError, RuntimeError):
     """A program cannot be planned: the compiler refused it, ended or took too long, or is not installed."""
+
+
+class CompilerMissingError(PlanError):
+    """The TPU compiler, libtpu, is not installed, or not for this kind of machine."""

@@ -3,19 +3,32 @@
 Idea: the clouds name a slice "v3-8", the compiler "v3:2x2"; what JAX calls a device is a core on v2, v3 and v7x, and a
 chip of one or two cores elsewhere. A target holds all of these beside each other.
 
-Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`.
+What can be planned for is more than what is rented out: one chip alone ("v2-2", "v4-2", "v5e-1"), the single cores of
+v4 chips ("v4-8:cores", eight devices in place of four), several slices joined by the data center's network
+("2xv5e-256").
+
+Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`. The hosts' blocks of chips are
+told to the compiler as `system/topologies.py` has them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from typing import Any
 
-from anytpu.system.chips import Chip
-from anytpu.system.topologies import Bounds, topology_of
+from anytpu.errors import UnknownTPUError
+from anytpu.system.chips import CHIPS, Chip
+from anytpu.system.topologies import ALIASES, Bounds, known_slices, slice_sizes, topology_of
 
-# What libtpu 0.0.51 calls each chip in the name of a topology.
+# What libtpu calls each chip in the name of a topology.
 _LIBTPU_NAMES = {"v7x": "tpu7x"}
+
+_NAME = re.compile(r"(?:(?P<slices>\d{1,4})x)?(?P<chip>[a-z0-9]+)-(?P<number>\d{1,9})(?P<single>:cores)?")
+# Chips whose cores the compiler joins to one device only when it is told to.
+_JOINED_ON_DEMAND = frozenset({"v4"})
+_MOST_SLICES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +46,7 @@ class Target:
         chip_config: "megacore" where the two cores of a chip are one device and the compiler must be told, else None.
         aliases: other names: "v5litepod-8".
         device_kind: what JAX calls a device: "TPU v3".
+        slices: how many slices are joined; devices, chips and hosts are those of all of them, chip_bounds those of one.
     """
 
     name: str
@@ -45,11 +59,17 @@ class Target:
     chip_config: str | None = None
     aliases: tuple[str, ...] = ()
     device_kind: str = ""
+    slices: int = 1
 
     @property
     def compiler_arguments(self) -> dict[str, Any]:
         """What the compiler is told besides the name: arguments of `jax.experimental.topologies.get_topology_desc`."""
-        return {} if self.chip_config is None else {"chip_config_name": self.chip_config}
+        arguments: dict[str, Any] = {"chips_per_host_bounds": _host_bounds(self)}
+        if self.chip_config is not None:
+            arguments["chip_config_name"] = self.chip_config
+        if self.slices > 1:
+            arguments["num_slices"] = self.slices
+        return arguments
 
     @property
     def flops_per_s(self) -> float:
@@ -73,31 +93,93 @@ class Target:
             "hosts": self.hosts,
             "topology": self.compiler_name,
             "device_kind": self.device_kind,
+            "slices": self.slices,
         }
 
 
 def target_named(name: str) -> Target:
     """Return the target of a slice's name.
 
+    Args:
+        name: "v3-8", "v5e-16", "v5litepod-16"; one chip: "v2-2", "v5e-1"; the single cores of v4: "v4-8:cores"; two
+            slices: "2xv5e-256".
+
     Raises:
-        UnknownTPUError: no such slice exists; the message names the nearest.
+        UnknownTPUError: no such slice exists; the message names the nearest, or what is known.
 
     Example:
         >>> target_named("v3-8").compiler_name, target_named("v4-8").devices
         ('v3:2x2', 4)
+        >>> target_named("v4-8:cores").devices, target_named("2xv5e-256").devices
+        (8, 512)
     """
-    topology = topology_of(name)
-    chip, bounds = topology.chip, topology.chip_bounds
-    assert chip is not None
+    found = _NAME.fullmatch(name.strip().lower())
+    chip_name = ALIASES.get(found["chip"], found["chip"]) if found else ""
+    if found is None or chip_name not in _SLICED or not 1 <= int(found["slices"] or 1) <= _MOST_SLICES:
+        raise UnknownTPUError(_unknown(name))
+    if found["single"] and chip_name not in _JOINED_ON_DEMAND:
+        raise UnknownTPUError(
+            f"{name!r} is not a TPU that exists: only v4 runs its cores both joined and one by one. Leave ':cores' out."
+        )
+    chip, number = CHIPS[chip_name], int(found["number"])
+    if number != _one_chip(chip) and number not in slice_sizes(chip_name):
+        raise UnknownTPUError(_no_such_size(name, chip, number))
+    if found["single"]:
+        chip = dataclasses.replace(chip, is_megacore=False)
+    return _target(chip, number, int(found["slices"] or 1), single=bool(found["single"]))
+
+
+_SLICED = tuple(chip for chip in CHIPS if chip not in ("v1", "v4i"))  # libtpu knows neither
+
+
+def _target(chip: Chip, number: int, slices: int, single: bool) -> Target:
+    bounds = (1, 1, 1) if number == _one_chip(chip) else slice_sizes(chip.name)[number]
     sides = bounds if chip.torus_rank == 3 else bounds[:2]
+    prefix, suffix = "" if slices == 1 else f"{slices}x", ":cores" if single else ""
+    names = [chip.name, *(alias for alias, of in ALIASES.items() if of == chip.name)]
+    first, *aliases = (f"{prefix}{one}-{number}{suffix}" for one in names)
     return Target(
-        name=topology.name,
+        name=first,
         chip=chip,
-        devices=len(topology.cores),
-        chips=bounds[0] * bounds[1] * bounds[2],
-        hosts=topology.num_tasks,
+        devices=math.prod(bounds) * chip.replicas * slices,
+        chips=math.prod(bounds) * slices,
+        hosts=_hosts(chip, number) * slices,
         chip_bounds=bounds,
         compiler_name=f"{_LIBTPU_NAMES.get(chip.name, chip.name)}:{'x'.join(map(str, sides))}",
         chip_config="megacore" if chip.is_megacore else None,
+        aliases=tuple(aliases),
         device_kind=chip.device_kinds[0],
+        slices=slices,
+    )
+
+
+def _one_chip(chip: Chip) -> int:
+    """Return the number in the name of one chip alone: what it counts is cores, or chips for v5e and v6e."""
+    return 1 if 1 in slice_sizes(chip.name) else chip.cores
+
+
+def _hosts(chip: Chip, number: int) -> int:
+    return 1 if number == _one_chip(chip) else topology_of(f"{chip.name}-{number}").num_tasks
+
+
+def _host_bounds(target: Target) -> Bounds:
+    """Return the chips of one host: all of a small flat slice, else 2x2."""
+    per_host = target.chips // target.hosts
+    return target.chip_bounds if per_host == math.prod(target.chip_bounds) else (2, 2, 1)
+
+
+def _no_such_size(name: str, chip: Chip, number: int) -> str:
+    sizes = sorted({*slice_sizes(chip.name), _one_chip(chip)})
+    nearest = [*[size for size in sizes if size < number][-1:], *[size for size in sizes if size > number][:1]]
+    listed = " and ".join(f'"{chip.name}-{size}"' for size in nearest)
+    counted = "chips" if chip.name in ("v5e", "v6e") else "TensorCores"
+    verb = "is" if len(nearest) == 1 else "are"
+    return f"{name!r} is not a TPU that exists: the number counts {counted}, and the nearest {verb} {listed}."
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"{name!r} is not a TPU that can be planned for. The slices are {known_slices()}; one chip alone is "
+        f"{', '.join(f'{chip}-{_one_chip(CHIPS[chip])}' for chip in _SLICED)}; the single cores of v4 are such as "
+        '"v4-8:cores", several slices such as "2xv5e-256".'
     )

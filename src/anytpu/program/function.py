@@ -18,6 +18,7 @@ import numpy as np
 from anytpu.errors import ProgramError
 from anytpu.program.contract import check_result
 from anytpu.program.leaves import leaf_names
+from anytpu.program.placed import inside, placed_specs, placement_of
 from anytpu.program.program import REPLICATED, ROWS, Layout, Program, Tree, spec_of
 
 
@@ -42,7 +43,8 @@ class FunctionMaker:
 
         Args:
             job: the step.
-            input_specs: the pair (state, batch): trees of arrays or of `jax.ShapeDtypeStruct`.
+            input_specs: the pair (state, batch): trees of arrays or of `jax.ShapeDtypeStruct`. Shardings of the latter
+                over a mesh with named axes become the program's placement.
             mode: "train" or "infer".
             tensors: keep the arrays of the state as `program.tensors`.
             batch_size: rows to put in the place of those of each leaf of the batch that is split; None: as it is.
@@ -57,12 +59,12 @@ class FunctionMaker:
         if precision is not None:
             raise ProgramError(_one_precision(name, precision))
         state, batch = _specs(name, given)
+        placement = placement_of(name, *given)
         layout = _layout(batch)
         if batch_size is not None:
             batch = _with_rows(name, batch, layout, batch_size)
         _check_takes_two(name, job)
-        check_result(name, state, jax.eval_shape(job, state, batch))
-        return Program(
+        program = Program(
             name=name,
             step=job,
             state=state,
@@ -71,7 +73,11 @@ class FunctionMaker:
             mode=mode,
             state_names=leaf_names(state, "state"),
             tensors=_tensors(name, given[0], state) if tensors else None,
+            placement=placement,
         )
+        with inside(placement):
+            check_result(name, state, jax.eval_shape(job, *placed_specs(program)))
+        return program
 
 
 FUNCTION_MAKER = FunctionMaker()

@@ -24,7 +24,8 @@ from jax.stages import Traced
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.program.contract import check_pair, check_result
 from anytpu.program.leaves import state_names
-from anytpu.program.program import REPLICA_AXIS, Program, Tree, spec_of
+from anytpu.program.placed import inside, placed_specs
+from anytpu.program.program import REPLICA_AXIS, Program, Tree
 from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -75,10 +76,11 @@ def trace(program: Program) -> Traced:
         ProgramError: the step does not return (state, outputs), calls back into Python, or holds a large constant.
         ReplicaError: a new state differs between the replicas.
     """
-    state, batch = spec_of((program.state, program.batch))
+    state, batch = placed_specs(program)
     step = one_device_step(program)
-    # A fresh function object: jit's cache would hand back what a backend traced under a switch that it cannot see.
-    traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
+    with inside(program.placement):
+        # A fresh function object: jit's cache would hand back what a backend traced under a switch that it cannot see.
+        traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
     check_result(program.name, state, traced.out_info, program.state_names)
     refuse_callbacks(program.name, traced.jaxpr)
     refuse_large_constants(program.name, traced.jaxpr)
@@ -86,7 +88,7 @@ def trace(program: Program) -> Traced:
 
 
 def lower(program: Program, *platforms: str) -> jax.export.Exported:
-    """Lower a Program to StableHLO: a function of a flat list of arrays, on one device.
+    """Lower a Program to StableHLO: a function of a flat list of arrays, on one device, or on those of its placement.
 
     Args:
         program: what to lower.
@@ -111,9 +113,9 @@ def lower_traced(program: Program, traced: Traced, platforms: tuple[str, ...]) -
     """Lower what `trace` returned, without tracing the step again."""
     check_platforms(platforms)
     flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
-    specs = jax.tree.leaves(spec_of((program.state, program.batch)))
     try:
-        return jax.export.export(flat, platforms=platforms)(*specs)
+        with inside(program.placement):
+            return jax.export.export(flat, platforms=platforms)(*jax.tree.leaves(placed_specs(program)))
     except (ValueError, NotImplementedError) as error:
         raise ProgramError(
             f"The program {program.name!r} cannot be lowered for {' and '.join(platforms)}: "

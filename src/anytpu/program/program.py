@@ -53,6 +53,7 @@ class Placement:
         axes: (name, size) of each axis of the mesh, in the order of its devices.
         specs: for each leaf of the state, then of the batch: for each dimension the names of the axes that it is split
             over, () where it is whole. Dimensions that are left out at the end are whole.
+        explicit: the axes whose shardings are part of the types of the arrays (`jax.sharding.AxisType.Explicit`).
 
     Example:
         >>> Placement((("data", 4), ("model", 2)), (((), ("model",)), (("data",),))).devices
@@ -61,6 +62,7 @@ class Placement:
 
     axes: tuple[tuple[str, int], ...]
     specs: tuple[tuple[tuple[str, ...], ...], ...]
+    explicit: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -41,7 +41,7 @@ def compile_program(
         ProgramError: the program cannot be lowered.
     """
     request = request_of(program, target, options or {})
-    answer, text = _asked(program, target, request.header(target), request.code, timeout_s)
+    answer, text = _asked(program, target, request.header(), request.code.content, timeout_s)
     if "said" in answer:
         raise PlanError(f"The TPU compiler refused {program.name!r} for {target.name}: {answer['said']}")
     return Compiled(hlo=text.decode(), **answer)

@@ -5,16 +5,18 @@ Rule: the request says everything; nothing here knows what a Program or a Target
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
+import math
 import time
 from typing import Any
 
 import jax
 import jax.export
 import numpy as np
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def version() -> str:
@@ -62,25 +64,48 @@ def _compiled(header: dict[str, Any], code: bytes) -> Any:
     def run(*leaves: Any) -> Any:
         return exported.call(*[_cut(leaf, aval.shape) for leaf, aval in zip(leaves, exported.in_avals, strict=True)])
 
-    results = tuple(_sharding(mesh, spec) for spec in header["results"])
+    results = tuple(None if spec is None else _sharding(mesh, spec) for spec in header["results"])
     jitted = jax.jit(run, donate_argnums=tuple(range(header["donated"])), out_shardings=results)
-    return jitted.lower(*specs).compile(compiler_options=header["options"] or None)
+    with jax.sharding.set_mesh(mesh) if header["explicit"] else contextlib.nullcontext():
+        return jitted.lower(*specs).compile(compiler_options=header["options"] or None)
 
 
 def _mesh(header: dict[str, Any]) -> Mesh:
     names, sizes = zip(*header["axes"], strict=True)
-    devices = _devices(header["topology"]["name"], tuple(sorted(header["topology"]["arguments"].items())))
-    return Mesh(np.array(devices).reshape(sizes), names)
+    name, arguments = header["topology"]
+    slices = arguments.get("num_slices", 1)
+    devices = _devices(name, tuple((key, _hashable(value)) for key, value in sorted(arguments.items())))
+    if not header["ordered"]:
+        laid = np.array(devices).reshape(sizes)
+    elif slices > 1:
+        across = (math.gcd(sizes[0], slices), *[1] * (len(sizes) - 1))
+        within = (sizes[0] // across[0], *sizes[1:])
+        laid = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+    else:
+        laid = _laid(sizes, devices)
+    types = tuple(AxisType.Explicit if axis in header["explicit"] else AxisType.Auto for axis in names)
+    return Mesh(laid, names, axis_types=types)
+
+
+def _laid(sizes: tuple[int, ...], devices: Any) -> Any:
+    """Lay devices under a mesh: each axis along whole sides of the slice where that can be done."""
+    try:
+        return mesh_utils.create_device_mesh(sizes, devices)
+    except NotImplementedError:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @functools.lru_cache(maxsize=8)
 def _devices(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments}
-    return topologies.get_topology_desc(name, platform="tpu", **given).devices
+    return topologies.get_topology_desc(name, platform="tpu", **dict(arguments)).devices
 
 
 def _sharding(mesh: Mesh, spec: list[Any]) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*(tuple(part) if isinstance(part, list) else part for part in spec)))
+    return NamedSharding(mesh, PartitionSpec(*[tuple(part) if part else None for part in spec]))
 
 
 def _cut(leaf: Any, shape: tuple[int, ...]) -> Any:

@@ -35,7 +35,7 @@ class Child:
     """A process that compiles."""
 
     def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "anytpu.planning.compiler.child"],
             stdin=subprocess.PIPE,

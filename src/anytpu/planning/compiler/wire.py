@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 _LENGTHS = struct.Struct("<QQ")
 
 
-def send(stream: BinaryIO, header: dict[str, Any], load: bytes = b"") -> None:
+def send(stream: IO[bytes], header: dict[str, Any], load: bytes = b"") -> None:
     """Write one message.
 
     Raises:
@@ -24,7 +24,7 @@ def send(stream: BinaryIO, header: dict[str, Any], load: bytes = b"") -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes]:
     """Read one message: its header and its load.
 
     Raises:
@@ -34,7 +34,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
     return json.loads(_exactly(stream, head)), _exactly(stream, load)
 
 
-def _exactly(stream: BinaryIO, size_bytes: int) -> bytes:
+def _exactly(stream: IO[bytes], size_bytes: int) -> bytes:
     content = stream.read(size_bytes)
     if len(content) != size_bytes:
         raise EOFError("the other end is closed")

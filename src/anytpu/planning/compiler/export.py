@@ -1,0 +1,116 @@
+"""`Code`: a Program as `jax.export` serialises it for a TPU, and what it was traced to.
+
+Idea: what does not depend on the number of devices is exported once and kept for as long as its Program is.
+
+Rule: one thread traces at a time, since Keras keeps what it is doing where all threads see it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from anytpu.planning.compiler.wide import refuse_wide
+from anytpu.program.lowering import lower_traced, trace
+from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
+
+_KEPT_PROGRAMS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """A program for a TPU.
+
+    Attributes:
+        content: as `jax.export` serialises it: a function of a flat list of arrays.
+        results: the shapes of what it returns.
+        jaxpr: what it was traced to.
+        explicit: the axes of its mesh whose shardings are part of the types of arrays.
+    """
+
+    content: bytes = dataclasses.field(repr=False)
+    results: tuple[tuple[int, ...], ...]
+    jaxpr: ClosedJaxpr = dataclasses.field(repr=False)
+    explicit: tuple[str, ...] = ()
+
+
+_LOCK = threading.RLock()
+_KEPT: list[tuple[weakref.ref[Program], Code]] = []
+
+
+def exported(program: Program) -> Code:
+    """Return whole-batch code, or code with a placement.
+
+    Raises:
+        ProgramError: it cannot be lowered.
+        PlanError: it computes with float64.
+    """
+    with _LOCK:
+        for kept, code in _KEPT:
+            if kept() is program:
+                return code
+        traced = trace(program)
+        refuse_wide(program, traced.jaxpr)
+        explicit = program.placement.explicit if program.placement else ()
+        code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit)
+        _KEPT.append((weakref.ref(program), code))
+        del _KEPT[:-_KEPT_PROGRAMS]
+        return code
+
+
+def exported_over(program: Program, devices: int) -> Code:
+    """Return per-replica code over as many devices as it has replicas, as the body of a `shard_map`.
+
+    Raises:
+        ProgramError: it cannot be lowered.
+        ReplicaError: a new state differs between the replicas.
+        PlanError: it computes with float64.
+    """
+    with _LOCK:
+        trace(program)  # In its form for one device, which tells what `shard_map` does not check.
+        mesh = AbstractMesh((devices,), (REPLICA_AXIS,))
+        specs = _specs_over(program, mesh)
+        step = _mesh_step(program, mesh)
+        traced = jax.jit(lambda state, batch: step(state, batch)).trace(*specs)
+        refuse_wide(program, traced.jaxpr)
+        flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
+        return _code(jax.export.export(flat, platforms=("tpu",))(*jax.tree.leaves(specs)), traced.jaxpr)
+
+
+def _code(exported: jax.export.Exported, jaxpr: ClosedJaxpr, explicit: tuple[str, ...] = ()) -> Code:
+    results = tuple(tuple(aval.shape) for aval in exported.out_avals)
+    return Code(bytes(exported.serialize()), results, jaxpr, explicit)
+
+
+def _specs_over(program: Program, mesh: AbstractMesh) -> tuple[Tree, Tree]:
+    def placed(leaf: jax.ShapeDtypeStruct, layout: Layout) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, _partition(layout)))
+
+    state, batch = spec_of((program.state, program.batch))
+    whole = jax.tree.map(lambda leaf: placed(leaf, Layout(None)), state)
+    return whole, jax.tree.map(placed, batch, program.layout)
+
+
+def _mesh_step(program: Program, mesh: AbstractMesh) -> Any:
+    """Return the step over a mesh, as the local backend runs it."""
+    specs = jax.tree.map(_partition, program.layout)
+
+    def one(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        mine = jax.tree.map(lambda leaf, layout: leaf if layout.axis is None else leaf[0], batch, program.layout)
+        state, outputs = program.step(state, mine)
+        return state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outputs)
+
+    whole, split = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
+    return jax.shard_map(one, mesh=mesh, in_specs=(whole, specs), out_specs=(whole, split), check_vma=False)
+
+
+def _partition(layout: Layout) -> PartitionSpec:
+    return PartitionSpec() if layout.axis is None else PartitionSpec(*[None] * layout.axis, REPLICA_AXIS)

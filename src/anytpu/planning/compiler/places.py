@@ -1,0 +1,89 @@
+"""Where an operation comes from: its layer and its line in the user's program, read from the traced step."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sysconfig
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+_LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
+_OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where an operation comes from.
+
+    Attributes:
+        operation: what JAX calls it: "dot_general".
+        layer: the named scopes around it, "sequential/dense", or "".
+        line: "model.py:12 (call)", or "".
+    """
+
+    operation: str
+    layer: str
+    line: str
+
+    def __str__(self) -> str:
+        layer = f" of the layer {self.layer!r}" if self.layer else ""
+        return f"the operation {self.operation!r}{layer}" + (f", at {self.line}" if self.line else "")
+
+
+def equations(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield each equation of a jaxpr and of those inside it."""
+    level = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    for equation in level.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, ClosedJaxpr | Jaxpr):
+                    yield from equations(inner)
+
+
+def place_of(equation: JaxprEqn) -> Place:
+    """Return where an equation comes from."""
+    lines = _lines(equation)
+    chosen = next((one for one in lines if is_users(one[0])), lines[0] if lines else None)
+    line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
+    return Place(equation.primitive.name, layer_of(str(equation.source_info.name_stack)), line)
+
+
+def passes(equation: JaxprEqn, file: str, line: int) -> bool:
+    """Tell whether a line of source is among those that an equation comes from."""
+    return any((one[0], one[1]) == (file, line) for one in _lines(equation))
+
+
+def layer_of(path: str) -> str:
+    """Return the named scopes in a path: "jit(step)/jvp(dense)/dot_general" without what JAX puts around them.
+
+    Example:
+        >>> layer_of("jit(step)/transpose(jvp(sequential))/dense/")
+        'sequential/dense'
+    """
+    parts = []
+    for part in path.split("/"):
+        while part.endswith(")") and "(" in part:
+            before, part = part[:-1].split("(", 1)
+            if before in ("jit", "pjit", "custom_jvp_call", "custom_vjp_call"):
+                part = ""
+        parts.append(part)
+    return "/".join(part for part in parts if part and part != "call_exported")
+
+
+def is_users(file: str) -> bool:
+    """Tell whether a file is the user's: neither of Python or its packages, nor of anytpu."""
+    path = os.path.realpath(file)
+    return not any(path.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OURS))
+
+
+def _lines(equation: JaxprEqn) -> list[tuple[str, int, str]]:
+    """Return (file, line, function) of the frames that an equation was made in, innermost first."""
+    traceback: Any = equation.source_info.traceback
+    if traceback is None:
+        return []
+    frames = [(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
+    return [frame for frame in frames if f"{os.sep}jax{os.sep}" not in frame[0]]

@@ -1,0 +1,43 @@
+"""float64 in a program: refused, with the leaf or the line that brings it in.
+
+Idea: no TPU computes with floating point of 64 bits. XLA would do it in software, many times slower, which nobody wants
+who wonders why a plan is slow; so it is said before anything is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from anytpu.errors import PlanError
+from anytpu.planning.compiler.places import equations, place_of
+from anytpu.program.leaves import leaf_names, leaf_text, state_names
+from anytpu.program.program import Program
+
+_WIDE = frozenset({np.dtype("float64"), np.dtype("complex128")})
+_INSTEAD = (
+    "No TPU computes with it; XLA would do so in software, many times slower. Use float32, or leave JAX's 64 bits off: "
+    "unset JAX_ENABLE_X64"
+)
+
+
+def refuse_wide(program: Program, jaxpr: ClosedJaxpr) -> None:
+    """Raise `PlanError` if a leaf of the program, or an operation of what it was traced to, is float64."""
+    names = (*state_names(program), *leaf_names(program.batch, "batch"))
+    for name, leaf in zip(names, jax.tree.leaves((program.state, program.batch)), strict=True):
+        if _is_wide(leaf):
+            raise PlanError(f"{name!r} of the program {program.name!r} is {leaf_text(leaf)}. {_INSTEAD}.")
+    for equation in equations(jaxpr):
+        for result in equation.outvars:
+            if _is_wide(result.aval):
+                raise PlanError(
+                    f"The program {program.name!r} computes {leaf_text(result.aval)}, in {place_of(equation)}. "
+                    f"{_INSTEAD}."
+                )
+
+
+def _is_wide(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", None) in _WIDE
