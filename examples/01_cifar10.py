@@ -24,28 +24,6 @@ BLOCKS = 1 if SMOKE else 3  # 3 of each kind make a ResNet-20
 BATCH_SIZE = 64 if SMOKE else 8 * 128
 EPOCHS = 4 if SMOKE else 90
 
-# --- Which TPU devices are there
-
-tpu_address = os.environ.get("COLAB_TPU_ADDR", "")
-if tpu_address:
-    print("TPU address is", tpu_address)
-else:
-    print("Not connected to a TPU runtime: what this machine has is used, or virtual cores")
-resolver = tpu.TPUClusterResolver(tpu_address)
-tpu.initialize_tpu_system(resolver)
-print("TPU devices:")
-pprint.pprint(tpu.list_devices())
-
-# --- The data
-
-try:
-    (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10()
-except tpu.errors.DataError as error:
-    print(f"Trained on small data that is made here, since there is no CIFAR-10: {error}")
-    (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10(tpu.pipeline.make_cifar10())
-    EPOCHS = min(EPOCHS, 6)  # They are learned soon.
-x_train, x_test = x_train.astype("float32") / 255, x_test.astype("float32") / 255
-
 # --- The model
 
 
@@ -65,22 +43,52 @@ def resnet():
     return keras.Model(images, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
 
 
-resnet_model = resnet()
-resnet_model.compile(
-    optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
-)
+def create_model():
+    """Return the compiled model. To plan it: anytpu plan examples/01_cifar10.py:create_model --batch 1024"""
+    model = resnet()
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
 
-# --- The model on the TPU
 
-resnet_model = tpu.keras_to_tpu_model(resnet_model, strategy=tpu.TPUDistributionStrategy(resolver))
-for epoch in range(EPOCHS):
-    began_s = time.perf_counter()
-    resnet_model.fit(x_train, y_train, batch_size=BATCH_SIZE, initial_epoch=epoch, epochs=epoch + 1, verbose=2)
-    print(f"epoch {epoch + 1} took {time.perf_counter() - began_s:.1f} s")
+def main():
+    # --- Which TPU devices are there
 
-print("test loss, accuracy:", resnet_model.evaluate(x_test, y_test, batch_size=BATCH_SIZE, verbose=0))
+    tpu_address = os.environ.get("COLAB_TPU_ADDR", "")
+    if tpu_address:
+        print("TPU address is", tpu_address)
+    else:
+        print("Not connected to a TPU runtime: what this machine has is used, or virtual cores")
+    resolver = tpu.TPUClusterResolver(tpu_address)
+    tpu.initialize_tpu_system(resolver)
+    print("TPU devices:")
+    pprint.pprint(tpu.list_devices())
 
-# --- And back: weights, optimizer slots and step
+    # --- The data
 
-cpu_model = resnet_model.sync_to_cpu()
-print("on the CPU:", cpu_model.predict(x_test[:5], verbose=0).argmax(-1), "labels:", y_test[:5, 0])
+    epochs = EPOCHS
+    try:
+        (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10()
+    except tpu.errors.DataError as error:
+        print(f"Trained on small data that is made here, since there is no CIFAR-10: {error}")
+        (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10(tpu.pipeline.make_cifar10())
+        epochs = min(EPOCHS, 6)  # They are learned soon.
+    x_train, x_test = x_train.astype("float32") / 255, x_test.astype("float32") / 255
+
+    # --- The model on the TPU
+
+    resnet_model = tpu.keras_to_tpu_model(create_model(), strategy=tpu.TPUDistributionStrategy(resolver))
+    for epoch in range(epochs):
+        began_s = time.perf_counter()
+        resnet_model.fit(x_train, y_train, batch_size=BATCH_SIZE, initial_epoch=epoch, epochs=epoch + 1, verbose=2)
+        print(f"epoch {epoch + 1} took {time.perf_counter() - began_s:.1f} s")
+
+    print("test loss, accuracy:", resnet_model.evaluate(x_test, y_test, batch_size=BATCH_SIZE, verbose=0))
+
+    # --- And back: weights, optimizer slots and step
+
+    cpu_model = resnet_model.sync_to_cpu()
+    print("on the CPU:", cpu_model.predict(x_test[:5], verbose=0).argmax(-1), "labels:", y_test[:5, 0])
+
+
+if __name__ == "__main__":
+    main()

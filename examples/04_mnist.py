@@ -20,54 +20,12 @@ SMOKE = parser.parse_args().smoke
 BATCH_SIZE = 200
 FILTERS = 8 if SMOKE else 256
 EPOCHS = 2 if SMOKE else 5
+STEPS_PER_EXECUTION = 10 if SMOKE else 50
 
-# --- TPU initialization
-
-resolver = tpu.TPUClusterResolver(tpu="")
-tpu.experimental_connect_to_cluster(resolver)
-tpu.initialize_tpu_system(resolver)
-print("All devices:", tpu.list_logical_devices("TPU"))
-
-# --- Manual device placement: on one core
-
-a = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "float32")
-b = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "float32")
-with tpu.device("/TPU:0"):
-    c = keras.ops.matmul(a, b)
-print("c device:", c.device)
-print(c)
-
-# --- Distribution strategies: on all cores
-
-strategy = tpu.TPUStrategy(resolver)
+# --- The model
 
 
-def matmul_fn(x, y):
-    return keras.ops.matmul(x, y)
-
-
-print(strategy.run(matmul_fn, args=(a, b)))
-
-# --- The data: images from 0 to 1, and labels
-
-try:
-    (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist()
-except tpu.errors.DataError as error:
-    print(f"Trained on small data that is made here, since there is no MNIST: {error}")
-    (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist(tpu.pipeline.make_mnist())
-if SMOKE:
-    x_train, y_train, x_test, y_test = x_train[:2000], y_train[:2000], x_test[:400], y_test[:400]
-
-
-def get_dataset(batch_size, is_training=True):
-    images, labels = (x_train, y_train) if is_training else (x_test, y_test)
-    dataset = tpu.pipeline.Dataset.from_arrays((images[..., None].astype("float32") / 255, labels.astype("int32")))
-    if is_training:
-        dataset = dataset.shuffle().repeat()
-    return dataset.batch(batch_size)
-
-
-def create_model():
+def network():
     return keras.Sequential(
         [
             layers.Input((28, 28, 1)),
@@ -81,74 +39,127 @@ def create_model():
     )
 
 
-steps_per_epoch = len(x_train) // BATCH_SIZE
-validation_steps = len(x_test) // BATCH_SIZE
-
-# --- 1. Keras: fit
-
-with strategy.scope():
-    model = create_model()
+def create_model():
+    """Return the model as `fit` trains it. To plan it: anytpu plan examples/04_mnist.py:create_model --batch 1024"""
+    model = network()
     model.compile(
         optimizer="adam",
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["sparse_categorical_accuracy"],
         # How many steps a call runs on the device; left out, the clock chooses.
-        steps_per_execution=min(50, steps_per_epoch),
+        steps_per_execution=STEPS_PER_EXECUTION,
     )
-model.fit(
-    get_dataset(BATCH_SIZE),
-    epochs=EPOCHS,
-    steps_per_epoch=steps_per_epoch,
-    validation_data=get_dataset(BATCH_SIZE, is_training=False),
-    validation_steps=validation_steps,
-    verbose=2,
-)
-
-# --- 2. A training loop of one's own
-
-with strategy.scope():
-    model = create_model()
-    optimizer = keras.optimizers.Adam()
-    training_loss = keras.metrics.Mean("training_loss")
-    training_accuracy = keras.metrics.SparseCategoricalAccuracy("training_accuracy")
-
-# Each core has batches of its own size here.
-per_replica_batch_size = BATCH_SIZE // strategy.num_replicas_in_sync
-train_dataset = strategy.distribute_datasets_from_function(lambda _: get_dataset(per_replica_batch_size))
-train_iterator = iter(train_dataset)
+    return model
 
 
-def step_fn(inputs):
-    """What one core does in one step."""
-    images, labels = inputs
-
-    def loss_fn():
-        logits = model(images, training=True)
-        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        return tpu.compute_average_loss(losses, global_batch_size=BATCH_SIZE), logits
-
-    (loss, logits), grads = tpu.value_and_grad(loss_fn, model.trainable_variables, has_aux=True)()
-    optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
-    training_loss.update_state(loss * strategy.num_replicas_in_sync)
-    training_accuracy.update_state(labels, logits)
+# --- What runs on each core
 
 
-def report():
-    print(
-        f"Current step: {int(optimizer.iterations)}, training loss: {float(training_loss.result()):.4f}, "
-        f"accuracy: {float(training_accuracy.result()):.2%}"
+def matmul_fn(x, y):
+    return keras.ops.matmul(x, y)
+
+
+def main():
+    # --- TPU initialization
+
+    resolver = tpu.TPUClusterResolver(tpu="")
+    tpu.experimental_connect_to_cluster(resolver)
+    tpu.initialize_tpu_system(resolver)
+    print("All devices:", tpu.list_logical_devices("TPU"))
+
+    # --- Manual device placement: on one core
+
+    a = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "float32")
+    b = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "float32")
+    with tpu.device("/TPU:0"):
+        c = keras.ops.matmul(a, b)
+    print("c device:", c.device)
+    print(c)
+
+    # --- Distribution strategies: on all cores
+
+    strategy = tpu.TPUStrategy(resolver)
+    print(strategy.run(matmul_fn, args=(a, b)))
+
+    # --- The data: images from 0 to 1, and labels
+
+    try:
+        (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist()
+    except tpu.errors.DataError as error:
+        print(f"Trained on small data that is made here, since there is no MNIST: {error}")
+        (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist(tpu.pipeline.make_mnist())
+    if SMOKE:
+        x_train, y_train, x_test, y_test = x_train[:2000], y_train[:2000], x_test[:400], y_test[:400]
+
+    def get_dataset(batch_size, is_training=True):
+        images, labels = (x_train, y_train) if is_training else (x_test, y_test)
+        dataset = tpu.pipeline.Dataset.from_arrays((images[..., None].astype("float32") / 255, labels.astype("int32")))
+        if is_training:
+            dataset = dataset.shuffle().repeat()
+        return dataset.batch(batch_size)
+
+    steps_per_epoch = len(x_train) // BATCH_SIZE
+    validation_steps = len(x_test) // BATCH_SIZE
+
+    # --- 1. Keras: fit
+
+    with strategy.scope():
+        model = create_model()
+    model.fit(
+        get_dataset(BATCH_SIZE),
+        epochs=EPOCHS,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=get_dataset(BATCH_SIZE, is_training=False),
+        validation_steps=validation_steps,
+        verbose=2,
     )
-    training_loss.reset_state()
-    training_accuracy.reset_state()
 
+    # --- 2. A training loop of one's own
 
-for epoch in range(EPOCHS):
-    print(f"Epoch: {epoch}/{EPOCHS}")
-    for _ in range(steps_per_epoch):
-        strategy.run(step_fn, args=(next(train_iterator),))
+    with strategy.scope():
+        model = network()
+        optimizer = keras.optimizers.Adam()
+        training_loss = keras.metrics.Mean("training_loss")
+        training_accuracy = keras.metrics.SparseCategoricalAccuracy("training_accuracy")
+
+    # Each core has batches of its own size here.
+    per_replica_batch_size = BATCH_SIZE // strategy.num_replicas_in_sync
+    train_dataset = strategy.distribute_datasets_from_function(lambda _: get_dataset(per_replica_batch_size))
+    train_iterator = iter(train_dataset)
+
+    def step_fn(inputs):
+        """What one core does in one step."""
+        images, labels = inputs
+
+        def loss_fn():
+            logits = model(images, training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            return tpu.compute_average_loss(losses, global_batch_size=BATCH_SIZE), logits
+
+        (loss, logits), grads = tpu.value_and_grad(loss_fn, model.trainable_variables, has_aux=True)()
+        optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        training_loss.update_state(loss * strategy.num_replicas_in_sync)
+        training_accuracy.update_state(labels, logits)
+
+    def report():
+        print(
+            f"Current step: {int(optimizer.iterations)}, training loss: {float(training_loss.result()):.4f}, "
+            f"accuracy: {float(training_accuracy.result()):.2%}"
+        )
+        training_loss.reset_state()
+        training_accuracy.reset_state()
+
+    for epoch in range(EPOCHS):
+        print(f"Epoch: {epoch}/{EPOCHS}")
+        for _ in range(steps_per_epoch):
+            strategy.run(step_fn, args=(next(train_iterator),))
+        report()
+
+    # --- 3. The same, many steps in one call
+
+    strategy.run_steps(step_fn, train_iterator, steps_per_epoch)
     report()
 
-# --- 3. The same, many steps in one call
 
-strategy.run_steps(step_fn, train_iterator, steps_per_epoch)
-report()
+if __name__ == "__main__":
+    main()
