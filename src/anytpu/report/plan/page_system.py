@@ -109,7 +109,7 @@ def _correction(time: StepTime) -> Markup | None:
 
 def _layers(time: StepTime) -> Markup:
     rows = layer_shares(time)
-    longest_s = rows[0][3] if rows else 1.0
+    longest_s = (rows[0][3] if rows else 0.0) or 1.0
     cells = [
         (
             _two_lines(layer, source),
@@ -135,7 +135,7 @@ def _bar(parts: Sequence[tuple[Kind, float]], longest_s: float) -> Markup:
 def _ops(one: Prediction) -> Markup:
     ops = one.time_by_op
     total_s = sum(op.time_s for op in ops) or 1.0
-    longest_s = ops[0].time_s if ops else 1.0
+    longest_s = (ops[0].time_s if ops else 0.0) or 1.0
     rows = [_op(op, total_s, longest_s) for op in ops[:_MOST]]
     titles = ("operation", "layer", "time", "computes", "moves", "bound by", "priced by")
     return _folded(titles, rows, "ops", "operations", numbers=(3, 4), total=len(ops))
@@ -177,7 +177,7 @@ def _memory(memory: Memory) -> Markup:
         said += f" Padding wastes {waste}."
     if memory.upper_bound_bytes:
         said += f" If nothing shared memory with anything else: {units.format_bytes(memory.upper_bound_bytes)}."
-    rows = [_buffer(buffer, memory.buffers[0].bytes) for buffer in memory.buffers[:_MOST]]
+    rows = [_buffer(buffer, max(memory.buffers[0].bytes, 1)) for buffer in memory.buffers[:_MOST]]
     listed = _folded(("buffer", "what it is", "takes", "padding"), rows, "buffers", "buffers") if rows else None
     limit_at = 100 * memory.limit_bytes / whole
     return joined(
@@ -189,8 +189,8 @@ def _memory(memory: Memory) -> Markup:
 
 
 def _buffer(buffer: Buffer, largest_bytes: int) -> tuple[object, ...]:
-    needed = 100 * buffer.logical_bytes / largest_bytes
-    wasted = 100 * (buffer.bytes - buffer.logical_bytes) / largest_bytes
+    needed = 100 * min(buffer.logical_bytes, buffer.bytes) / largest_bytes
+    wasted = 100 * buffer.bytes / largest_bytes - needed
     pieces = (
         element("i", class_="back-c0", style=f"width:{needed:.2f}%"),
         element("i", class_="back-c0 waste", style=f"width:{wasted:.2f}%", title="padding") if wasted > 0 else None,
