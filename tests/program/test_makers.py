@@ -12,11 +12,12 @@ import pytest
 
 from anytpu.errors import ProgramError, SettingError
 from anytpu.program import of, write
+from anytpu.program.makers import is_job
 from program_samples import assert_same_bits, linear
 
 GIVE = (
     "Give a Keras model, a JAX function step(state, batch) with input_specs=(state, batch), the path of a '.anytpu' "
-    "file, or an anytpu.program.Program."
+    "or '.mlir' file, or an anytpu.program.Program."
 )
 
 
@@ -45,6 +46,12 @@ def test_a_file(kind, tmp_path: Path):
 @pytest.mark.parametrize(("job", "kind"), [(3, "int"), (None, "NoneType"), ("model.h5", "str"), ([1], "list")])
 def test_nobody_claims_it(job, kind: str):
     assert error_of(job).startswith(f"No Program can be made of {job!r} ({kind}). {GIVE}")
+
+
+@pytest.mark.parametrize(("job", "expected"), [(3, False), ("a.py", False), ("a.mlir", True), (len, True)])
+def test_what_is_a_job(job, expected: bool):
+    assert is_job(job) is expected
+    assert is_job(linear().program)
 
 
 def test_mode_that_is_none():

@@ -53,7 +53,7 @@ def test_nothing_donated_is_a_prediction(tmp_path: Path):
 
 
 def test_rows_that_the_user_says_are_split(file: Path):
-    program = of(file, input_specs=(ROWS, REPLICATED))
+    program = of(file, input_specs={0: ROWS})
     assert (program.layout, program.rows) == ((ROWS,), 3)
 
 
@@ -79,16 +79,17 @@ def test_its_mesh_is_kept(tmp_path: Path):
 
 def test_layouts_that_do_not_fit(file: Path):
     start = f"The StableHLO file {str(file)!r} cannot be used. "
-    for given in ((ROWS,), (X, W)):
+    for given in ((ROWS, REPLICATED), {0: "rows"}, (X, W)):
         assert error_of(file, given) == start + (
-            "Its shapes are fixed; input_specs can only say how each of its 2 arguments lies on the devices, as a list "
-            f"of 2, each anytpu.program.ROWS or anytpu.program.REPLICATED, and not {given!r}."
+            "Its shapes are fixed; input_specs can only say which of its arguments lie split over the devices, as "
+            f"{{number: anytpu.program.ROWS}}, and not {given!r}."
         )
-    assert error_of(file, (ROWS, ROWS)) == start + (
+    assert error_of(file, {2: ROWS}) == start + "It has no argument 2: its 2 arguments count from 0."
+    assert error_of(file, {1: ROWS}) == start + (
         "Its argument 1 is state, whose memory a result takes: that is REPLICATED."
     )
     file.write_text("func.func @main(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> }")
-    assert error_of(file, [ROWS]) == start + "Its argument 0 has the shape () and no rows to split."
+    assert error_of(file, {0: ROWS}) == start + "Its argument 0 has the shape () and no rows to split."
 
 
 def test_what_it_does_not_have(file: Path):

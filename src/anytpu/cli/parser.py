@@ -8,7 +8,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from anytpu.cli import compare, demo, devices, doctor, env, port
+from anytpu.cli import compare, demo, devices, doctor, env, plan, port
 from anytpu.cli.command import Command
 from anytpu.errors import SettingError
 
@@ -18,6 +18,7 @@ COMMANDS: tuple[Command, ...] = (
     doctor.COMMAND,
     env.COMMAND,
     compare.COMMAND,
+    plan.COMMAND,
     port.COMMAND,
 )
 """Every command, in the order of the help."""

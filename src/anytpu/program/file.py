@@ -145,7 +145,7 @@ class FileMaker:
 
         Args:
             job: the path of a program file (".anytpu") or of a StableHLO file (".mlir").
-            input_specs: None; for a StableHLO file also the `Layout` of each argument.
+            input_specs: None; for a StableHLO file also the `Layout` of arguments, by their numbers.
             mode: not looked at.
             tensors: read the values of the state too; a StableHLO file has none.
             batch_size: None, or the rows that it has.

@@ -65,8 +65,8 @@ def of(
     """Return the Program of a job.
 
     Args:
-        job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, the path of a program file, or a
-            Program, which is returned as it is.
+        job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, the path of a program file or of a
+            StableHLO file (".mlir"), or a Program, which is returned as it is.
         input_specs: the shapes that go in, as the job's maker wants them: for a function the pair (state, batch) of
             trees of arrays or `jax.ShapeDtypeStruct`; None for a job that knows its own.
         mode: "train" or "infer"; None means the mode that the job has, which is "train" for a job that can do both.
@@ -102,6 +102,11 @@ def of(
     return program
 
 
+def is_job(job: Any) -> bool:
+    """Return whether `of` can try to make a Program of something: it is one, or some maker claims it."""
+    return isinstance(job, Program) or _maker_of(job, [])[1] is not None
+
+
 def _check_settings(mode: Any, batch_size: Any, precision: Any) -> None:
     if mode not in (None, "train", "infer"):
         raise SettingError(f"mode must be 'train' or 'infer', or None for the job's own, not {mode!r}.")
@@ -113,6 +118,15 @@ def _check_settings(mode: Any, batch_size: Any, precision: Any) -> None:
 
 def _make(job: Any, arguments: tuple[Any, str, bool], asked: dict[str, Any]) -> Program:
     broken: list[str] = []
+    name, maker = _maker_of(job, broken)
+    if maker is None:
+        raise ProgramError(_nobody(job, broken))
+    _check_takes(name, maker, job, asked)
+    return maker.make(job, *arguments, **asked)
+
+
+def _maker_of(job: Any, broken: list[str]) -> tuple[str, Maker | None]:
+    """Return the name of the maker that claims a job, and the maker; those that cannot be loaded go into `broken`."""
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             maker: Maker = entry.load()
@@ -120,9 +134,8 @@ def _make(job: Any, arguments: tuple[Any, str, bool], asked: dict[str, Any]) -> 
             broken.append(f"{entry.name!r} ({type(error).__name__}: {error})")
             continue
         if maker.claims(job):
-            _check_takes(entry.name, maker, job, asked)
-            return maker.make(job, *arguments, **asked)
-    raise ProgramError(_nobody(job, broken))
+            return entry.name, maker
+    return "", None
 
 
 def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> None:
@@ -140,7 +153,7 @@ def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> No
 def _nobody(job: Any, broken: list[str]) -> str:
     return (
         f"No Program can be made of {job!r} ({type(job).__name__}). Give a Keras model, a JAX function step(state, "
-        "batch) with input_specs=(state, batch), the path of a '.anytpu' file, or an anytpu.program.Program."
+        "batch) with input_specs=(state, batch), the path of a '.anytpu' or '.mlir' file, or an anytpu.program.Program."
         + (f" These makers could not be asked: {', '.join(broken)}." if broken else "")
     )
 

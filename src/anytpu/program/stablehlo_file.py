@@ -9,7 +9,7 @@ Rule: nothing is guessed from shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ SUFFIX = ".mlir"
 """How the name of a StableHLO file ends."""
 
 
-def read_stablehlo(path: str | Path, layouts: Sequence[Layout] | None = None) -> Program:
+def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None) -> Program:
     """Read a Program from a StableHLO file, text or bytecode.
 
     Args:
         path: the file.
-        layouts: how each argument of its main function lies on the devices, `ROWS` or `REPLICATED`; None: whole.
+        layouts: how arguments of its main function, by their numbers, lie on the devices: `{1: ROWS}`; those that are
+            left out lie whole on each.
 
     Raises:
         ProgramError: the file cannot be read, is no StableHLO of one main function and fixed shapes, or the layouts do
@@ -44,21 +45,23 @@ def read_stablehlo(path: str | Path, layouts: Sequence[Layout] | None = None) ->
         raise ProgramError(f"The StableHLO file {str(path)!r} cannot be used. {error}") from error
 
 
-def _layouts(module: StableHLO, given: Sequence[Layout] | None) -> list[Layout]:
+def _layouts(module: StableHLO, given: Mapping[int, Layout] | None) -> list[Layout]:
     count = len(module.arguments)
-    if given is None:
-        return [REPLICATED] * count
-    if not isinstance(given, Sequence) or len(given) != count or not all(isinstance(one, Layout) for one in given):
+    is_mapping = isinstance(given, Mapping) and all(isinstance(one, Layout) for one in given.values())
+    if given is not None and not is_mapping:
         raise ProgramError(
-            f"Its shapes are fixed; input_specs can only say how each of its {count} arguments lies on the devices, as "
-            f"a list of {count}, each anytpu.program.ROWS or anytpu.program.REPLICATED, and not {given!r}."
+            "Its shapes are fixed; input_specs can only say which of its arguments lie split over the devices, as "
+            f"{{number: anytpu.program.ROWS}}, and not {given!r}."
         )
-    for number, (argument, layout) in enumerate(zip(module.arguments, given, strict=True)):
+    for number, layout in (given or {}).items():
+        if number not in range(count):
+            raise ProgramError(f"It has no argument {number!r}: its {count} arguments count from 0.")
+        argument = module.arguments[number]
         if layout.axis is not None and argument.becomes is not None:
             raise ProgramError(f"Its argument {number} is state, whose memory a result takes: that is REPLICATED.")
         if layout.axis is not None and len(argument.spec.shape) <= layout.axis:
             raise ProgramError(f"Its argument {number} has the shape {argument.spec.shape} and no rows to split.")
-    return list(given)
+    return [(given or {}).get(number, REPLICATED) for number in range(count)]
 
 
 def _program(name: str, module: StableHLO, layouts: list[Layout]) -> Program:

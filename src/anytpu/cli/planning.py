@@ -1,0 +1,186 @@
+"""What `anytpu plan` does: loads the job, asks the public functions, and shows what they found.
+
+Idea: it is a plain client of `anytpu.plan` and its siblings, as a program of yours would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import anytpu
+from anytpu.cli.script import HOW, job_of
+from anytpu.errors import SettingError
+from anytpu.report.steps import Steps
+from anytpu.report.terminal import open_console, say
+from anytpu.units import format_count
+
+_FILES = (".anytpu", ".mlir")
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What was typed, as the public functions take it.
+
+    Attributes:
+        job: what is planned.
+        tpu: the systems.
+        batch_size: examples of a step, or None.
+        arguments: everything as it was typed.
+        specs: the input specs of the job, or None.
+    """
+
+    job: Any
+    tpu: list[str]
+    batch_size: int | None
+    arguments: argparse.Namespace
+    specs: Any = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What every question takes."""
+        typed = self.arguments
+        return {
+            "input_specs": self.specs,
+            "mode": "infer" if typed.infer else None,
+            "precision": typed.precision,
+            "timeout_s": typed.timeout,
+            "use_cache": not typed.no_cache,
+        }
+
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        """What a plan takes beyond them."""
+        typed = self.arguments
+        return {
+            **self.settings,
+            "steps_per_execution": typed.steps_per_execution,
+            "input_examples_per_s": typed.input_rate,
+            "examples": typed.examples,
+            "epochs": typed.epochs,
+            "prices": typed.prices,
+            "advise": typed.advise,
+        }
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """Load the job that was named.
+
+    Raises:
+        SettingError: none was named, or it cannot be loaded.
+    """
+    job, specs = _job(arguments.job, arguments.split)
+    return Asked(job, arguments.tpu, arguments.batch, arguments, specs)
+
+
+def plan(asked: Asked) -> Any:
+    """Return the plan of a job, with the batches of a sweep."""
+    with Steps() as progress:
+        return anytpu.plan(
+            asked.job,
+            batch_size=asked.batch_size,
+            tpu=asked.tpu,
+            sweep_batches=asked.arguments.sweep_batch,
+            progress=progress,
+            **asked.run_settings,
+        )
+
+
+def scaling(asked: Asked) -> Any:
+    """Return the plan of a job on ever larger slices of the first system."""
+    with Steps() as progress:
+        return anytpu.scaling(
+            asked.job,
+            asked.tpu[0].partition("-")[0],
+            asked.arguments.scaling,
+            batch_size=asked.batch_size,
+            progress=progress,
+            **asked.run_settings,
+        )
+
+
+def show(plan: Any, arguments: argparse.Namespace) -> None:
+    """Print a plan, and write the files that were asked for."""
+    console = open_console()
+    plan.show()
+    written: list[Path] = []
+    if arguments.html:
+        written.append(plan.to_html(arguments.html))
+    if arguments.json:
+        written.append(plan.to_json(arguments.json))
+    if arguments.svg:
+        written += plan.to_svg(arguments.svg)
+    if arguments.png:
+        written += plan.to_png(arguments.png)
+    for path in written:
+        say(console, f"Wrote {path}")
+
+
+def show_largest(asked: Asked) -> None:
+    """Print the largest batch that fits on each system."""
+    console = open_console()
+    for name in asked.tpu:
+        with Steps() as progress:
+            batch = anytpu.max_batch_size(asked.job, name, progress=progress, **asked.settings)
+        fits = f"{format_count(batch)} examples a step" if batch else "not even one example a device fits"
+        say(console, f"{name}: {fits}")
+
+
+def check(asked: Asked) -> bool:
+    """Print whether 1 core and many compute the same, and return whether they differ."""
+    with Steps() as progress:
+        progress("one step on 1 core, on virtual cores and on partitioned devices")
+        found = anytpu.check(asked.job, **{} if asked.batch_size is None else {"batch_size": asked.batch_size})
+    say(open_console(), str(found))
+    return not found.agrees
+
+
+def calibrate() -> int:
+    """Print predictions beside this user's own runs, and keep the corrections."""
+    from anytpu.planning import calibration
+    from anytpu.report.calibration import print_calibration
+
+    found = calibration.calibrate()
+    print_calibration(open_console(), found)
+    if found.factors:
+        calibration.save(found)
+    return 0
+
+
+def _job(name: str | None, split: list[int] | None) -> tuple[Any, Any]:
+    if name is None:
+        raise SettingError(f"name what to plan: a function of a file, like {HOW}, or a program file, .anytpu or .mlir")
+    if Path(name).suffix in _FILES:
+        rows = anytpu.program.ROWS
+        return name, None if split is None else dict.fromkeys(split, rows)
+    if split is not None:
+        raise SettingError(f"--split names arguments of a .mlir file, and {name!r} is none; leave it out")
+    path, colon, function = name.rpartition(":")
+    if not colon or not path:
+        raise SettingError(_no_function(name))
+    return job_of(path, function)
+
+
+def _no_function(name: str) -> str:
+    if Path(name).suffix != ".py":
+        return (
+            f"{name!r} is nothing that can be planned; name a function of a file, like {HOW}, or a program file, "
+            ".anytpu or .mlir"
+        )
+    if not Path(name).is_file():
+        return f"there is no file {name!r}; name a function of a file, like {HOW}"
+    names = _functions(Path(name))
+    hint = f"; its functions are {', '.join(names)}" if names else ""
+    return f"name the function of {name} that returns the model, like {name}:create_model{hint}"
+
+
+def _functions(path: Path) -> list[str]:
+    """Return the functions of a file that stand at its left edge, without running it."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]

@@ -1,0 +1,76 @@
+"""The progress of work that goes by steps, each of which says what it is: on a terminal one line that changes, with the
+time that has passed; in a pipe or a log file a line each.
+
+Rule: it goes to standard error, so that what is found can be piped on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from anytpu.report.terminal import is_ascii_only, open_console
+from anytpu.units import format_seconds
+
+DRAWS_PER_S = 8
+
+
+class Steps:
+    """Shows the step that was named last. A context manager that is called with the name of each step.
+
+    Args:
+        console: where; None is standard error.
+        clock: returns the time in seconds, as `time.monotonic` does.
+
+    Example:
+        >>> with Steps() as progress:
+        ...     progress("sequential/train on v3-8")
+    """
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or open_console(sys.stderr)
+        self._clock = clock
+        self._began_s = clock()
+        self._line, self._count = "", 0
+        self._spinner = Spinner("line" if is_ascii_only(self._console) else "dots")
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._draw,
+            refresh_per_second=DRAWS_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Steps:
+        """Take over the last line of a terminal."""
+        self._began_s = self._clock()
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Give the terminal back, without a trace."""
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def __call__(self, line: str) -> None:
+        """Say what is done now."""
+        self._line, self._count = line, self._count + 1
+        if not self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
+
+    def _draw(self) -> Table:
+        row = Table.grid(padding=(0, 1, 0, 0))
+        for _ in range(3):
+            row.add_column(no_wrap=True)
+        passed = format_seconds(self._clock() - self._began_s)
+        row.add_row(self._spinner, Text(f"{self._count}. {self._line}", overflow="ellipsis"), Text(passed, style="dim"))
+        return row
