@@ -18,6 +18,7 @@ _NAMED = re.compile(r'^(\d+) "(.*)"$', re.MULTILINE)
 _LOCATED = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=(\d+) line=(\d+)", re.MULTILINE)
 _FRAMED = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.?\d*)[/\\]|^<")
+_SLASH = re.compile(r"[/\\]")
 _OURS = re.compile(r"[/\\](?:src|site-packages|dist-packages)[/\\]anytpu[/\\]")
 
 
@@ -30,8 +31,8 @@ class SourceLine:
     function: str
 
     def __str__(self) -> str:
-        """Return file and line: "model.py:12"."""
-        return f"{self.file}:{self.line}"
+        """Return the file's name and the line: "model.py:12"."""
+        return f"{re.split(_SLASH, self.file)[-1]}:{self.line}"
 
 
 class Frames:

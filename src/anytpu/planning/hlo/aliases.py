@@ -1,0 +1,117 @@
+"""`Aliases`: which results of an instruction lie where its operands, or a part of them, already lay.
+
+Idea: a bitcast, an element of a tuple, a loop or an update in place make no new array. The compiler says so by the
+opcode, by `output_to_operand_aliasing`, and, once it has placed the arrays, by `aliasing_operands`, which numbers the
+flattened operands and after them the flattened results.
+
+Rule: results that are not named here are new arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from anytpu.planning.hlo.instruction import Instruction
+
+_SAME = ("bitcast", "while", "tuple", "optimization-barrier", "add-dependency", "dynamic-update-slice", "domain")
+_INDEX = re.compile(r"\bindex=(\d+)")
+_OPERAND_ALIASING = re.compile(r"output_to_operand_aliasing=\{((?:\{[\d, ]*\}: \(\d+, \{[\d, ]*\}\),? ?)*)\}")
+_PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
+_LISTS = re.compile(r'"aliasing_operands":\{"lists":\[((?:\{"indices":\[[^\]]*\]\},?)*)\]\}')
+_INDICES = re.compile(r"\[([^\]]*)\]")
+_DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
+_LAYOUT = re.compile(r"\{[^}]*\}|\[[^\]]*\]|/\*.*?\*/")
+
+
+def result_aliases(one: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
+    """Return, from the number of a flattened result, the number of the flattened operand that it lies in.
+
+    Args:
+        one: the instruction.
+        operands: its operands.
+    """
+    given = sum(len(operand.shapes) for operand in operands)
+    if one.opcode == "get-tuple-element":
+        start, width = element_span(operands[0].text, int(_found(_INDEX, one.text)))
+        return {place: start + place for place in range(width)}
+    if one.opcode in _SAME:
+        return {place: place for place in range(min(len(one.shapes), given))}
+    if one.opcode.endswith("-start"):
+        return _of_start(one, given)
+    if one.opcode.endswith("-done"):
+        return _of_done(one, operands[0])
+    return {**_of_lists(one, given), **_of_pairs(one, operands)}
+
+
+def donated_results(header: str) -> dict[int, int]:
+    """Return, from the number of a flattened result of the module, the parameter whose memory it takes over."""
+    start = header.find("input_output_alias={")
+    if start < 0:
+        return {}
+    end = header.find("entry_computation_layout", start)
+    written = header[start : end if end > 0 else len(header)].split(" }")[0]
+    return {int(index or 0): int(parameter) for index, parameter in _DONATED.findall(written)}
+
+
+def element_span(tuple_text: str, index: int) -> tuple[int, int]:
+    """Return where the flattened arrays of a tuple's element start, and how many there are.
+
+    Example:
+        >>> element_span("((f32[2]{0}, f32[3]{0}), u32[]) copy-start(%x)", 1)
+        (2, 1)
+    """
+    head = tuple_text[: tuple_text.find(") ") + 1]
+    if not head.startswith("((") and ", (" not in head:
+        return index, 1
+    starts, depth, leaves = [0], 0, 0
+    for piece in re.findall(r"[(),]|[^(),]+", _LAYOUT.sub("", head)):
+        depth += (piece == "(") - (piece == ")")
+        leaves += piece.strip() not in ("(", ")", ",", "")
+        if piece == "," and depth == 1:
+            starts.append(leaves)
+    starts.append(leaves)
+    return starts[index], starts[index + 1] - starts[index]
+
+
+def _of_start(one: Instruction, given: int) -> dict[int, int]:
+    if one.opcode == "copy-start":
+        return {1: 0}  # The tuple is (copy, original, counter); of all others (originals, results, counters).
+    return {place: place for place in range(given)} if len(one.shapes) > given else {}
+
+
+def _of_done(one: Instruction, start: Instruction) -> dict[int, int]:
+    if one.opcode == "copy-done":
+        return {0: 0}
+    count = len(one.shapes)
+    # Results stand behind what was taken, which may have the same shape.
+    fits = [first for first in range(len(start.shapes)) if start.shapes[first : first + count] == one.shapes]
+    return {place: fits[-1] + place for place in range(count)} if fits else {}
+
+
+def _of_lists(one: Instruction, given: int) -> dict[int, int]:
+    match = _LISTS.search(one.text)
+    if not match:
+        return {}
+    aliases = dict[int, int]()
+    for written in _INDICES.findall(match[1]):
+        numbers = [int(number.strip('"')) for number in written.split(",")]
+        operands = [number for number in numbers if number < given]
+        aliases |= {number - given: operands[0] for number in numbers if number >= given and operands}
+    return aliases
+
+
+def _of_pairs(one: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
+    match = _OPERAND_ALIASING.search(one.text)
+    if not match:
+        return {}
+    aliases = {}
+    for result, operand, inside in _PAIR.findall(match[1]):
+        before = sum(len(earlier.shapes) for earlier in operands[: int(operand)])
+        aliases[int(result or 0)] = before + int(inside or 0)
+    return aliases
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else "0"

@@ -1,0 +1,211 @@
+"""`peak_of`: what lies in memory when most of it is in use.
+
+Idea: a scheduled module says in which order things happen. An array is there from the instruction that makes it to the
+last one that reads it; arguments are there all the time. So walking over the text once, adding what is made and taking
+off what is read for the last time, gives what is there at each moment, and the moment at which it is most.
+
+Rule: a result that lies where an operand or an argument lay takes no room. A loop keeps what it carries in place; what
+its body makes comes on top while it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from anytpu.planning.hlo import Module
+from anytpu.planning.hlo.aliases import donated_results, result_aliases
+from anytpu.planning.hlo.module import Computation, Instruction, Shape
+
+Leaf = tuple[int, ...]
+"""The arrays that a result consists of, by number: one, or several that were made to lie side by side."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """An array that is in memory.
+
+    Attributes:
+        instruction: what made it.
+        shape: its shape.
+        argument: which argument of the program it is, or None.
+        result: which result of the program it is, or None.
+        writer: what fills it, where that is another instruction: one inside a loop.
+    """
+
+    instruction: Instruction
+    shape: Shape
+    argument: int | None = None
+    result: int | None = None
+    writer: Instruction | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """The moment at which most memory is in use.
+
+    Attributes:
+        bytes: how much that is, padding included.
+        at: the instruction that runs then, or "".
+        held: what is there.
+    """
+
+    bytes: int
+    at: str
+    held: tuple[Held, ...]
+
+
+def in_main_memory(shape: Shape) -> bool:
+    """Whether an array lies in the main memory (HBM), not in one beside the units."""
+    return shape.memory_space == 0
+
+
+def peak_of(module: Module, counts: Callable[[Shape], bool] = in_main_memory) -> Peak:
+    """Return what is in memory when most of it is in use.
+
+    Args:
+        module: a scheduled module.
+        counts: which arrays to count.
+    """
+    sweep = _Sweep(module, counts)
+    return sweep.entry()
+
+
+@dataclasses.dataclass
+class _Inner:
+    """What a computation needs beyond what it is handed: at most, and what that consists of."""
+
+    bytes: int = 0
+    at: str = ""
+    held: tuple[int, ...] = ()
+
+
+class _Sweep:
+    def __init__(self, module: Module, counts: Callable[[Shape], bool]) -> None:
+        self._module, self._counts = module, counts
+        self._held: list[Held] = []
+
+    def entry(self) -> Peak:
+        entry = self._module.entry
+        numbered = _parameters(entry)
+        arguments = {one.name: [(self._new(one, 0, argument=number),)] for number, one in enumerate(numbered)}
+        flat = [arguments[one.name][0] for one in numbered]
+        donated = {result: flat[number] for result, number in donated_results(self._module.header).items()}
+        inner = self._walk(entry, arguments, donated)
+        always = [number for leaf in flat for number in leaf]
+        held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
+        return Peak(inner.bytes + sum(map(self._bytes, always)), inner.at, tuple(held))
+
+    def _new(self, one: Instruction, place: int, argument: int | None = None) -> int:
+        self._held.append(Held(one, one.shapes[place], argument))
+        return len(self._held) - 1
+
+    def _bytes(self, number: int) -> int:
+        shape = self._held[number].shape
+        return shape.padded_bytes if self._counts(shape) else 0
+
+    def _walk(self, computation: Computation, given: dict[str, list[Leaf]], placed: dict[int, Leaf]) -> _Inner:
+        """Return what a computation needs beyond what it is handed.
+
+        Args:
+            computation: the computation.
+            given: leaves of its parameters.
+            placed: from the number of a result to where it has to lie.
+        """
+        leaves, made, inside = dict(given), dict[str, list[int]](), dict[str, _Inner]()
+        for one in computation.instructions.values():
+            if one.name not in leaves:
+                leaves[one.name], made[one.name] = self._results(one, leaves, computation)
+                inside[one.name] = self._called(one, leaves)
+        roots = leaves.get(computation.root, [])
+        self._note_results(computation, roots, placed)
+        free = {number for place, leaf in enumerate(roots) if place in placed for number in leaf}
+        last = self._last_uses(computation, leaves, {number for leaf in roots for number in leaf})
+        return self._most(computation, made, inside, last, free)
+
+    def _results(
+        self, one: Instruction, leaves: dict[str, list[Leaf]], computation: Computation
+    ) -> tuple[list[Leaf], list[int]]:
+        """Return the leaves of an instruction's results, and which arrays are new."""
+        operands = [leaves.get(name, []) for name in one.operands]
+        flat = [leaf for operand in operands for leaf in operand]
+        if 'custom_call_target="ConcatBitcast"' in one.text:
+            return [tuple(number for leaf in flat for number in leaf)], []
+        aliases = result_aliases(one, [computation.instructions[name] for name in one.operands])
+        results, new = list[Leaf](), list[int]()
+        for place in range(len(one.shapes)):
+            if place in aliases and aliases[place] < len(flat):
+                results.append(flat[aliases[place]])
+            else:
+                new.append(self._new(one, place))
+                results.append((new[-1],))
+        return results, new
+
+    def _called(self, one: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
+        """Return what the computations that an instruction runs need at most."""
+        operands = [leaves.get(name, []) for name in one.operands]
+        if one.opcode == "while":
+            runs = [(name, operands[:1]) for name in one.called]
+        elif one.opcode == "conditional":
+            runs = [(name, operands[place + 1 : place + 2]) for place, name in enumerate(one.called)]
+        elif one.opcode == "call":
+            runs = [(name, operands) for name in one.called]
+        else:
+            return _Inner()
+        inners = [self._run(name, handed, leaves[one.name]) for name, handed in runs]
+        return max(inners, key=lambda inner: inner.bytes, default=_Inner())
+
+    def _run(self, name: str, handed: Sequence[list[Leaf]], results: list[Leaf]) -> _Inner:
+        computation = self._module.computations[name]
+        given = {one.name: leaf for one, leaf in zip(_parameters(computation), handed, strict=False)}
+        return self._walk(computation, given, dict(enumerate(results)))
+
+    def _note_results(self, computation: Computation, roots: list[Leaf], placed: dict[int, Leaf]) -> None:
+        """Note who fills what has to lie in a place, and which arrays are results of the program."""
+        root = computation.instructions[computation.root]
+        fillers = root.operands if root.opcode == "tuple" and len(root.operands) == len(roots) else ()
+        for place, leaf in enumerate(roots):
+            if computation.name == self._module.entry_name and place not in placed:
+                for number in leaf:
+                    self._held[number] = dataclasses.replace(self._held[number], result=place)
+            elif place in placed and placed[place] != leaf and fillers:
+                for number in placed[place]:
+                    writer = computation.instructions[fillers[place]]
+                    self._held[number] = dataclasses.replace(self._held[number], writer=writer)
+
+    def _last_uses(self, computation: Computation, leaves: dict[str, list[Leaf]], roots: set[int]) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for place, one in enumerate(computation.instructions.values()):
+            for name in (*one.operands, one.name):
+                for leaf in leaves.get(name, []):
+                    last.update(dict.fromkeys(leaf, place))
+        return last | dict.fromkeys(roots, len(computation.instructions))
+
+    def _most(
+        self,
+        computation: Computation,
+        made: dict[str, list[int]],
+        inside: dict[str, _Inner],
+        last: dict[int, int],
+        free: set[int],
+    ) -> _Inner:
+        most, now, there = _Inner(), 0, dict[int, None]()
+        ends: dict[int, list[int]] = {}
+        for place, (name, one) in enumerate(computation.instructions.items()):
+            for number in made.get(name, []):
+                if number not in free:
+                    there[number] = None
+                    now += self._bytes(number)
+                    ends.setdefault(last.get(number, place), []).append(number)
+            inner = inside.get(name, _Inner())
+            if now + inner.bytes > most.bytes:
+                most = _Inner(now + inner.bytes, inner.at or one.name, (*there, *inner.held))
+            for number in ends.pop(place, []):
+                del there[number]
+                now -= self._bytes(number)
+        return most
+
+
+def _parameters(computation: Computation) -> list[Instruction]:
+    parameters = [one for one in computation.instructions.values() if one.opcode == "parameter"]
+    return sorted(parameters, key=lambda one: int(one.text.split("parameter(")[1].split(")")[0]))
