@@ -37,6 +37,8 @@ _FREE_CALLS = (
 )
 # Rate of a type over that of bfloat16, where the unit of the chip knows it.
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
+# What stands in S(n) for the host's memory.
+_HOST = 5
 _HALF = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
 
 
@@ -93,7 +95,8 @@ class Pricer:
         """Return seconds and bytes of an asynchronous copy, from its start instruction."""
         shapes = [shape for shape in one.shapes if shape.dims and shape.memory_space != 2]
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
-        return size / self.rates.streaming_bytes_per_s, size
+        is_of_host = any(shape.memory_space == _HOST for shape in shapes)
+        return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
 
     def collective(self, found: Collective) -> OpPrice:
         """Return the price of a collective from start to end."""
@@ -149,14 +152,11 @@ class Pricer:
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved)
 
     def _ceiling(self, one: Instruction, moved: float) -> float | None:
-        """Return the most that an operation outside of any fusion takes: its traffic at a share of the peak."""
+        """Return the most that an operation outside of any fusion takes: its traffic, as if it streamed."""
         if one.opcode == "fusion" or not moved:
             return None
-        share = (
-            self.rates.transpose_share
-            if one.opcode in ("copy", "transpose") and _reorders(one, self)
-            else self.rates.bare_share
-        )
+        is_turned = one.opcode in ("copy", "transpose") and _reorders(one, self)
+        share = self.rates.transpose_share if is_turned else self.rates.hbm_share
         return self.rates.start_s + moved / (self.rates.hbm_bytes_per_s * share)
 
     def _by_bytes(self, home: Computation, one: Instruction) -> OpPrice | None:

@@ -34,9 +34,8 @@ class Rates:
         hbm_share: share of the memory's peak that streaming reaches.
         start_s: time for a streaming operation to get going.
         early_s: by how much earlier than its cycles say an operation that reads from the memory gets going.
-        bare_share: an operation that stands outside of any fusion takes at most its traffic over this share of the
-            peak: the compiler prices these as if nothing overlapped.
         transpose_share: the same of a copy that changes the order of dimensions.
+        host_bytes_per_s: what a chip and its host exchange, one way.
         kernel_share: share of the matrix units' peak that a hand-written kernel reaches.
         gather_share: share of the links' peak that an all-gather, a reduce-scatter or a permutation reaches.
         reduce_share: the same of an all-reduce.
@@ -56,8 +55,8 @@ class Rates:
     hbm_share: float
     start_s: float
     early_s: float
-    bare_share: float
     transpose_share: float
+    host_bytes_per_s: float
     kernel_share: float
     gather_share: float
     reduce_share: float

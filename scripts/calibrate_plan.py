@@ -1,0 +1,266 @@
+"""Fit the time model of `plan` on published measurements, and write `calibration.json`.
+
+Run: `python scripts/calibrate_plan.py [--write] [--modules FOLDER]`. Each case of `benchmarks/plan_cases` is compiled by
+the TPU's compiler (the modules are kept in FOLDER, so that a second run is quick), priced, and compared with what was
+measured.
+
+Idea: what is fitted are factors: a few that all chips share, and for each chip how much longer matrix products and all
+else take than the compiler's cycles say. All are drawn towards what they would be without any measurement; the more
+measurements of a chip there are, the further they move. Then each case is predicted from the others alone.
+
+Rule: the fit is linear in the logarithms of the factors, around the values before it, and repeated until it stands
+still; so leaving cases out needs no second walk over the modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import gzip
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import anytpu  # noqa: F401  # isort: skip
+
+import numpy as np  # noqa: E402
+import plan_cases  # noqa: E402
+from plan_cases.case import Case  # noqa: E402
+
+from anytpu.errors import AnyTPUError  # noqa: E402
+from anytpu.planning import compiler, hlo, timing  # noqa: E402
+from anytpu.planning.compiler.answer import Compiled  # noqa: E402
+from anytpu.planning.target import Target, target_named  # noqa: E402
+from anytpu.planning.timing.rates import rates_from  # noqa: E402
+from anytpu.program import of  # noqa: E402
+
+TABLE = ROOT / "src/anytpu/planning/timing/calibration.json"
+STEP = 0.02  # of a logarithm, for differences
+SPREADS = {"step": 0.10, "matmul": 0.07, "copy": 0.05, "collective": 0.10}
+"""How far off a measurement is expected to be, as a logarithm, by the kind of case."""
+
+
+class Knob(NamedTuple):
+    """A factor that is fitted: where it stands in the table, and how far it is expected to be from its start."""
+
+    chip: str | None
+    name: str
+    spread: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A case, what the compiler made of it, and for what."""
+
+    case: Case
+    module: hlo.Module
+    target: Target
+
+    def predicted_s(self, table: dict[str, Any]) -> float:
+        """Return what a calibration says that it takes."""
+        rates = rates_from(self.target, table)
+        steps = 10**9 if self.case.timed_on == "device" else self.case.steps_per_execution
+        return timing.step_time(self.module, self.target, steps_per_execution=steps, rates=rates).step_s
+
+
+SHARED = (
+    Knob(None, "hbm_share", 0.05),
+    Knob(None, "start_s", 0.5),
+    Knob(None, "early_s", 0.3),
+    Knob(None, "kernel_share", 0.3),
+    Knob(None, "gather_share", 0.15),
+    Knob(None, "reduce_share", 0.3),
+    Knob(None, "collective_start_s", 0.7),
+    Knob(None, "hop_s", 0.5),
+    Knob(None, "dispatch_s", 0.3),
+)
+OF_A_CHIP = {"matmul_factor": 0.10, "vector_factor": 0.15}
+
+
+def main() -> None:
+    """Fit, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
+    parser.add_argument("--kept", action="store_true", help="leave out cases whose module is not there yet")
+    given = parser.parse_args()
+    seen = [one for case in plan_cases.CASES if (one := look(case, given.modules, given.kept))]
+    start = json.loads(TABLE.read_text())
+    knobs = (*SHARED, *(Knob(chip, name, spread) for chip in chips(seen) for name, spread in OF_A_CHIP.items()))
+    table, jacobian, misses = fit(seen, knobs, start)
+    without = left_out(seen, knobs, start, table, jacobian, misses)
+    table["spread"] = spread_of(seen, without)
+    table["evidence"] = evidence(seen, misses)
+    show(seen, misses, without, table)
+    for knob in knobs:
+        print(f"{knob.chip or 'all':5} {knob.name:20} {value(start, knob):.4g} -> {value(table, knob):.4g}")
+    if given.write:
+        TABLE.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def look(case: Case, folder: Path, only_kept: bool) -> Seen | None:
+    """Compile a case, or read what was compiled before; None, and a line that says why, where that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name, _, form = case.target.partition(":")
+    target = target_named(name)
+    if form == "cores":
+        target = dataclasses.replace(target, devices=2 * target.devices, chip_config=None)
+    path = folder / f"{case.name}.hlo.gz"
+    try:
+        if not path.exists():
+            if only_kept:
+                return None
+            answer = compiler.compile_program(of(*_built(case)), target, options=dict(case.options), timeout_s=1800)
+            if not isinstance(answer, Compiled):
+                print(f"{case.name}: does not fit: {answer.said[:160]}")
+                return None
+            path.write_bytes(gzip.compress(answer.hlo.encode()))
+        return Seen(case, hlo.parse(gzip.decompress(path.read_bytes()).decode()), target)
+    except AnyTPUError as error:
+        print(f"{case.name}: {str(error)[:300]}")
+        return None
+
+
+def _built(case: Case) -> tuple[Any, Any]:
+    step, specs = case.build()
+    return step, specs
+
+
+def chips(seen: list[Seen]) -> list[str]:
+    """Return the chips that something was measured on, in the order of the cases."""
+    return list(dict.fromkeys(one.target.chip.name for one in seen if one.target.chip))
+
+
+def value(table: dict[str, Any], knob: Knob) -> float:
+    """Return what a knob stands at."""
+    of_chip = table["chips"].get(knob.chip, {}) if knob.chip else {}
+    return of_chip.get(knob.name, table["shared"][knob.name])
+
+
+def turned(table: dict[str, Any], knobs: tuple[Knob, ...], by: np.ndarray) -> dict[str, Any]:
+    """Return a table with each knob multiplied by the exponential of a number."""
+    new = copy.deepcopy(table)
+    for knob, number in zip(knobs, by, strict=True):
+        place = new["chips"].setdefault(knob.chip, {}) if knob.chip else new["shared"]
+        place[knob.name] = value(table, knob) * math.exp(float(number))
+    return new
+
+
+def fit(
+    seen: list[Seen], knobs: tuple[Knob, ...], start: dict[str, Any], rounds: int = 6
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Return the table that fits best, what each knob does to each case there, and what each case is off by."""
+    table, moved = start, np.zeros(len(knobs))
+    for _ in range(rounds):
+        misses, jacobian = slopes(seen, knobs, table)
+        change = solved(seen, knobs, jacobian, misses, moved)
+        moved = moved + np.clip(change, -0.5, 0.5)
+        table = turned(start, knobs, moved)
+    return table, *reversed(slopes(seen, knobs, table))
+
+
+def slopes(seen: list[Seen], knobs: tuple[Knob, ...], table: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logarithm of predicted over measured of each case, and how it changes with each knob."""
+    misses = np.array([miss(one, table) for one in seen])
+    jacobian = np.zeros((len(seen), len(knobs)))
+    for column, knob in enumerate(knobs):
+        other = turned(table, (knob,), np.array([STEP]))
+        for row, one in enumerate(seen):
+            if knob.chip in (None, one.target.chip.name if one.target.chip else None):
+                jacobian[row, column] = (miss(one, other) - misses[row]) / STEP
+    return misses, jacobian
+
+
+def miss(one: Seen, table: dict[str, Any]) -> float:
+    """Return the logarithm of predicted over measured."""
+    return math.log(one.predicted_s(table) / one.case.measured_s)
+
+
+def solved(
+    seen: list[Seen],
+    knobs: tuple[Knob, ...],
+    jacobian: np.ndarray,
+    misses: np.ndarray,
+    moved: np.ndarray,
+    used: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the change of the knobs that makes cases and expectations fit best."""
+    weights = np.array([1 / SPREADS[one.case.kind] ** 2 / crowd(one, seen) for one in seen])
+    weights = weights if used is None else weights * used
+    holds = np.array([1 / knob.spread**2 for knob in knobs])
+    left = jacobian.T @ (weights[:, None] * jacobian) + np.diag(holds)
+    return np.linalg.solve(left, -(jacobian.T @ (weights * misses) + holds * moved))
+
+
+def crowd(one: Seen, seen: list[Seen]) -> float:
+    """Return how many times a case counts too often: cases of one family say much the same."""
+    return math.sqrt(sum(other.case.family == one.case.family for other in seen))
+
+
+def left_out(
+    seen: list[Seen],
+    knobs: tuple[Knob, ...],
+    start: dict[str, Any],
+    table: dict[str, Any],
+    jacobian: np.ndarray,
+    misses: np.ndarray,
+) -> np.ndarray:
+    """Return what each case is off by where the fit knows nothing of its family."""
+    moved = np.array([math.log(value(table, knob) / value(start, knob)) for knob in knobs])
+    result = []
+    for row, one in enumerate(seen):
+        used = np.array([float(not is_kin(other.case, one.case)) for other in seen])
+        change = solved(seen, knobs, jacobian, misses, moved, used)
+        result.append(misses[row] + jacobian[row] @ change)
+    return np.array(result)
+
+
+def is_kin(other: Case, case: Case) -> bool:
+    """Tell whether a case is left out together with another: itself, and for a step what is of the same family."""
+    return other.name == case.name or (case.kind == "step" and other.family == case.family)
+
+
+def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, float]:
+    """Return by how much, as a logarithm, predictions of a step are off, nine times of ten."""
+    steps = sorted(abs(off) for one, off in zip(seen, without, strict=True) if one.case.kind == "step")
+    if not steps:
+        return {"default": 0.2}
+    return {"default": float(np.quantile(steps, 0.9))}
+
+
+def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
+    """Return sentences about what was measured, by chip."""
+    found: dict[str, list[str]] = {}
+    for one, off in zip(seen, misses, strict=True):
+        case = one.case
+        sentence = (
+            f"{case.name}: measured {case.measured_s:.4g} s ({case.stack}; {case.source}), "
+            f"predicted {case.measured_s * math.exp(off):.4g} s ({math.exp(off) - 1:+.0%})"
+        )
+        found.setdefault(case.generation, []).append(sentence)
+    return found
+
+
+def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, table: dict[str, Any]) -> None:
+    """Print each case, and how good the model is."""
+    print(f"{'case':34} {'kind':10} {'measured s':>11} {'fitted':>8} {'left out':>9}  where the time goes")
+    for one, fitted, off in zip(seen, misses, without, strict=True):
+        time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
+        kinds = " ".join(f"{kind}:{seconds / time.step_s:.0%}" for kind, seconds in time.by(lambda op: op.kind).items())
+        print(
+            f"{one.case.name:34} {one.case.kind:10} {one.case.measured_s:11.4g} {math.exp(fitted) - 1:+8.1%} "
+            f"{math.exp(off) - 1:+9.1%}  {kinds}"
+        )
+    for kinds in (("step",), ("matmul",), ("copy",), ("collective",)):
+        errors = [abs(math.expm1(off)) for one, off in zip(seen, without, strict=True) if one.case.kind in kinds]
+        if errors:
+            print(f"{kinds[0]}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
+
+
+if __name__ == "__main__":
+    main()
