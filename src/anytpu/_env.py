@@ -9,6 +9,7 @@ those that can. What a user set himself stays as he set it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -37,6 +38,7 @@ _SHOWN = (
     "TPU_LIBRARY_PATH",
     "LD_LIBRARY_PATH",
     "ANYTPU_RECORD_RUNS",
+    "ANYTPU_CACHE_DIR",
 )
 # Any of these says that the user chose JAX's devices himself.
 _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
@@ -51,6 +53,8 @@ _FOR_THE_COMPILER = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     # Several compilers run at once; none of them touches a TPU, which is what libtpu's lock file is for.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    # Else libtpu writes a log below /tmp, which grows.
+    "TPU_LOG_DIR": "disabled",
 }
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -132,6 +136,29 @@ def compiler_environment() -> dict[str, str]:
     source = str(Path(__file__).parent.parent)
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | _FOR_THE_COMPILER | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def compiler_arguments() -> str:
+    """Return what LIBTPU_INIT_ARGS tells the TPU compiler, or ""."""
+    return os.environ.get("LIBTPU_INIT_ARGS", "").strip()
+
+
+def libtpu_version() -> str | None:
+    """Return the version of libtpu, or None where none is installed."""
+    if importlib.util.find_spec("libtpu") is None:
+        return None
+    for name in ("libtpu", "libtpu-nightly"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "unknown"
+
+
+def plan_cache() -> Path:
+    """Return the folder of what the TPU compiler answered: below ANYTPU_CACHE_DIR, XDG_CACHE_HOME or ~/.cache."""
+    own, everyones = (os.environ.get(name, "").strip() for name in ("ANYTPU_CACHE_DIR", "XDG_CACHE_HOME"))
+    if own:
+        return Path(own).expanduser() / "plan"
+    return (Path(everyones) if everyones else Path.home() / ".cache") / "anytpu" / "plan"
 
 
 def forced_devices(count: int) -> dict[str, str]:

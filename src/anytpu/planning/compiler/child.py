@@ -29,9 +29,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     threading.Thread(target=_read, args=(requests, os.getppid()), daemon=True).start()
-    from anytpu.planning.compiler.compiling import compile_request, version
+    from anytpu.planning.compiler.compiling import compile_request, load
 
-    wire.send(answers, {"compiler": version()})
+    try:
+        wire.send(answers, {"compiler": load()})
+    except Exception as error:  # Whatever it is, there is no compiler.
+        wire.send(answers, {"unusable": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"})
+        return
     while True:
         try:
             header, code = requests.get(timeout=IDLE_S)

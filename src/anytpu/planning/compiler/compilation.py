@@ -1,22 +1,34 @@
 """`compile_program`: a Program through the real TPU compiler.
 
-Rule: the compiler runs in a child process, so that nothing that it does ends the user's program: a crash, a hang and a
-refusal each become one error of ours.
+Idea: the compiler runs in a child process, so that nothing that it does ends the user's program: a crash, a hang and a
+refusal each become one error of ours, and "it does not fit" becomes an answer.
+
+Rule: what was compiled before, by the same compiler with the same options, comes from the disk.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from typing import Any
 
-from anytpu.errors import PlanError
+import jax
+
+from anytpu import _env
+from anytpu.errors import CompilerMissingError, PlanError
+from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.answer import Compiled, OutOfMemory
 from anytpu.planning.compiler.children import borrowed
-from anytpu.planning.compiler.parent import Child, EndedError, TooSlowError
-from anytpu.planning.compiler.request import request_of
+from anytpu.planning.compiler.oom import shortage
+from anytpu.planning.compiler.parent import EndedError, TooSlowError, UnusableError
+from anytpu.planning.compiler.refusal import refused
+from anytpu.planning.compiler.request import Request, request_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
+
+Answer = tuple[dict[str, Any], bytes]
+"""What a child answers: a header, and the text of the compiled program."""
 
 
 def compile_program(
@@ -29,6 +41,8 @@ def compile_program(
 ) -> Compiled | OutOfMemory:
     """Compile a Program for a target, which need not be there.
 
+    Several threads may call this at a time; each then has a compiler of its own.
+
     Args:
         program: what to compile.
         target: for which devices.
@@ -37,32 +51,92 @@ def compile_program(
         use_cache: look for the answer on the disk, and keep it there.
 
     Raises:
-        PlanError: the compiler refused the program, ended or took too long, or is not installed.
+        CompilerMissingError: the compiler is not installed, or cannot be started.
+        PlanError: the compiler refused the program, ended or took too long; or the program is written for another
+            number of devices, or computes with float64.
         ProgramError: the program cannot be lowered.
+
+    Example:
+        >>> compile_program(program, target_named("v5e-8")).peak_bytes  # doctest: +SKIP
+        57451008
     """
+    libtpu = _env.libtpu_version()
+    if libtpu is None:
+        raise CompilerMissingError("The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'")
     request = request_of(program, target, options or {})
-    answer, text = _asked(program, target, request.header(), request.code.content, timeout_s)
-    if "said" in answer:
-        raise PlanError(f"The TPU compiler refused {program.name!r} for {target.name}: {answer['said']}")
-    return Compiled(hlo=text.decode(), **answer)
+    key = _key(request, libtpu)
+    if use_cache and (kept := cache.read(key)) is not None:
+        return _result(*kept, from_cache=True)
+    header, text = _asked(request, program, target, timeout_s)
+    if "said" in header and shortage(header["said"]) is None:
+        raise PlanError(refused(header["said"], program.name, target.name, request.code.jaxpr))
+    if use_cache:
+        cache.write(key, header, text)
+    return _result(header, text, from_cache=False)
 
 
-def _asked(
-    program: Program, target: Target, header: dict[str, Any], code: bytes, timeout_s: float
-) -> tuple[dict[str, Any], bytes]:
-    with borrowed() as child:
-        try:
+def _key(request: Request, libtpu: str) -> str:
+    described = json.dumps(request.header(), sort_keys=True)
+    versions = f"jax {jax.__version__} libtpu {libtpu} {_env.compiler_arguments()}"
+    return cache.key_of(request.code.content, described.encode(), versions.encode())
+
+
+def _result(header: dict[str, Any], text: bytes, from_cache: bool) -> Compiled | OutOfMemory:
+    if "said" not in header:
+        return Compiled(hlo=text.decode(), from_cache=from_cache, **header)
+    short = shortage(header["said"])
+    assert short is not None
+    return OutOfMemory(
+        needed_bytes=short.needed_bytes,
+        limit_bytes=short.limit_bytes,
+        said=short.said,
+        allocations=short.allocations,
+        compiler=header["compiler"],
+        compile_s=header["compile_s"],
+        from_cache=from_cache,
+    )
+
+
+def _asked(request: Request, program: Program, target: Target, timeout_s: float) -> Answer:
+    try:
+        return _of_a_child(request, timeout_s)
+    except TooSlowError:
+        raise PlanError(_too_slow(program, target, timeout_s)) from None
+    except UnusableError as error:
+        raise CompilerMissingError(
+            f"The TPU compiler, libtpu, is installed and cannot be used here: {error}. Install the one that this JAX "
+            "pairs with: pip install --force-reinstall 'anytpu[plan]'"
+        ) from None
+    except EndedError as error:
+        raise PlanError(_ended(program, target, error)) from None
+
+
+def _of_a_child(request: Request, timeout_s: float) -> Answer:
+    header, code = request.header(), request.code.content
+    try:
+        with borrowed() as child:
             return child.ask(header, code, timeout_s)
-        except TooSlowError:
-            raise PlanError(f"too slow {program.name} {target.name} {timeout_s}") from None
-        except EndedError:
-            raise PlanError(_ended(program, target, child)) from None
+    except EndedError as error:
+        if error.status != 0:
+            raise
+    with borrowed() as child:  # The last one had waited too long for a request, and just left.
+        return child.ask(header, code, timeout_s)
 
 
-def _ended(program: Program, target: Target, child: Child) -> str:
-    status = child.wait()
-    how = f"by the signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+def _too_slow(program: Program, target: Target, timeout_s: float) -> str:
     return (
-        f"The TPU compiler ended {how} while it compiled {program.name!r} for {target.name}. Its last lines:\n"
-        f"{child.last_lines()}"
+        f"The TPU compiler took longer than {timeout_s:g} s for {program.name!r} on {target.name}, and was ended. Give "
+        f"it more with timeout_s={2 * timeout_s:g}, or plan less at a time: layers that are alike compile once inside "
+        "a jax.lax.scan."
+    )
+
+
+def _ended(program: Program, target: Target, error: EndedError) -> str:
+    status = error.status
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    words = f" Its last words:\n{error.last_words}\n" if error.last_words else " It said nothing. "
+    return (
+        f"The TPU compiler {how} while it compiled {program.name!r} for {target.name}.{words}"
+        "Your program is not harmed. Try another batch size or another TPU, or another compiler: "
+        "pip install --upgrade 'anytpu[plan]'"
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import math
 import time
 from typing import Any
@@ -18,10 +17,17 @@ import numpy as np
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from anytpu import _env
 
-def version() -> str:
-    """Return who compiles: "libtpu 0.0.51"."""
-    return f"libtpu {importlib.metadata.version('libtpu')}"
+
+def load() -> str:
+    """Load the compiler, and return who it is: "libtpu 0.0.51".
+
+    Raises:
+        Exception: whatever comes of a compiler that cannot be loaded.
+    """
+    _devices("v2:2x2", ())
+    return _name()
 
 
 def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], bytes]:
@@ -32,7 +38,7 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
         compiled = _compiled(header, code)
     except Exception as error:  # Whatever it is, the parent says it.
         said = {
-            "compiler": version(),
+            "compiler": _name(),
             "kind": type(error).__name__,
             "said": str(error),
             "compile_s": time.monotonic() - started,
@@ -47,7 +53,7 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
         "temp_bytes": sizes.temp_size_in_bytes,
         "code_bytes": sizes.generated_code_size_in_bytes,
         "peak_bytes": getattr(sizes, "peak_memory_in_bytes", None),
-        "compiler": version(),
+        "compiler": _name(),
         "compile_s": seconds,
     }
     return answer, compiled.as_text().encode()
@@ -93,6 +99,10 @@ def _laid(sizes: tuple[int, ...], devices: Any) -> Any:
         return mesh_utils.create_device_mesh(sizes, devices)
     except NotImplementedError:
         return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+
+def _name() -> str:
+    return f"libtpu {_env.libtpu_version()}"
 
 
 def _hashable(value: Any) -> Any:

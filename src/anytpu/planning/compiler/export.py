@@ -18,6 +18,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from anytpu.errors import PlanError, ProgramError
+from anytpu.planning.compiler.refusal import refused
 from anytpu.planning.compiler.wide import refuse_wide
 from anytpu.program.lowering import lower_traced, trace
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
@@ -50,8 +52,8 @@ def exported(program: Program) -> Code:
     """Return whole-batch code, or code with a placement.
 
     Raises:
-        ProgramError: it cannot be lowered.
-        PlanError: it computes with float64.
+        ProgramError: it cannot be traced.
+        PlanError: it computes with float64, or has an operation that no TPU has.
     """
     with _LOCK:
         for kept, code in _KEPT:
@@ -60,7 +62,10 @@ def exported(program: Program) -> Code:
         traced = trace(program)
         refuse_wide(program, traced.jaxpr)
         explicit = program.placement.explicit if program.placement else ()
-        code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit)
+        try:
+            code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit)
+        except ProgramError as error:
+            raise PlanError(refused(str(error.__cause__), program.name, "any TPU", traced.jaxpr)) from error
         _KEPT.append((weakref.ref(program), code))
         del _KEPT[:-_KEPT_PROGRAMS]
         return code

@@ -3,39 +3,54 @@
 Idea: a warm child is kept for the next request, since it takes two seconds to start one. One that crashed or was too
 slow is lost, and with it nothing but its compilation.
 
-Rule: what is printed in a child goes to a file without a name, whose last lines are shown when it ends badly. A
+Rule: what is printed in a child goes to a file in memory, whose last lines are shown when it ends badly. A
 Ctrl-C of the terminal does not reach it: the parent kills it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
 from anytpu import _env
 from anytpu.planning.compiler import wire
 
-_TAIL_BYTES, _TAIL_LINES = 8192, 12
+_TAIL_BYTES, _TAIL_LINES = 65536, 8
+_ENDS_S = 30.0  # A crash takes its time to report itself.
 
 
 class EndedError(Exception):
-    """The child ended before it answered."""
+    """The child ended before it answered.
+
+    Attributes:
+        status: its exit status, or the negative number of the signal that ended it.
+        last_words: what it printed last.
+    """
+
+    def __init__(self, status: int, last_words: str) -> None:
+        super().__init__(status, last_words)
+        self.status, self.last_words = status, last_words
 
 
 class TooSlowError(Exception):
     """The child did not answer in time."""
 
 
+class UnusableError(Exception):
+    """The compiler cannot be loaded; says why."""
+
+
 class Child:
     """A process that compiles."""
 
     def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
+        self._log = os.fdopen(os.memfd_create("anytpu-compiler"), "w+b")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "anytpu.planning.compiler.child"],
             stdin=subprocess.PIPE,
@@ -64,41 +79,58 @@ class Child:
         Raises:
             EndedError: the child ended before it answered.
             TooSlowError: it did not answer in time.
+            UnusableError: the compiler cannot be loaded.
         """
         until = time.monotonic() + timeout_s
         try:
             if not self._greeted:
-                self._answer(until)
-                self._greeted = True
+                self._greet(until)
             wire.send(self._requests, header, code)
             return self._answer(until)
         except (EOFError, OSError) as error:
-            raise EndedError from error
+            raise EndedError(self._status(), last_words(self._printed())) from error
+
+    def kill(self) -> None:
+        """End the process, if it runs, and forget what it printed."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._requests, self._answers, self._log):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def _greet(self, until: float) -> None:
+        greeting, _ = self._answer(until)
+        if "unusable" in greeting:
+            raise UnusableError(greeting["unusable"])
+        self._greeted = True
 
     def _answer(self, until: float) -> tuple[dict[str, Any], bytes]:
         if not select.select([self._answers], [], [], max(until - time.monotonic(), 0))[0]:
             raise TooSlowError
         return wire.receive(self._answers)
 
-    def kill(self) -> None:
-        """End the process, if it runs."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._requests, self._answers):
-            with contextlib.suppress(OSError):
-                stream.close()
-
-    def wait(self) -> int:
-        """Wait for a process that has closed its end, and return how it ended: its status, or -signal."""
+    def _status(self) -> int:
+        """Wait for a process that has closed its end, and return how it ended."""
         try:
-            return self._process.wait(timeout=5)
+            return self._process.wait(timeout=_ENDS_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def last_lines(self) -> str:
-        """Return the last lines that were printed in the process."""
-        size_bytes = self._log.seek(0, 2)
-        self._log.seek(max(size_bytes - _TAIL_BYTES, 0))
-        lines = self._log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-_TAIL_LINES:])
+    def _printed(self) -> str:
+        if self._log.closed:
+            return ""
+        self._log.seek(max(self._log.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+        return self._log.read().decode(errors="replace")
+
+
+def last_words(printed: str) -> str:
+    """Return the lines that say why a process ended: the fatal ones of libtpu's log, else the last ones.
+
+    Example:
+        >>> last_words("I1121 10:00:00.1 12 a.cc:1] hello\\nF1121 10:00:00.2 12 b.cc:2] Check failed: x\\n    @ 0x7f5a")
+        'F1121 10:00:00.2 12 b.cc:2] Check failed: x'
+    """
+    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
+    fatal = [line for line in lines if re.match(r"F\d{4} ", line)]
+    return "\n".join(dict.fromkeys(fatal)) or "\n".join(lines[-_TAIL_LINES:])

@@ -1,0 +1,111 @@
+"""What the compiler has answered before, on the disk, by content.
+
+Idea: the key is a digest of all that the answer depends on, so that nothing in here is ever out of date: an entry is
+used or, least recently used first, thrown away.
+
+Rule: the cache never stands in the way. An entry that cannot be read is compiled again; a folder that cannot be written
+is said once and done without. Entries come and go by `os.replace`, so that processes may share the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+from anytpu import _env
+
+MOST_BYTES = 2 * 2**30
+"""What all entries together may take."""
+
+_MAGIC = b"anytpu plan 1\n"
+_SUFFIX = ".answer"
+_LEFT_OVER_S = 3600.0
+_told: set[str] = set()
+
+
+def key_of(*parts: bytes) -> str:
+    """Return the digest of what an answer depends on."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+def read(key: str) -> tuple[dict[str, Any], bytes] | None:
+    """Return what was kept under a key, header and text, or None when there is nothing that can be used."""
+    path = _env.plan_cache() / f"{key}{_SUFFIX}"
+    try:
+        content = path.read_bytes()
+        os.utime(path)
+        return _unpacked(content)
+    except (OSError, ValueError, zlib.error):
+        return None
+
+
+def write(key: str, header: dict[str, Any], text: bytes) -> None:
+    """Keep an answer, and throw away those that were not used for longest where all take too much."""
+    folder = _env.plan_cache()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / f"{key}{_SUFFIX}", _packed(header, text))
+        _make_room(folder)
+    except OSError as error:
+        _say_once(folder, error.strerror or str(error))
+
+
+def _packed(header: dict[str, Any], text: bytes) -> bytes:
+    load = zlib.compress(json.dumps(header).encode() + b"\n" + text, 1)
+    return _MAGIC + hashlib.sha256(load).digest() + load
+
+
+def _unpacked(content: bytes) -> tuple[dict[str, Any], bytes]:
+    start = len(_MAGIC) + hashlib.sha256().digest_size
+    load = content[start:]
+    if content[: len(_MAGIC)] != _MAGIC or content[len(_MAGIC) : start] != hashlib.sha256(load).digest():
+        raise ValueError("not an answer, or not a whole one")
+    head, _, text = zlib.decompress(load).partition(b"\n")
+    return json.loads(head), text
+
+
+def _replace(path: Path, content: bytes) -> None:
+    number, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _make_room(folder: Path) -> None:
+    found = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # Another process makes room too.
+            found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total_bytes = sum(size_bytes for _, size_bytes, _ in found)
+    for used, size_bytes, path in sorted(found):
+        left_over = path.endswith(".part") and time.time() - used > _LEFT_OVER_S
+        if left_over or (total_bytes > MOST_BYTES and path.endswith(_SUFFIX)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            total_bytes -= size_bytes
+
+
+def _say_once(folder: Path, why: str) -> None:
+    if str(folder) not in _told:
+        _told.add(str(folder))
+        warnings.warn(
+            f"What the TPU compiler answers is not kept for the next time: {str(folder)!r}: {why}. Make room there, or "
+            "name another folder with the environment variable ANYTPU_CACHE_DIR.",
+            stacklevel=2,
+        )

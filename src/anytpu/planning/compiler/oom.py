@@ -1,0 +1,72 @@
+"""The compiler's words for "it does not fit", read into numbers.
+
+The compiler has said it in three ways, and each is read: "the total memory required for HLO temporaries (32.00G)
+exceeds available HBM (15.75G)", "Used 63.80G of 30.75G hbm" with a list of the largest allocations, and "Requires
+3.47E, has 14.49G available". A G is 2**30 bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+_SIZE = r"(\d+(?:\.\d+)?)([KMGTPE]?)B?"
+_FORMS = (
+    re.compile(rf"memory required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+    re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
+    re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
+)
+_UNITS = " KMGTPE"
+_SAID_LINES = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """What the compiler says of a program that does not fit.
+
+    Attributes:
+        needed_bytes: what it would need.
+        limit_bytes: what there is.
+        allocations: (bytes, shape, op_name) of the largest buffers that it lists.
+        said: its own words, the first lines.
+    """
+
+    needed_bytes: int
+    limit_bytes: int
+    allocations: tuple[tuple[int, str, str], ...]
+    said: str
+
+
+def shortage(said: str) -> Shortage | None:
+    """Return what the compiler says of memory, or None when it speaks of something else.
+
+    Example:
+        >>> shortage("RESOURCE_EXHAUSTED: Ran out of memory. Used 63.80G of 30.75G hbm.").limit_bytes / 2**30
+        30.75
+    """
+    for form in _FORMS:
+        if found := form.search(said):
+            needed, needed_unit, limit, limit_unit = found.groups()
+            return Shortage(
+                _bytes(needed, needed_unit), _bytes(limit, limit_unit), tuple(_allocations(said)), _first_lines(said)
+            )
+    return None
+
+
+def _allocations(said: str) -> list[tuple[int, str, str]]:
+    listed = re.split(r"\n(?= *\d+\. Size: )", said)[1:]
+    found = []
+    for text in listed:
+        size, shape = re.search(rf"\d+\. Size: {_SIZE}", text), re.search(r"Shape: (.*)", text)
+        operator = re.search(r'op_name="([^"]*)"', text)
+        if size and shape:
+            found.append((_bytes(*size.groups()), shape[1].strip(), operator[1] if operator else ""))
+    return found
+
+
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * 1024 ** _UNITS.index(unit or " "))
+
+
+def _first_lines(said: str) -> str:
+    return "\n".join(line.rstrip() for line in said.strip().splitlines()[:_SAID_LINES])

@@ -1,0 +1,76 @@
+"""What the compiler says when it refuses a program, as a sentence that names the operation, its layer and its line.
+
+Idea: the compiler's text names some of these, and the step as it was traced knows the others: an operation is found
+there by the line that the text gives, or else by its name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from anytpu.planning.compiler.places import Place, equations, is_users, layer_of, passes, place_of
+
+_FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)\]", re.MULTILINE)
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_LOWERING = re.compile(r"primitive '([\w-]+)'|[Pp]allas.* lowering for \w+: ([\w-]+)")
+_OPTION = re.compile(r"While setting option|No such compile option")
+_HOW = "Write that part with other operations of jax.numpy, or compute it outside of the step"
+
+
+def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
+    """Return the sentence for a program that the compiler refused.
+
+    Args:
+        said: the compiler's words.
+        program: the program's name.
+        target: the target's name.
+        jaxpr: what the step was traced to.
+    """
+    if _OPTION.search(said):
+        return f"The TPU compiler does not take these options: {reason(said)}. Change or leave out what options= says."
+    place = where(said, jaxpr)
+    about = f"It is about {place}. {_HOW}." if place else f"It does not say of which operation. {_HOW}."
+    return f"The TPU compiler refuses {program!r} for {target}: {reason(said)}. {about}"
+
+
+def reason(said: str) -> str:
+    """Return the first sentence of the compiler's words, without its codes and its own notation."""
+    first = said.split("\n", 1)[0]
+    first = re.sub(r"^[A-Z_]+: ", "", first)
+    first = re.sub(r"^during context \[[^\]]*\]: ", "", first)
+    first = re.sub(r",? (?:metadata|backend_config|frontend_attributes)=\{.*", "", first)
+    return first.strip().rstrip(".")
+
+
+def where(said: str, jaxpr: ClosedJaxpr) -> Place | None:
+    """Return the operation that the compiler speaks of, or None when it cannot be told."""
+    frames = [(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(said)]
+    found = _OP_NAME.search(said)
+    operation, layer = _split(found[1]) if found else ("", "")
+    file, line, function = next((one for one in frames if is_users(one[0])), frames[0] if frames else ("", 0, ""))
+    if equation := _equation(said, jaxpr, operation, frames[0] if frames else None):
+        place = place_of(equation)
+        return Place(place.operation, place.layer or layer, place.line)
+    if operation or file:
+        return Place(operation or "?", layer, f"{file}:{line} ({function})" if file else "")
+    return None
+
+
+def _equation(said: str, jaxpr: ClosedJaxpr, operation: str, frame: tuple[str, int, str] | None) -> JaxprEqn | None:
+    """Return the equation at the innermost line that is said, or the first one of a name that is said."""
+    known = [one for one in equations(jaxpr) if "jaxpr" not in one.params]
+    if frame is not None:
+        here = [one for one in known if passes(one, frame[0], frame[1])]
+        named = [one for one in here if one.primitive.name == operation]
+        return next(iter(named or here), None)
+    if named := _LOWERING.search(said):
+        return next((one for one in equations(jaxpr) if one.primitive.name == (named[1] or named[2])), None)
+    words = set(re.findall(r"[a-z_]+", said.lower()))
+    return next((one for one in known if one.primitive.name in words), None)
+
+
+def _split(op_name: str) -> tuple[str, str]:
+    path, _, operation = op_name.rpartition("/")
+    return operation, layer_of(path)
