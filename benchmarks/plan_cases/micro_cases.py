@@ -1,4 +1,4 @@
-"""Cases of one operation each: matrix products, copies and collectives, timed by a profiler on the device or on the host."""
+"""Cases of one operation each: matrix products, copies and collectives, timed on the device or on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers as the recipes had them: `start(weights) -> slots` and `update(weights, gradients, slots) -> (weights, slots)`."""
+"""Optimizers as the recipes had them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import jax.numpy as jnp
 
 
 class Optimizer(NamedTuple):
-    """How weights are updated. Slots hold what is kept from step to step; learning rates are constants."""
+    """How weights are updated: `start(weights) -> slots`, `update(weights, gradients, slots) -> (weights, slots)`.
+
+    Slots hold what is kept from step to step; learning rates are constants.
+    """
 
     start: Callable[[Any], Any]
     update: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -44,9 +47,14 @@ def lars(rate: float = 10.0, decay: float = 0.9, weight_decay: float = 1e-4) -> 
 
 
 def adam(
-    rate: float = 3e-5, b1: float = 0.9, b2: float = 0.95, weight_decay: float = 0.1, is_lamb: bool = False
+    rate: float = 3e-5,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    weight_decay: float = 0.1,
+    is_lamb: bool = False,
+    first_dtype: Any = jnp.float32,
 ) -> Optimizer:
-    """AdamW, with both moments as the weights are; with `is_lamb` each matrix's step is scaled to its norm (LAMB)."""
+    """AdamW, the first moment kept as `first_dtype`; with `is_lamb` each weight's step is scaled to its norm (LAMB)."""
 
     def step_of(weight: jax.Array, m: jax.Array, v: jax.Array, count: jax.Array) -> jax.Array:
         direction = (m / (1 - b1**count)) / (jnp.sqrt(v / (1 - b2**count)) + 1e-6) + weight_decay * weight
@@ -57,13 +65,17 @@ def adam(
 
     def update(weights: Any, gradients: Any, slots: Any) -> tuple[Any, Any]:
         count = slots["count"] + 1
-        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, slots["m"], gradients)
+        m = jax.tree.map(lambda m, g: (b1 * m + (1 - b1) * g).astype(first_dtype), slots["m"], gradients)
         v = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, slots["v"], gradients)
         at = count.astype(jnp.float32)
         weights = jax.tree.map(lambda w, m, v: w - step_of(w, m, v, at).astype(w.dtype), weights, m, v)
         return weights, {"m": m, "v": v, "count": count}
 
-    return Optimizer(lambda w: {"m": _zeros(w), "v": _zeros(w), "count": jnp.zeros((), jnp.int32)}, update)
+    def start(weights: Any) -> Any:
+        m = jax.tree.map(lambda w: jnp.zeros_like(w, first_dtype), weights)
+        return {"m": m, "v": _zeros(weights), "count": jnp.zeros((), jnp.int32)}
+
+    return Optimizer(start, update)
 
 
 def _zeros(weights: Any) -> Any:

@@ -8,6 +8,9 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+REPLICATED = P()
+"""Every device holds the whole array."""
+
 
 def mesh_of(**sizes: int) -> AbstractMesh:
     """Return a mesh of the axes and sizes given, in their order."""
@@ -19,7 +22,7 @@ def spec(mesh: AbstractMesh, shape: tuple[int, ...], dtype: Any, *axes: Any) -> 
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
 
 
-def placed(mesh: AbstractMesh, tree: Any, axes: Any = P()) -> Any:
+def placed(mesh: AbstractMesh, tree: Any, axes: Any = REPLICATED) -> Any:
     """Return the specs of a tree, each leaf split as `axes` says: one `PartitionSpec`, or a tree of them."""
     if isinstance(axes, P):
         axes = jax.tree.map(lambda _: axes, tree)

@@ -23,6 +23,7 @@ from plan_cases.placing import mesh_of, placed, spec
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 _CLASSES = 1000
+MOMENTUM = momentum()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ResNet:
 
     batch: int
     replicas: int
-    optimizer: Optimizer = momentum()
+    optimizer: Optimizer = MOMENTUM
     norm_group: int = 1
     is_space_to_depth: bool = False
     l2: float = 1e-4
