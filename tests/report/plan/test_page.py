@@ -92,7 +92,9 @@ def test_what_a_page_says():
         "Predicted, not measured. By the TPU compiler (libtpu 0.0.51).",
         "263 ms226 to 302 ms",
         "1.12 GiB too much; largest batch 1,408",
-        "retired: not sold to new users",
+        "4 chips, 8 cores · v3:2x2retired",
+        "v3-8: Retired: not sold to new users.",
+        "v7x-8: No price is known.",
         "Operations under the roofline of a device",
         "Raise the batch to 2,048.",
         "Tried with batch_size=2048: 121 ms a step, 1.18 times the examples a second.",
@@ -100,7 +102,7 @@ def test_what_a_page_says():
         "ResNet-50 at 2,048 images on v3-8, published 122 ms: predicted 118 ms, 3.3 % below.",
         "The batch is split as 256 examples a chip.",
         "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device.",
-        "Prices: the clouds' catalogue, 2026-03.",
+        "Prices: the clouds' catalogue, read in 2026-03.",
         "27 more operations",
     ):
         assert said in text, said

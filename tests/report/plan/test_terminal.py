@@ -46,8 +46,9 @@ fastest v7x-8, 38.3 ms a step
 cheapest v6e-8, $20.29 a run
 v2-8     does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much;
          the largest batch that fits is 1,408.
-v3-8     retired: not sold to new users.
 v5e-8    The batch is split as 256 examples a chip.
+v3-8     Retired: not sold to new users.
+v7x-8    No price is known.
 
 v2-8  4 chips, 8 cores, 1.12 GiB too much
 """
@@ -66,7 +67,7 @@ v7x-8  4 chips, 8 cores, 38.3 ms a step
 
 MFU = FLOPs of the matrix products and convolutions / (step time x peak rate),
 of one device.
-Prices: the clouds' catalogue, 2026-03."""
+Prices: the clouds' catalogue, read in 2026-03."""
     )
 
 
@@ -122,7 +123,7 @@ v3-8  4 chips, 8 cores, 263 ms a step
 
 MFU = FLOPs of the matrix products and convolutions / (step time x peak rate),
 of one device.
-Prices: the clouds' catalogue, 2026-03."""
+Prices: the clouds' catalogue, read in 2026-03."""
     )
 
 

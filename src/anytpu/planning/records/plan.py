@@ -56,9 +56,9 @@ class Plan:
 
     @property
     def fastest(self) -> Prediction | None:
-        """The fastest system that the job fits on, or None."""
+        """The system that takes least time for an example, of those that the job fits on, or None."""
         fitting = [one for one in self.predictions if one.step_s is not None]
-        return min(fitting, key=lambda one: one.step_s or 0.0, default=None)
+        return min(fitting, key=lambda one: (one.step_s or 0.0) / (one.batch_size or 1), default=None)
 
     @property
     def cheapest(self) -> Prediction | None:

@@ -10,6 +10,13 @@ from anytpu import units
 from anytpu.report.plan.shapes import Label, Line, Shape, text_width
 
 TEXT_SIZE = 13.0
+_WIDE = 8.0
+# Times that one reads at a glance, from a tenth of a microsecond to three years.
+_ROUND_S = (
+    *(digit * 10.0**decade for decade in range(-7, 1) for digit in (1, 2, 5)),
+    *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
+    *(3600.0 * hours for hours in (1, 2, 5, 12, 24, 48, 120, 240, 720, 2400, 7200, 24000)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,27 +72,29 @@ def logarithmic(values: Sequence[float], start: float, end: float, most_ticks: i
     lowest, highest = min(values) / 1.08, max(values) * 1.08
     decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     fine = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    around = _covering(fine, lowest, highest)
-    if len(around) > most_ticks + 2:
-        around = _covering([10.0**decade for decade in (*decades, decades.stop)], lowest, highest)
-        around = around[:: math.ceil(len(around) / (most_ticks + 2))]
-    return Scale(min(around[0], lowest), max(around[-1], highest), start, end, tuple(around), True)
+    if len(_covering(fine, lowest, highest)) > most_ticks + 2:
+        fine = [10.0**decade for decade in (*decades, decades.stop)]
+    return _around(fine, values, start, end, most_ticks)
 
 
 def fitting(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale from 0, or a logarithmic one where the largest positive value is over 5 times the smallest."""
-    is_wide = max(values) > 5 * min(values) > 0
+    """Return a scale from 0, or a logarithmic one where the largest positive value is over 8 times the smallest."""
+    is_wide = max(values) > _WIDE * min(values) > 0
     return logarithmic(values, start, end) if is_wide else linear(values, start, end)
 
 
 def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale from 0 whose ticks are whole seconds, minutes, hours or days, or round parts of a second.
+    """Return a scale as `fitting` does, for seconds: its ticks are round in the unit in which they are written.
 
     Example:
-        >>> [tick / 3600 for tick in durations([3.9 * 3600], 0, 100).ticks]
+        >>> [tick / 3600 for tick in durations([3600.0, 3.9 * 3600], 0, 100).ticks]
         [0.0, 1.0, 2.0, 3.0, 4.0]
+        >>> durations([40.0, 6000.0], 0, 100).ticks
+        (30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
     """
     longest_s = max(values_s)
+    if longest_s > _WIDE * min(values_s) > 0:
+        return _around(_ROUND_S, values_s, start, end, most_ticks=6)
     unit_s = next((size_s for size_s in (86400.0, 3600.0, 60.0) if longest_s >= 2 * size_s), 1.0)
     scale = linear([value_s / unit_s for value_s in values_s], start, end)
     return Scale(0.0, scale.high * unit_s, start, end, tuple(tick * unit_s for tick in scale.ticks))
@@ -137,6 +146,14 @@ def vertical(scale: Scale, x: float, write: Callable[[float], str], lines_to: fl
         shapes.append(Line(((x, y), (lines_to, y)), "grid"))
         shapes.append(Label(x - 8, y + 4, write(tick), "end", "muted", TEXT_SIZE))
     return shapes
+
+
+def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float, most_ticks: int) -> Scale:
+    """Return a logarithmic scale around values, whose ticks are some of the candidates."""
+    lowest, highest = min(values) / 1.08, max(values) * 1.08
+    ticks = _covering(candidates, lowest, highest)
+    ticks = ticks[:: math.ceil(len(ticks) / (most_ticks + 2))]
+    return Scale(min(ticks[0], lowest), max(ticks[-1], highest), start, end, tuple(ticks), True)
 
 
 def _covering(ticks: Sequence[float], lowest: float, highest: float) -> list[float]:

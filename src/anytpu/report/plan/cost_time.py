@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anytpu.planning.records import Cost, Plan, Prediction
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, duration, durations, horizontal, linear, vertical
+from anytpu.report.plan.axes import Scale, duration, durations, fitting, horizontal, vertical
 from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
 from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 
@@ -20,8 +20,9 @@ def cost_time(plan: Plan) -> Drawing | None:
     if len(points) < 2:
         return None
     spans = {id(one): _span(one, time_s) for one, time_s, *_ in points}
-    x = durations([high for _, high in spans.values()], LEFT, RIGHT)
-    y = linear([usd for _, _, usd, _, _ in points], BOTTOM, TOP)
+    x = durations([*(end for span in spans.values() for end in span), *(s for *_, s, _ in points if s)], LEFT, RIGHT)
+    prices = [usd * end / time_s for one, time_s, usd, _, _ in points for end in spans[id(one)] if time_s]
+    y = fitting([*prices, *(spot for *_, spot in points if spot)], BOTTOM, TOP)
     shapes = [
         *horizontal(x, BOTTOM, duration, f"time of {what}", TOP),
         *vertical(y, LEFT, _round_usd, RIGHT),
@@ -84,4 +85,4 @@ def _names(plan: Plan, points: Sequence[Point], x: Scale, y: Scale) -> list[Labe
 
 
 def _round_usd(amount: float) -> str:
-    return f"${amount:,.0f}" if amount == round(amount) else phrases.usd(amount)
+    return f"${f'{amount:,.9f}'.rstrip('0').rstrip('.')}"

@@ -109,7 +109,7 @@ def _advice(advice: Sequence[Advice], width: int) -> Iterator[Text]:
 
 
 def gain_sentence(piece: Advice) -> str:
-    """Say what a change gained where it was compiled, "" where it was not.
+    """Say what a change gains, and by which change that was compiled; "" where nothing is known of it.
 
     Example:
         >>> gain_sentence(Advice("batch", "Raise it.", "It is small.", "batch_size=2048", 0.12, 1.18))
@@ -120,7 +120,7 @@ def gain_sentence(piece: Advice) -> str:
         parts.append(f"{piece.gain:.3g} times the examples a second")
     if not parts:
         return ""
-    return f"Tried{f' with {piece.tried}' if piece.tried else ''}: {', '.join(parts)}."
+    return f"{f'Tried with {piece.tried}' if piece.tried else 'Predicted with it'}: {', '.join(parts)}."
 
 
 def _listed(title: str, sentences: Sequence[str], width: int) -> Iterator[Text]:

@@ -33,19 +33,24 @@ def legend(
 
 
 def place_labels(
-    points: Sequence[tuple[float, float, str, str]], left: float = LEFT, right: float = RIGHT, size: float = 13.0
+    points: Sequence[tuple[float, float, str, str]], others: Sequence[tuple[float, float]] = (), size: float = 13.0
 ) -> list[Label]:
-    """Return a label beside each point (x, y, text, colour), where it covers no other label and no point.
+    """Return a label beside each point (x, y, text, colour), where it covers no other label and none of the points.
+
+    Args:
+        points: what is named.
+        others: further points (x, y) that stay visible.
+        size: of the letters.
 
     A label that has no such place is left out; the plot's tooltips still name the point.
     """
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y, _, _ in points]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in (*((x, y) for x, y, _, _ in points), *others)]
     labels = []
     for x, y, text, colour in points:
         width = text_width(text, size)
         for at, base in ((x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, y - 11), (x - width / 2, y + 20)):
             box = (at, base - size, at + width, base + 3)
-            if left <= at and box[2] <= right + 8 and not any(_overlap(box, other) for other in taken):
+            if at >= LEFT and box[2] <= RIGHT + 8 and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 labels.append(Label(at, base, text, "start", colour, size))
                 break

@@ -40,8 +40,7 @@ def _name(one: Prediction) -> Markup:
 
 def _flags(one: Prediction) -> Markup:
     said = [] if one.fits else ["does not fit"]
-    if one.cost is not None and phrases.flags(one.cost):
-        said += phrases.flags(one.cost).split("; ")
+    said += phrases.flags(one.cost)
     flags = [element("span", word, class_="flag bad" if word == "does not fit" else "flag") for word in said]
     return element("div", *flags) if flags else joined()
 
@@ -98,7 +97,11 @@ def cost_table(plan: Plan) -> Markup:
         for one in plan.predictions
         if one.cost is not None
     ]
-    return joined(element("h2", "Cost"), table(titles, rows, "costs", numbers=range(1, 9))) if rows else joined()
+    if not rows:
+        return joined()
+    remarks = [element("li", element("b", f"{names}: "), said) for names, said in phrases.price_remarks(plan)]
+    listed = element("ul", *remarks, class_="remark") if remarks else None
+    return joined(element("h2", "Cost"), table(titles, rows, "costs", numbers=range(1, 9)), listed)
 
 
 def sweep_table(plan: Plan) -> Markup:

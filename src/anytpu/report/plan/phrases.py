@@ -5,6 +5,8 @@ Rule: a number that is not known is `UNKNOWN`, never 0.
 
 from __future__ import annotations
 
+import re
+
 from anytpu import units
 from anytpu.planning.records import Buffer, Cost, Kind, Memory, OpTime, Plan, Prediction
 
@@ -28,6 +30,8 @@ USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "ou
 
 MFU_FORMULA = "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device."
 """How the model FLOPs utilisation is reckoned."""
+
+_LONGEST_FLAG = 28
 
 NOT_MEASURED = "Predicted, not measured."
 """What every report of a plan says."""
@@ -158,12 +162,30 @@ def shortage(one: Prediction) -> str:
     return f"{said}; the largest batch that fits is {one.largest_batch:,}."
 
 
-def flags(cost: Cost | None) -> str:
-    """Say what is special about a chip's price: "not listed", "retired: not sold to new users", or ""."""
+def flags(cost: Cost | None) -> list[str]:
+    """Return what is special about a chip, in two or three words each: "not listed", "an old generation"."""
     if cost is None:
-        return "no price"
-    listed = "" if cost.usd_per_hour is not None else "not listed"
-    return "; ".join(part for part in (listed, cost.price.note) if part)
+        return []
+    heads = [re.split("[,:(]", part)[0].strip() for part in cost.price.note.split(";")]
+    listed = [] if cost.usd_per_hour is not None else ["not listed"]
+    return list(dict.fromkeys([*listed, *(head for head in heads if 0 < len(head) <= _LONGEST_FLAG)]))
+
+
+def price_remarks(plan: Plan) -> list[tuple[str, str]]:
+    """Return what is to be known of the prices, each as (systems, sentence)."""
+    said: dict[str, list[str]] = {}
+    has_prices = any(one.cost is not None for one in plan.predictions)
+    for one in plan.predictions:
+        if one.cost is None:
+            if has_prices and one.fits:
+                said.setdefault("no price is known", []).append(one.target.name)
+            continue
+        notes = [note.strip() for note in one.cost.price.note.split(";") if note.strip()]
+        if one.cost.usd_per_hour is None and not any("not listed" in note for note in notes):
+            notes.append("not listed")
+        for note in notes:
+            said.setdefault(note, []).append(one.target.name)
+    return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in said.items()]
 
 
 def op_label(op: OpTime) -> str:
@@ -222,7 +244,9 @@ def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
     fastest, cheapest = plan.fastest, plan.cheapest
     chosen: list[tuple[str, Prediction, str]] = []
     if fastest is not None:
-        chosen.append(("fastest", fastest, f"{seconds(fastest.step_s)} a step"))
+        many = len({one.batch_size for one in plan.predictions}) > 1 and fastest.examples_per_s is not None
+        speed = f"{rate(fastest.examples_per_s)} examples/s" if many else f"{seconds(fastest.step_s)} a step"
+        chosen.append(("fastest", fastest, speed))
     if cheapest is not None and cheapest.cost is not None:
         chosen.append(("cheapest", cheapest, price_of_most(cheapest.cost)))
     if fastest is not None and fastest is cheapest:
@@ -240,7 +264,13 @@ def price_of_most(cost: Cost) -> str:
 
 def price_source(plan: Plan) -> str:
     """Say where the prices are from and how old they are, "" where there are none."""
-    prices = dict.fromkeys(
-        f"{one.cost.price.source}, {one.cost.price.date}" for one in plan.predictions if one.cost is not None
-    )
-    return f"Prices: {'; '.join(prices)}." if prices else ""
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in plan.predictions:
+        if one.cost is not None and one.cost.price.source:
+            catalogue, _, place = one.cost.price.source.partition(": ")
+            places.setdefault((catalogue, one.cost.price.date), []).append(place)
+    written = [
+        f"{catalogue}{': ' if any(found) else ''}{'; '.join(dict.fromkeys(filter(None, found)))}, read in {date}"
+        for (catalogue, date), found in places.items()
+    ]
+    return f"Prices: {'. '.join(written)}." if written else ""

@@ -54,7 +54,10 @@ def _dots(ops: Sequence[OpTime], x: Scale, y: Scale) -> list[Shape]:
     longest_s = ops[0].time_s
     places = [(x(op.flops / op.bytes), y(op.flops / op.time_s)) for op in ops]
     dots = [_dot(op, *place, longest_s) for op, place in zip(ops, places, strict=True)]
-    return [*dots, *place_labels([(*place, _name(op), "ink") for op, place in zip(ops[:3], places[:3], strict=True)])]
+    return [
+        *dots,
+        *place_labels([(*place, _name(op), "ink") for op, place in zip(ops[:3], places[:3], strict=True)], places),
+    ]
 
 
 def _dot(op: OpTime, x: float, y: float, longest_s: float) -> Dot:

@@ -105,10 +105,8 @@ def remarks(plan: Plan) -> list[tuple[str, str]]:
             said.append((one.target.name, phrases.shortage(one)))
         elif one.largest_batch is not None:
             said.append((one.target.name, f"the largest batch that fits is {one.largest_batch:,}."))
-        if one.cost is not None and phrases.flags(one.cost):
-            said.append((one.target.name, f"{phrases.flags(one.cost)}."))
         said += [(one.target.name, note) for note in one.notes]
-    return said
+    return [*said, *phrases.price_remarks(plan)]
 
 
 def chosen_lines(plan: Plan) -> list[Text]:
