@@ -1,0 +1,167 @@
+"""How good `plan` is on published measurements: `python benchmarks/plan_accuracy.py [--case NAME ...] [--quick]`.
+
+Each case of `plan_cases` is compiled by the TPU's compiler (its answers are kept, so that a second run is quick) and
+priced three ways: with the calibration that is shipped, which has seen all cases; with one that was fitted without the
+case (leave one out); and with one that was fitted without its whole family (leave the family out: the same program on
+other slices is gone too). The interval is the one that the left-out errors of all other cases give.
+
+Writes `benchmarks/results/plan_accuracy.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
+import anytpu as tpu  # noqa: E402  # isort: skip
+
+import calibrate_plan as calibration  # noqa: E402
+import numpy as np  # noqa: E402
+import plan_cases  # noqa: E402
+from calibrate_plan import Seen  # noqa: E402
+from plan_cases.case import Case  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "plan_accuracy.json"
+TARGETS = {"step": 0.35, "matmul": 0.15, "copy": 0.15, "collective": 0.15}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was predicted for a case, and what was measured.
+
+    Attributes:
+        name: of the case.
+        kind: of the case.
+        target: the slice.
+        measured_s: what was measured, seconds.
+        fitted: predicted over measured less 1, with the calibration that saw the case.
+        left_out: the same without the case.
+        family_out: the same without the case's family.
+        half_width: half of the interval, as a part of the prediction.
+        holds: whether the interval around the left-out prediction holds what was measured.
+    """
+
+    name: str
+    kind: str
+    target: str
+    measured_s: float
+    fitted: float
+    left_out: float
+    family_out: float
+    half_width: float
+    holds: bool
+
+
+def main() -> None:
+    """Predict every case, print a table, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", action="append", default=[], help="show only cases whose name begins so")
+    parser.add_argument("--quick", action="store_true", help="only the micro-benchmarks and one ResNet-50")
+    parser.add_argument("--kept", action="store_true", help="only cases whose module was compiled before")
+    parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
+    given = parser.parse_args()
+    cases = [case for case in plan_cases.CASES if not given.quick or is_quick(case)]
+    seen = [one for case in cases if (one := calibration.look(case, given.modules, given.kept))]
+    missing = sorted({case.name for case in cases} - {one.case.name for one in seen})
+    rows = [row for row in compared(seen) if not given.case or row.name.startswith(tuple(given.case))]
+    show(rows, missing)
+    if not given.case and not given.quick:
+        record = {"anytpu": tpu.__version__, "cases": [dataclasses.asdict(row) for row in rows]}
+        summaries = {kind: summary(rows, kind) for kind in TARGETS}
+        RESULTS.write_text(json.dumps(record | {"not_compiled": missing, "summary": summaries}, indent=1) + "\n")
+
+
+def is_quick(case: Case) -> bool:
+    """Tell whether a case is compiled in seconds, or is the one step that is worth waiting for."""
+    return case.kind != "step" or case.name == "resnet50_v2-8"
+
+
+def compared(seen: list[Seen]) -> list[Row]:
+    """Return a row for each case: fitted on all, on all others, on all other families."""
+    start = json.loads(calibration.TABLE.read_text())
+    chips = calibration.chips(seen)
+    of_chips = (calibration.Knob(chip, *knob) for chip in chips for knob in calibration.OF_A_CHIP.items())
+    knobs = (*calibration.SHARED, *of_chips)
+    fitted, jacobian, misses = calibration.fit(seen, knobs, start)
+    moved = np.array([math.log(calibration.value(fitted, k) / calibration.value(start, k)) for k in knobs])
+
+    def without(is_left: Callable[[Case, Case], bool]) -> list[float]:
+        off = []
+        for row, one in enumerate(seen):
+            used = np.array([float(not is_left(other.case, one.case)) for other in seen])
+            change = calibration.solved(seen, knobs, jacobian, misses, moved, used)
+            off.append(float(misses[row] + jacobian[row] @ change))
+        return off
+
+    alone = without(lambda other, case: other.name == case.name)
+    family = without(lambda other, case: other.family == case.family)
+    return [_row(one, misses[at], alone, family, at, seen) for at, one in enumerate(seen)]
+
+
+def _row(one: Seen, miss: float, alone: list[float], family: list[float], at: int, seen: list[Seen]) -> Row:
+    is_step = one.case.kind == "step"
+    others = [abs(off) for i, off in enumerate(alone) if i != at and (seen[i].case.kind == "step") == is_step]
+    spread = float(np.quantile(others, 0.9)) if others else 0.2
+    return Row(
+        name=one.case.name,
+        kind=one.case.kind,
+        target=one.case.target,
+        measured_s=one.case.measured_s,
+        fitted=math.expm1(miss),
+        left_out=math.expm1(alone[at]),
+        family_out=math.expm1(family[at]),
+        half_width=math.sinh(spread),
+        holds=abs(alone[at]) <= spread,
+    )
+
+
+def summary(rows: list[Row], kind: str) -> dict[str, Any]:
+    """Return how good the predictions of one kind of case are."""
+    chosen = [row for row in rows if row.kind == kind]
+    if not chosen:
+        return {"cases": 0}
+    errors, kin = [abs(row.left_out) for row in chosen], [abs(row.family_out) for row in chosen]
+    return {
+        "cases": len(chosen),
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "median_error_family_out": statistics.median(kin),
+        "worst_error_family_out": max(kin),
+        "held": sum(row.holds for row in chosen) / len(chosen),
+        "median_half_width": statistics.median(row.half_width for row in chosen),
+    }
+
+
+def show(rows: list[Row], missing: list[str]) -> None:
+    """Print the table and a line for each kind of case."""
+    heads = ("measured", "predicted", "left out", "family", "fitted")
+    print(f"{'case':28} {'slice':14} {heads[0]:>11} {heads[1]:>11} {heads[2]:>9} {heads[3]:>8} {heads[4]:>8}  interval")
+    for row in rows:
+        predicted_s = row.measured_s * (1 + row.left_out)
+        print(
+            f"{row.name:28} {row.target:14} {row.measured_s:9.4g} s {predicted_s:9.4g} s {row.left_out:+9.1%} "
+            f"{row.family_out:+8.1%} {row.fitted:+8.1%}  +-{row.half_width:.0%} {'holds' if row.holds else 'MISSES'}"
+        )
+    for kind in TARGETS:
+        if (found := summary(rows, kind))["cases"]:
+            print(
+                f"{kind}: {found['cases']} cases, left out: median error {found['median_error']:.1%}, worst "
+                f"{found['worst_error']:.1%} (family left out: {found['median_error_family_out']:.1%}, "
+                f"{found['worst_error_family_out']:.1%}), {found['held']:.0%} held at a median half-width of "
+                f"{found['median_half_width']:.0%}"
+            )
+    for name in missing:
+        print(f"{name}: not compiled")
+
+
+if __name__ == "__main__":
+    main()
