@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         list_logical_devices,
         shutdown_tpu_system,
     )
-    from anytpu.train import TPUDistributionStrategy, input_shares, keras_to_tpu_model, step_logs
+    from anytpu.train import TPUDistributionStrategy, check, input_shares, keras_to_tpu_model, step_logs
     from anytpu.train.estimator import (
         InputPipelineConfig,
         ModeKeys,
@@ -95,6 +95,7 @@ __all__ = [
     "TPUStrategy",
     "batch_parallel",
     "bfloat16_scope",
+    "check",
     "compare",
     "compute_average_loss",
     "connect",
@@ -155,6 +156,7 @@ _HOMES = {
     "TPUStrategy": "strategy",
     "batch_parallel": "train.low_level",
     "bfloat16_scope": "train.low_level",
+    "check": "train",
     "compare": "bench",
     "compute_average_loss": "strategy",
     "connect": "strategy",

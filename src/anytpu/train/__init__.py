@@ -6,18 +6,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from anytpu.train.checking.check import check
     from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
     from anytpu.train.logs import input_shares, step_logs
 
 # Loaded when it is first used: `program.of` finds makers in here without a need for Keras.
 _HOMES = {
     "TPUDistributionStrategy": "conversion",
+    "check": "checking.check",
     "input_shares": "logs",
     "keras_to_tpu_model": "conversion",
     "step_logs": "logs",
 }
 
-__all__ = ["TPUDistributionStrategy", "input_shares", "keras_to_tpu_model", "step_logs"]
+__all__ = ["TPUDistributionStrategy", "check", "input_shares", "keras_to_tpu_model", "step_logs"]
 
 
 def __getattr__(name: str) -> object:

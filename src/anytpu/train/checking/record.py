@@ -1,0 +1,141 @@
+"""`Check`: what came of a check, layer by layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+Kind = Literal["output", "loss", "gradient", "variable"]
+"""What a value is: a layer's output, a loss, the gradient of a weight, a variable after the step."""
+
+_KINDS: dict[Kind, str] = {
+    "output": "outputs of layers",
+    "loss": "losses",
+    "gradient": "gradients",
+    "variable": "variables after the step",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedValue:
+    """One value of a step, as it came out of each run.
+
+    Attributes:
+        name: the path of the layer or of the variable.
+        kind: what it is.
+        scale: its largest absolute value on one core; of a variable, that of its change.
+        tolerance: the most by which it may differ.
+        differences: the largest absolute difference from one core, by run; inf where the value has another shape
+            there, is not finite, or is missing.
+    """
+
+    name: str
+    kind: Kind
+    scale: float
+    tolerance: float
+    differences: dict[str, float]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is within its tolerance in every run."""
+        return self.differs_in is None
+
+    @property
+    def differs_in(self) -> str | None:
+        """The first run in which it is not within its tolerance, or None."""
+        # Not "difference > tolerance", which is False for NaN.
+        return next((run for run, one in self.differences.items() if not one <= self.tolerance), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A training step, run on one core, again, on virtual cores and on partitioned devices.
+
+    Attributes:
+        model: its name.
+        cores: how many virtual cores and how many devices.
+        rows: of the batch.
+        data: what the batch was.
+        code: "whole-batch", as `fit` runs it, or "per-replica", as `strategy.run` does.
+        values: everything that was compared, in the order in which it arises: outputs, losses, gradients, variables.
+    """
+
+    model: str
+    cores: int
+    rows: int
+    data: str
+    code: Literal["whole-batch", "per-replica"]
+    values: tuple[CheckedValue, ...]
+
+    @property
+    def layers(self) -> tuple[CheckedValue, ...]:
+        """The outputs of the layers, in the order in which they are called."""
+        return tuple(one for one in self.values if one.kind == "output")
+
+    @property
+    def first_difference(self) -> CheckedValue | None:
+        """The first value that differs beyond its tolerance, or None."""
+        return next((one for one in self.values if not one.agrees), None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every value is within its tolerance in every run."""
+        return self.first_difference is None
+
+    def __str__(self) -> str:
+        lines = [self._headline(), "", *_table(self._shown()), "", *self._others(), *self._notes()]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        first = self.first_difference
+        if first is None:
+            runs = list(next(iter(self.values)).differences)[1:] if self.values else []
+            return f"{self.model!r} computes the same on 1 core, {' and '.join(runs)}."
+        return (
+            f"{self.model!r} does not compute the same everywhere: {_whose(first)} differs first, {first.differs_in}."
+        )
+
+    def _shown(self) -> list[CheckedValue]:
+        """Return the layers and losses, and what differs of the rest."""
+        return [one for one in self.values if one.kind in ("output", "loss") or not one.agrees]
+
+    def _others(self) -> list[str]:
+        hidden = [one for one in self.values if one not in self._shown()]
+        counts = {name: sum(one.kind == kind for one in hidden) for kind, name in _KINDS.items()}
+        listed = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return [f"Not shown, since they agree: {listed}."] if listed else []
+
+    def _notes(self) -> list[str]:
+        how = (
+            "all rows at once, as fit does"
+            if self.code == "whole-batch"
+            else "each core its rows, as strategy.run does"
+        )
+        return [
+            f"One training step on {self.rows} rows ({self.data}); {how}.",
+            "The tolerance: some times what a last bit of every input and weight changes, or a share of the scale.",
+        ]
+
+
+def _whose(value: CheckedValue) -> str:
+    start = {"output": "the layer ", "loss": "the log ", "gradient": "the gradient of ", "variable": "the variable "}
+    return f"{start[value.kind]}{value.name!r}"
+
+
+def _table(values: Iterable[CheckedValue]) -> list[str]:
+    rows = [_row(one) for one in values]
+    runs = list(dict.fromkeys(run for one in values for run in one.differences))
+    head = ["", "scale", "tolerance", *(f"off {run}" for run in runs), ""]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def _row(value: CheckedValue) -> list[str]:
+    numbers = (value.scale, value.tolerance, *value.differences.values())
+    return [value.name, *(f"{one:.2g}" for one in numbers), "" if value.agrees else "differs"]
