@@ -33,28 +33,49 @@ class Place:
         return f"the operation {self.operation!r}{layer}" + (f", at {self.line}" if self.line else "")
 
 
-def equations(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[JaxprEqn]:
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An equation of a traced step, with those that it is inside of.
+
+    Attributes:
+        equation: itself.
+        around: the equations around it, outermost first: a call of a jitted function, a loop, a kernel.
+    """
+
+    equation: JaxprEqn
+    around: tuple[JaxprEqn, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What JAX calls it."""
+        return self.equation.primitive.name
+
+    @property
+    def place(self) -> Place:
+        """Where it comes from."""
+        lines = self._lines()
+        chosen = next((one for one in lines if is_users(one[0])), lines[0] if lines else None)
+        line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
+        scopes = (str(one.source_info.name_stack) for one in (*self.around, self.equation))
+        return Place(self.name, layer_of("/".join(scopes)), line)
+
+    def passes(self, file: str, line: int) -> bool:
+        """Tell whether a line of source is among those that it comes from."""
+        return any((one[0], one[1]) == (file, line) for one in self._lines())
+
+    def _lines(self) -> list[tuple[str, int, str]]:
+        return [line for one in (self.equation, *reversed(self.around)) for line in _lines(one)]
+
+
+def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) -> Iterator[Operation]:
     """Yield each equation of a jaxpr and of those inside it."""
     level = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
     for equation in level.eqns:
-        yield equation
+        yield Operation(equation, around)
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 if isinstance(inner, ClosedJaxpr | Jaxpr):
-                    yield from equations(inner)
-
-
-def place_of(equation: JaxprEqn) -> Place:
-    """Return where an equation comes from."""
-    lines = _lines(equation)
-    chosen = next((one for one in lines if is_users(one[0])), lines[0] if lines else None)
-    line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
-    return Place(equation.primitive.name, layer_of(str(equation.source_info.name_stack)), line)
-
-
-def passes(equation: JaxprEqn, file: str, line: int) -> bool:
-    """Tell whether a line of source is among those that an equation comes from."""
-    return any((one[0], one[1]) == (file, line) for one in _lines(equation))
+                    yield from operations(inner, (*around, equation))
 
 
 def layer_of(path: str) -> str:

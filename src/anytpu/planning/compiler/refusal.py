@@ -6,11 +6,12 @@ there by the line that the text gives, or else by its name.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr
 
-from anytpu.planning.compiler.places import Place, equations, is_users, layer_of, passes, place_of
+from anytpu.planning.compiler.places import Operation, Place, is_users, layer_of, operations
 
 _FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)\]", re.MULTILINE)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -38,7 +39,7 @@ def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
 def reason(said: str) -> str:
     """Return the first sentence of the compiler's words, without its codes and its own notation."""
     first = said.split("\n", 1)[0]
-    first = re.sub(r"^[A-Z_]+: ", "", first)
+    first = re.sub(r"^[A-Z_]+: ", "", first).split(" Please file an issue")[0]
     first = re.sub(r"^during context \[[^\]]*\]: ", "", first)
     first = re.sub(r",? (?:metadata|backend_config|frontend_attributes)=\{.*", "", first)
     return first.strip().rstrip(".")
@@ -50,25 +51,24 @@ def where(said: str, jaxpr: ClosedJaxpr) -> Place | None:
     found = _OP_NAME.search(said)
     operation, layer = _split(found[1]) if found else ("", "")
     file, line, function = next((one for one in frames if is_users(one[0])), frames[0] if frames else ("", 0, ""))
-    if equation := _equation(said, jaxpr, operation, frames[0] if frames else None):
-        place = place_of(equation)
-        return Place(place.operation, place.layer or layer, place.line)
+    if at := _operation(said, jaxpr, operation, frames[0] if frames else None):
+        return dataclasses.replace(at.place, layer=at.place.layer or layer)
     if operation or file:
         return Place(operation or "?", layer, f"{file}:{line} ({function})" if file else "")
     return None
 
 
-def _equation(said: str, jaxpr: ClosedJaxpr, operation: str, frame: tuple[str, int, str] | None) -> JaxprEqn | None:
-    """Return the equation at the innermost line that is said, or the first one of a name that is said."""
-    known = [one for one in equations(jaxpr) if "jaxpr" not in one.params]
+def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, str] | None) -> Operation | None:
+    """Return the operation at the innermost line that is said, or the first one of a name that is said."""
+    known = list(operations(jaxpr))
     if frame is not None:
-        here = [one for one in known if passes(one, frame[0], frame[1])]
-        named = [one for one in here if one.primitive.name == operation]
+        here = [one for one in known if one.passes(frame[0], frame[1])]
+        named = [one for one in here if one.name == name]
         return next(iter(named or here), None)
-    if named := _LOWERING.search(said):
-        return next((one for one in equations(jaxpr) if one.primitive.name == (named[1] or named[2])), None)
+    if found := _LOWERING.search(said):
+        return next((one for one in known if one.name == (found[1] or found[2])), None)
     words = set(re.findall(r"[a-z_]+", said.lower()))
-    return next((one for one in known if one.primitive.name in words), None)
+    return next((one for one in known if one.name in words), None)
 
 
 def _split(op_name: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from anytpu.errors import PlanError
-from anytpu.planning.compiler.places import equations, place_of
+from anytpu.planning.compiler.places import operations
 from anytpu.program.leaves import leaf_names, leaf_text, state_names
 from anytpu.program.program import Program
 
@@ -30,12 +30,11 @@ def refuse_wide(program: Program, jaxpr: ClosedJaxpr) -> None:
     for name, leaf in zip(names, jax.tree.leaves((program.state, program.batch)), strict=True):
         if _is_wide(leaf):
             raise PlanError(f"{name!r} of the program {program.name!r} is {leaf_text(leaf)}. {_INSTEAD}.")
-    for equation in equations(jaxpr):
-        for result in equation.outvars:
-            if _is_wide(result.aval):
+    for operation in operations(jaxpr):
+        for result in operation.equation.outvars:
+            if _is_wide(result.aval) and result.aval.shape:
                 raise PlanError(
-                    f"The program {program.name!r} computes {leaf_text(result.aval)}, in {place_of(equation)}. "
-                    f"{_INSTEAD}."
+                    f"The program {program.name!r} computes {leaf_text(result.aval)}, in {operation.place}. {_INSTEAD}."
                 )
 
 

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from anytpu.planning.compiler.places import Place, is_users, layer_of, operations
+from compiler_samples import line_of
+
+
+@pytest.mark.parametrize(
+    ("path", "layer"),
+    [
+        ("", ""),
+        ("jit(step)/dense", "dense"),
+        ("jit(step)/transpose(jvp(sequential))/dense", "sequential/dense"),
+        ("jit(<lambda>)/call_exported/jit(step)/outer/inner", "outer/inner"),
+        ("jvp()/while/body", "while/body"),
+    ],
+)
+def test_layers(path: str, layer: str):
+    assert layer_of(path) == layer
+
+
+def test_files_of_the_user():
+    assert is_users(__file__)
+    assert not is_users(jax.__file__)
+    assert not is_users(os.__file__)
+    assert not is_users(str(layer_of.__code__.co_filename))
+
+
+@jax.jit
+def inner(x: Any) -> Any:
+    with jax.named_scope("deep"):
+        return jnp.tanh(x)
+
+
+def outer(x: Any) -> Any:
+    with jax.named_scope("layer"):
+        return inner(x) + 1
+
+
+def test_an_operation_inside_of_calls_keeps_its_layers_and_line():
+    found = {one.name: one for one in operations(jax.make_jaxpr(outer)(1.0))}
+    line = line_of(inner.__wrapped__, "jnp.tanh")
+    assert found["tanh"].place == Place("tanh", "layer/deep", f"{line} (inner)")
+    assert str(found["tanh"].place) == f"the operation 'tanh' of the layer 'layer/deep', at {line} (inner)"
+    file, number = line.rsplit(":", 1)
+    assert found["tanh"].passes(file, int(number))
+    assert found["tanh"].passes(file, int(line_of(outer, "inner(x)").rsplit(":", 1)[1]))
+    assert not found["add"].passes(file, int(number))
