@@ -3,8 +3,7 @@
 Idea: the compiler keeps, beside the instructions, the Python stack that each came from, as four tables that point into
 each other: files, functions, locations, frames. The user's line is the innermost one that is not a library's.
 
-Rule: frames outside of anytpu's own outermost one say who asked for a plan, not what the program does; they are not
-looked at.
+Rule: what called anytpu's tracing says who asked for a plan, not what the program does; it is not looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ _FRAMED = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))
 _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.?\d*)[/\\]|^<")
 _SLASH = re.compile(r"[/\\]")
 _OURS = re.compile(r"[/\\](?:src|site-packages|dist-packages)[/\\]anytpu[/\\]")
+_TRACING = re.compile(_OURS.pattern + r"(?:program|planning)[/\\]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,10 +56,12 @@ class Frames:
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (as many as a module has frames, and gone with it)
     def source(self, frame: int) -> SourceLine | None:
         """Return the innermost line that is the user's, or None."""
-        stack = self.stack(frame)
-        ours = [place for place, line in enumerate(stack) if _OURS.search(line.file)]
-        inside = stack[: ours[-1]] if ours else stack
-        return next((line for line in inside if not _LIBRARY.search(line.file) and not _OURS.search(line.file)), None)
+        for line in self.stack(frame):
+            if _TRACING.search(line.file):
+                return None
+            if not _LIBRARY.search(line.file) and not _OURS.search(line.file):
+                return line
+        return None
 
     @functools.cached_property
     def _locations(self) -> dict[int, SourceLine]:
