@@ -87,7 +87,8 @@ class Model:
     def axes(self, weights: Any) -> Any:
         """Return how each weight is split, a tree of `PartitionSpec`."""
         wide, narrow = P(None, "fsdp", "tensor"), P(None, "tensor", "fsdp")
-        layer = {name: {"out": narrow, "down": narrow}.get(name, wide) for name in weights["layers"]}
+        layer = {name: wide for name in weights["layers"]}
+        layer |= {"out": P(None, "tensor", None, "fsdp"), "down": narrow}
         layer |= {name: P(None, "fsdp") for name in layer if name.startswith("norm")}
         axes = {"layers": layer, "embedding": P("tensor", "fsdp"), "norm": P("fsdp")}
         return axes | ({"logits": P("fsdp", "tensor")} if "logits" in weights else {})

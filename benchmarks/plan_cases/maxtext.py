@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+
 from plan_cases.attention import Attention
 from plan_cases.case import Case
 from plan_cases.decoder import Model, Training
+from plan_cases.optimizers import adam
 from plan_cases.remat import FULL, MINIMAL, Remat
 
 _RECIPES = "AI-Hypercomputer/tpu-recipes training"
 _MAXTEXT = "AI-Hypercomputer/maxtext"
 
-_BLOCKS = Attention("splash", block=2048, is_backward_fused=True)
+_BLOCKS = Attention("splash", block=512, is_backward_fused=True)
+_SMALL_BLOCKS = "attention has blocks of 512 in place of 2048, which compile minutes faster; it prices the same"
 LLAMA_8B = Model(32, 4096, 32, 8, 128, 14336, 128256, attention=_BLOCKS)
 LLAMA_70B = Model(80, 8192, 64, 8, 128, 28672, 128256, attention=_BLOCKS)
 LLAMA_405B = Model(126, 16384, 128, 8, 128, 53248, 128256, attention=_BLOCKS)
 LLAMA_2_70B = Model(80, 8192, 64, 8, 128, 28672, 32000, attention=_BLOCKS)
+GPT3_175B = Model(96, 12288, 96, 96, 128, 49152, 50304, is_gated=False, is_tied=True, has_rope=False, attention=_BLOCKS)
 MISTRAL_7B = Model(32, 4096, 32, 8, 128, 14336, 32000, attention=_BLOCKS)
 
 _OFFLOAD = Remat(offloaded=("decoder_layer_input", "query_proj", "key_proj", "value_proj"))
@@ -43,7 +48,15 @@ _NO_WINDOWED = flags("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000")
 
 
 def _trillium(
-    folder: str, name: str, model: Model, chips: int, per_chip: int, seconds: float, remat: Remat, length: int = 8192
+    folder: str,
+    name: str,
+    model: Model,
+    chips: int,
+    per_chip: int,
+    seconds: float,
+    remat: Remat,
+    length: int = 8192,
+    options: dict[str, str] = _TRILLIUM,
 ) -> Case:
     return Case(
         name=f"{name}_v6e-{chips}",
@@ -55,8 +68,9 @@ def _trillium(
         source=f"{_RECIPES}/trillium/{folder}; {_MAXTEXT} benchmarks/maxtext_trillium_model_configs.py",
         trust="A",
         build=Training(model, per_chip * chips, length, fsdp=chips, remat=remat).build,
-        options=_TRILLIUM,
+        options=options,
         stack="JAX 0.5 to 0.6, 2025",
+        differs=_SMALL_BLOCKS,
     )
 
 
@@ -158,6 +172,38 @@ def _v4(name: str, cores: int, model: Model, per_chip: int, tera: float) -> Case
 _LLAMA = "Llama3.1-8B-MaxText"
 _DOT_22B = Model(48, 6144, 24, 24, 256, 24576, 32768, False, True, True, Attention("dot"), has_rope=False)
 
+_LLAMA_70B = "Llama3.1-70B-MaxText"
+_SIMPLE = {**flags("--xla_tpu_scoped_vmem_limit_kib=98304"), **_ASYNC}
+_ON_DEVICE = Remat(saved=("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj"))
+_V7X = flags(
+    "--xla_tpu_scoped_vmem_limit_kib=61440 --xla_tpu_enable_sparse_core_collective_offload_all_gather=false"
+    " --xla_tpu_enable_sparse_core_collective_offload_reduce_scatter=false"
+    " --xla_tpu_enable_sparse_core_collective_offload_all_reduce=false"
+)
+
+
+def _ironwood(name: str, folder: str, cores: int, training: Training, seconds: float) -> Case:
+    return Case(
+        name=f"{name}_v7x-{cores}",
+        family=f"{name}_v7x",
+        kind="step",
+        target=f"v7x-{cores}",
+        measured_s=seconds,
+        arithmetic="the step time in the recipes' table",
+        source=f"{_RECIPES}/ironwood/README.md and {folder}",
+        trust="A",
+        build=training.build,
+        options=_V7X,
+        stack="JAX 0.8, 2025",
+        differs=f"collectives not by SparseCore: JAX cannot print what the compiler then makes; {_SMALL_BLOCKS}",
+    )
+
+
+def _llama_70b_v7x(cores: int) -> Training:
+    optimizer = adam(first_dtype=jnp.bfloat16)
+    return Training(LLAMA_70B, 2 * cores, 8192, fsdp=cores, remat=_ON_DEVICE, optimizer=optimizer)
+
+
 CASES = (
     _v4("maxtext_22b", 128, _DOT_22B, 16, 156),
     _v5e(16, 6, 120),
@@ -167,5 +213,13 @@ CASES = (
     _v5p(64, 128, 4, 4, 323),
     _v5p(128, 256, 2, 8, 315),
     _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, _OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, _OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 256, 4, 4.546, _OFFLOAD_OUT),
+    _trillium("Mistral-7B-MaxText", "mistral_7b", MISTRAL_7B, 8, 6, 6.320, _OFFLOAD_OUT),
+    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 32, 2, 17.790, _OFFLOAD),
+    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 256, 5, 42.656, _OFFLOAD),
+    _trillium("GPT3-175B-MaxText/bf16", "gpt3_175b", GPT3_175B, 256, 3, 17.182, FULL, length=2048, options=_SIMPLE),
+    _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x4x4", 128, _llama_70b_v7x(128), 12.20),
+    _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x8x8", 512, _llama_70b_v7x(512), 12.27),
 )
 """Training steps."""
