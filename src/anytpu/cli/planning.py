@@ -16,6 +16,7 @@ from anytpu.cli.script import HOW, job_of
 from anytpu.errors import SettingError
 from anytpu.report.steps import Steps
 from anytpu.report.terminal import open_console, say
+from anytpu.train.makers import KERAS_MAKER
 from anytpu.units import format_count
 
 _FILES = (".anytpu", ".mlir")
@@ -78,6 +79,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
 
 def plan(asked: Asked) -> Any:
     """Return the plan of a job, with the batches of a sweep."""
+    _need_batch(asked)
     with Steps() as progress:
         return anytpu.plan(
             asked.job,
@@ -91,6 +93,7 @@ def plan(asked: Asked) -> Any:
 
 def scaling(asked: Asked) -> Any:
     """Return the plan of a job on ever larger slices of the first system."""
+    _need_batch(asked)
     with Steps() as progress:
         return anytpu.scaling(
             asked.job,
@@ -148,6 +151,14 @@ def calibrate() -> int:
     if found.factors:
         calibration.save(found)
     return 0
+
+
+def _need_batch(asked: Asked) -> None:
+    if asked.batch_size is None and asked.specs is None and KERAS_MAKER.claims(asked.job):
+        raise SettingError(
+            f"the model {asked.job.name!r} can be planned for any batch; say which, the examples of a step over all "
+            "devices: --batch 1024"
+        )
 
 
 def _job(name: str | None, split: list[int] | None) -> tuple[Any, Any]:

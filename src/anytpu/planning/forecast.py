@@ -90,8 +90,8 @@ def notes(program: Program, target: Target) -> list[str]:
     rows = program.rows
     if rows is None and program.replicas is None and program.placement is None and target.devices > 1:
         return [
-            f"Nothing of this program is split: each of the {target.devices} devices computes all of it. Of a StableHLO "
-            "file, say whose rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0."
+            f"Nothing of this program is split: each of the {target.devices} devices computes all of it. Of a "
+            "StableHLO file, say whose rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0."
         ]
     if rows is None or rows % target.devices == 0:
         return []

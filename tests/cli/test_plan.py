@@ -1,0 +1,250 @@
+"""`anytpu plan`, with the real compiler where a test says so, else up to the public functions that it calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import anytpu
+from anytpu.cli import main
+from anytpu.program import ROWS, of, write
+from cli.commands import anytpu as command
+
+SCRIPT = """\
+    import keras
+    from keras import layers
+
+
+    def create_model():
+        model = keras.Sequential([layers.Input((16,)), layers.Dense(8), layers.Dense(4)], name="tiny")
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+
+    def uncompiled():
+        return keras.Sequential([layers.Input((16,)), layers.Dense(4)], name="plain")
+    """
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["plan", *words]) == 2
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("anytpu: ")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """What the public functions are called with; nothing is compiled."""
+    made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    class Answer:
+        agrees = False
+
+        def __str__(self) -> str:
+            return "an answer"
+
+        def show(self) -> None:
+            print(self)
+
+        def to_html(self, path: Path) -> Path:
+            return path
+
+        to_json = to_html
+
+        def to_svg(self, folder: Path) -> list[Path]:
+            return [folder / "a.svg", folder / "b.svg"]
+
+    def function(name: str, answer: Any) -> None:
+        def called(*args: Any, progress: Any = str, **settings: Any) -> Any:
+            progress(f"{name} works")
+            made.append((name, args, settings))
+            return answer
+
+        monkeypatch.setitem(vars(anytpu), name, called)
+
+    function("plan", Answer())
+    function("scaling", Answer())
+    function("check", Answer())
+    function("max_batch_size", 1024)
+    return made
+
+
+DEFAULTS = {"input_specs": None, "mode": None, "precision": None, "timeout_s": 600.0, "use_cache": True}
+RUN_DEFAULTS = {
+    **DEFAULTS,
+    "steps_per_execution": None,
+    "input_examples_per_s": None,
+    "examples": None,
+    "epochs": None,
+    "prices": None,
+    "advise": False,
+}
+
+
+def test_a_plan_of_the_real_compiler(folder: Path):
+    words = ["train.py:create_model", "--tpu", "v2-8", "--batch", "64", "--json", "plan.json", "--html", "plan.html"]
+    run = command("plan", *words, folder=folder)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[0] == "tiny/train"
+    assert run.stdout.splitlines()[-2:] == ["Wrote plan.html", "Wrote plan.json"]
+    (one,) = json.loads((folder / "plan.json").read_text())["predictions"]
+    assert (one["tpu"], one["batch_size"], one["fits"], one["program"]) == ("v2-8", 64, True, "tiny/train")
+    assert 0 < one["interval_s"][0] < one["step_s"] < one["interval_s"][1]
+    assert run.stderr == "tiny/train on v2-8 (v2:2x2), 64 examples a step\n"
+    assert "<html" in (folder / "plan.html").read_text()
+
+
+def test_a_stablehlo_file_of_which_nothing_is_split(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "net.mlir").write_text(jax.jit(lambda x: x * 2).lower(np.zeros((64, 128), "float32")).as_text())
+    assert main(["plan", "net.mlir", "--tpu", "v2-8", "--json", "plan.json"]) == 0
+    (one,) = json.loads((folder / "plan.json").read_text())["predictions"]
+    assert one["notes"] == [
+        "Nothing of this program is split: each of the 8 devices computes all of it. Of a StableHLO file, say whose "
+        "rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0."
+    ]
+    assert capsys.readouterr().out.splitlines()[0] == "net/infer"
+
+
+def test_what_is_asked_of_plan(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "train.py:create_model", "--batch", "64"]) == 0
+    ((name, (model,), settings),) = calls
+    assert (name, model.name) == ("plan", "tiny")
+    systems = ["v2-8", "v3-8", "v4-8", "v5e-8", "v6e-8"]
+    assert settings == {"batch_size": 64, "tpu": systems, "sweep_batches": [], **RUN_DEFAULTS}
+    assert capsys.readouterr() == ("an answer\n", "plan works\n")
+
+
+def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    words = "--tpu v3-8,v5e-16 --batch 64 --infer --precision bfloat16 --steps-per-execution 50 --input-rate 1e4"
+    more = "--examples 6400 --epochs 90 --prices p.csv --advise --sweep-batch 32,128 --timeout 60 --no-cache"
+    files = "--html a.html --json a.json --svg plots"
+    assert main(["plan", "train.py:create_model", *words.split(), *more.split(), *files.split()]) == 0
+    ((_, _, settings),) = calls
+    assert settings == {
+        "batch_size": 64,
+        "tpu": ["v3-8", "v5e-16"],
+        "sweep_batches": [32, 128],
+        "input_specs": None,
+        "mode": "infer",
+        "precision": "bfloat16",
+        "timeout_s": 60.0,
+        "use_cache": False,
+        "steps_per_execution": 50,
+        "input_examples_per_s": 10_000.0,
+        "examples": 6400,
+        "epochs": 90,
+        "prices": Path("p.csv"),
+        "advise": True,
+    }
+    assert capsys.readouterr().out.splitlines() == [
+        "an answer",
+        "Wrote a.html",
+        "Wrote a.json",
+        f"Wrote {Path('plots/a.svg')}",
+        f"Wrote {Path('plots/b.svg')}",
+    ]
+
+
+def test_the_arguments_of_a_file_that_are_split(folder: Path, calls: list):
+    assert main(["plan", "net.mlir", "--split", "0,2"]) == 0
+    ((_, (job,), settings),) = calls
+    assert (job, settings["input_specs"]) == ("net.mlir", {0: ROWS, 2: ROWS})
+
+
+def test_scaling(folder: Path, calls: list):
+    assert main(["plan", "train.py:create_model", "--tpu", "v3-8", "--batch", "64", "--scaling", "8,32"]) == 0
+    ((name, (_, chip, cores), settings),) = calls
+    assert (name, chip, cores) == ("scaling", "v3", [8, 32])
+    assert settings == {"batch_size": 64, **RUN_DEFAULTS}
+
+
+def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "train.py:create_model", "--tpu", "v2-8,v3-8", "--max-batch"]) == 0
+    assert [(name, tpu, settings) for name, (_, tpu), settings in calls] == [
+        ("max_batch_size", tpu, DEFAULTS) for tpu in ("v2-8", "v3-8")
+    ]
+    assert capsys.readouterr().out == "v2-8: 1,024 examples a step\nv3-8: 1,024 examples a step\n"
+
+
+def test_check(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "train.py:create_model", "--check", "--batch", "48"]) == 1
+    ((name, (model,), settings),) = calls
+    assert (name, model.name, settings) == ("check", "tiny", {"batch_size": 48})
+    assert capsys.readouterr().out == "an answer\n"
+
+
+def test_calibrate_without_runs(folder: Path):
+    run = command("plan", "--calibrate", folder=folder, XDG_DATA_HOME=str(folder / "data"))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("No run of yours is kept yet.")
+    assert not (folder / "data").exists()
+
+
+def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert error_of(capsys) == (
+        "name what to plan: a function of a file, like train.py:create_model, or a program file, .anytpu or .mlir"
+    )
+    assert error_of(capsys, "resnet") == (
+        "'resnet' is nothing that can be planned; name a function of a file, like train.py:create_model, or a program "
+        "file, .anytpu or .mlir"
+    )
+    assert error_of(capsys, "train.py") == (
+        "name the function of train.py that returns the model, like train.py:create_model; its functions are "
+        "create_model, uncompiled"
+    )
+    assert error_of(capsys, "none.py") == (
+        "there is no file 'none.py'; name a function of a file, like train.py:create_model"
+    )
+    assert error_of(capsys, "train.py:create_model", "--split", "1") == (
+        "--split names arguments of a .mlir file, and 'train.py:create_model' is none; leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tpu", ","], "argument --tpu: must be one name or more, with commas between them, not ','"),
+        (["--batch", "-8"], "argument --batch: must be a positive integer, not '-8'"),
+        (["--sweep-batch", "8,x"], "argument --sweep-batch: must be a positive integer, not 'x'"),
+        (["--input-rate", "fast"], "argument --input-rate: must be a positive number, not 'fast'"),
+        (["--timeout", "0"], "argument --timeout: must be a positive number, not '0'"),
+        (["--split", "a"], "argument --split: must be numbers from 0, with commas between them, not 'a'"),
+    ],
+)
+def test_words_that_are_wrong(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert error_of(capsys, "net.mlir", *words) == f"{message}; `anytpu plan --help` shows what it takes"
+
+
+def test_a_model_that_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert error_of(capsys, "train.py:uncompiled", "--batch", "64") == (
+        "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\""
+    )
+    assert error_of(capsys, "train.py:create_model") == (
+        "the model 'tiny' can be planned for any batch; say which, the examples of a step over all devices: --batch 1024"
+    )
+
+
+def test_a_sweep_of_what_has_one_batch(folder: Path, capsys: pytest.CaptureFixture[str]):
+    program = of(lambda w, x: (w, x @ w), (np.zeros((8, 2), "float32"), np.zeros((16, 8), "float32")))
+    write(program, "net.anytpu")
+    (folder / "net.mlir").write_text(jax.jit(lambda x: x * 2).lower(np.zeros((64, 128), "float32")).as_text())
+    for kind, name, rows in (("program", "net.anytpu", " of 16 rows"), ("StableHLO", "net.mlir", "")):
+        assert error_of(capsys, name, "--sweep-batch", "32") == (
+            f"The {kind} file {name!r} has one batch{rows} and one precision, and cannot be made again with "
+            "batch_size=32. Give the model or the function that it was made of in its place: anytpu.program.of(model, "
+            "batch_size=32)."
+        )
