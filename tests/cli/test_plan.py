@@ -234,7 +234,8 @@ def test_a_model_that_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixt
         "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\""
     )
     assert error_of(capsys, "train.py:create_model") == (
-        "the model 'tiny' can be planned for any batch; say which, the examples of a step over all devices: --batch 1024"
+        "the model 'tiny' can be planned for any batch; say which, the examples of a step over all devices: --batch "
+        "1024"
     )
 
 
