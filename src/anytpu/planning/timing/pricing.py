@@ -135,18 +135,17 @@ class Pricer:
         rates, moved = self.rates, traffic_of(self.module, home, one)
         flops = self.module.flops_by_dtype(one) if one.opcode in ("fusion", "convolution", "dot") else {}
         is_product = bool(flops) and ("CLASSIC" in one.text or one.opcode != "fusion")
-        seconds = one.cycles / rates.clock_hz * (rates.matmul_factor if is_product else rates.vector_factor)
+        said_s = one.cycles / rates.clock_hz
         if moved:
-            seconds = max(seconds - rates.early_s, 0.3 * seconds)
+            said_s = max(said_s - rates.early_s, 0.3 * said_s)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
         memory_s = moved / rates.streaming_bytes_per_s
-        priced_by = "cycles"
-        ceiling = self._ceiling(one, moved) if not is_product else None
-        if ceiling is not None and ceiling < seconds:
-            seconds, priced_by = ceiling, "bandwidth"
-        floor = max(compute_s, memory_s)
-        if floor > seconds:
-            seconds, priced_by = floor, "roofline" if compute_s > memory_s else "bandwidth"
+        needed_s = max(compute_s, memory_s)
+        seconds = rates.factor * (needed_s + rates.excess_share * max(0.0, said_s - needed_s))
+        priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
+        ceiling = None if is_product else self._ceiling(one, moved)
+        if ceiling is not None and (ceiling < seconds or said_s > needed_s):
+            seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
         kind: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved)

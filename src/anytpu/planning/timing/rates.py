@@ -29,8 +29,9 @@ class Rates:
         hbm_bytes_per_s: peak of the memory.
         link_bytes_per_s: peak of one link to a neighbouring chip, one way.
         dcn_bytes_per_s: what a chip reaches over the data-center network between slices.
-        matmul_factor: time of a matrix product over what its cycles say.
-        vector_factor: the same of everything else that has cycles.
+        excess_share: share that is real of the time by which an operation's cycles exceed what its products and its
+            traffic need: the compiler thinks that less overlaps than does.
+        factor: time of whatever has cycles over what this gives.
         hbm_share: share of the memory's peak that streaming reaches.
         start_s: time for a streaming operation to get going.
         early_s: by how much earlier than its cycles say an operation that reads from the memory gets going.
@@ -50,8 +51,8 @@ class Rates:
     hbm_bytes_per_s: float
     link_bytes_per_s: float
     dcn_bytes_per_s: float
-    matmul_factor: float
-    vector_factor: float
+    excess_share: float
+    factor: float
     hbm_share: float
     start_s: float
     early_s: float
@@ -93,12 +94,14 @@ def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
     """Return the rates that a calibration gives a target, for who fits one."""
     chip = target.chip
     assert chip is not None, "a GPU is not planned by the TPU's cycles"
-    given = {**fitted["shared"], **fitted["chips"].get(chip.name, {})}
+    own = fitted["chips"].get(chip.name, {})
+    given = {**fitted["shared"], **own}
+    given = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in given.items()}
     names = {field.name for field in dataclasses.fields(Rates)}
     peaks = {
         "clock_hz": chip.clock_hz,
-        "flops_per_s": target.flops_per_s,
-        "hbm_bytes_per_s": target.hbm_bytes_per_s,
+        "flops_per_s": (chip.bf16_flops_per_s or 0.0) * target.chips / target.devices,
+        "hbm_bytes_per_s": chip.hbm_bytes_per_s * target.chips / target.devices,
         "link_bytes_per_s": chip.ici_link_bytes_per_s or 1e10,
     }
     return Rates(**{**peaks, **{name: value for name, value in given.items() if name in names}})
