@@ -58,8 +58,10 @@ def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
         f"{layer} {phrases.percent(share)}{f' ({source})' if source else ''}"
         for layer, source, share, _ in layer_shares(time)[:most]
     )
-    yield from _hung("  time     ", kinds, width)
-    yield from _hung("  longest  ", layers, width)
+    for start, words in (("  time     ", kinds), ("  longest  ", layers)):
+        # A percent sign stays with its number.
+        for line in hang(start, phrases.one_line(words).replace(" %", "\u00a0%"), width):
+            yield Text(line.replace("\u00a0", " "))
 
 
 def _layers(time: StepTime, most: int, width: int) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from anytpu.planning.records import Advice, Buffer, Kind, Memory, OpTime, Predic
 from anytpu.report.plan import phrases, svg
 from anytpu.report.plan.details import gain_sentence
 from anytpu.report.plan.markup import Markup, element, joined
-from anytpu.report.plan.page_table import anchor, table
+from anytpu.report.plan.page_table import table
 from anytpu.report.plan.roofline import roofline
 from anytpu.report.plan.shapes import KIND_COLOURS, USE_COLOURS
 from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares, ops_difference, use_shares
@@ -36,7 +36,7 @@ def system(one: Prediction, folded: bool) -> Markup:
     )
     if folded:
         return element("details", element("summary", *title), content)
-    return element("section", element("h2", *title), content, id=anchor(one))
+    return element("section", element("h2", *title), content, id=phrases.anchor(one))
 
 
 def _advice(advice: Sequence[Advice]) -> Markup:

@@ -34,7 +34,9 @@ def systems_table(plan: Plan) -> Markup:
 def _name(one: Prediction) -> Markup:
     made_of = f"{phrases.devices(one)} · {one.target.compiler_name}"
     return joined(
-        element("a", one.target.name, href=f"#{anchor(one)}", class_="name"), element("small", made_of), _flags(one)
+        element("a", one.target.name, href=f"#{phrases.anchor(one)}", class_="name"),
+        element("small", made_of),
+        _flags(one),
     )
 
 
@@ -150,8 +152,3 @@ def table(
         for row in rows
     ]
     return element("table", element("thead", head), element("tbody", *body), class_=class_ or None)
-
-
-def anchor(one: Prediction) -> str:
-    """Return where on the page a system stands: "v3-8"."""
-    return "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in one.target.name)

@@ -148,6 +148,11 @@ def verdict(one: Prediction) -> str:
     return "fits" if one.fits else f"{units.format_bytes(one.memory.missing_bytes)} too much"
 
 
+def anchor(one: Prediction) -> str:
+    """Return a system's name as a page and a file may have it: "NVIDIA-H200"."""
+    return "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in one.target.name)
+
+
 def shortage(one: Prediction) -> str:
     """Say in a sentence how much memory is missing, and what would fit; "" for a program that fits."""
     memory = one.memory
@@ -185,7 +190,8 @@ def price_remarks(plan: Plan) -> list[tuple[str, str]]:
             notes.append("not listed")
         for note in notes:
             said.setdefault(note, []).append(one.target.name)
-    return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in said.items()]
+    ordered = sorted(said.items(), key=lambda item: len(item[1]))
+    return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in ordered]
 
 
 def op_label(op: OpTime) -> str:

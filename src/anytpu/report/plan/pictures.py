@@ -6,12 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from anytpu.errors import SettingError
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.plan import svg
+from anytpu.report.plan import phrases, svg
 from anytpu.report.plan.bars import buffers, kinds, layers, longest_ops
 from anytpu.report.plan.cost_time import cost_time
-from anytpu.report.plan.page_table import anchor
 from anytpu.report.plan.roofline import roofline
 from anytpu.report.plan.shapes import Drawing, titled
 from anytpu.report.plan.step_times import step_times
@@ -35,7 +33,9 @@ def system_drawings(one: Prediction) -> list[Drawing]:
     """Return the plots of one system, with its name in theirs."""
     drawn = (kinds(one), layers(one), longest_ops(one), buffers(one), roofline(one))
     return [
-        dataclasses.replace(drawing, name=f"{anchor(one)}_{drawing.name}", title=f"{one.target.name}: {drawing.title}")
+        dataclasses.replace(
+            drawing, name=f"{phrases.anchor(one)}_{drawing.name}", title=f"{one.target.name}: {drawing.title}"
+        )
         for drawing in drawn
         if drawing is not None
     ]
@@ -45,17 +45,14 @@ def write_pictures(plan: Plan, folder: str | Path, form: Literal["svg", "png"]) 
     """Write each plot into a folder, which is made where it is missing, and return their paths.
 
     Raises:
-        SettingError: they cannot be written there.
+        OSError: they cannot be written there.
     """
     place = Path(folder)
     drawings = [*common_drawings(plan), *(drawing for one in plan.predictions for drawing in system_drawings(one))]
     paths = [place / f"{drawing.name}.{form}" for drawing in drawings]
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        for drawing, path in zip(drawings, paths, strict=True):
-            _write(titled(drawing), path, form)
-    except OSError as error:
-        raise SettingError(f"the plots cannot be written to {str(folder)!r}: {error.strerror or error}") from error
+    place.mkdir(parents=True, exist_ok=True)
+    for drawing, path in zip(drawings, paths, strict=True):
+        _write(titled(drawing), path, form)
     return paths
 
 

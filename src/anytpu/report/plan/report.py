@@ -58,7 +58,10 @@ class PlanReport:
         """
         from anytpu.report.plan.pictures import write_pictures
 
-        return write_pictures(record, folder, form)
+        try:
+            return write_pictures(record, folder, form)
+        except OSError as error:
+            raise SettingError(f"the plots cannot be written to {str(folder)!r}: {error.strerror or error}") from error
 
 
 PLAN_REPORT = PlanReport()
@@ -88,7 +91,9 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
     for line in chosen_lines(plan):
         console.print(line, soft_wrap=True)
     for name, sentence in remarks(plan):
-        for line in hang(f"{phrases.one_line(name):<9}", phrases.one_line(sentence), width):
+        names = phrases.one_line(name)
+        start, text = (f"{names:<9}", sentence) if len(names) < 9 else ("", f"{names}: {sentence}")
+        for line in hang(start, phrases.one_line(text), width):
             console.print(Text(line), soft_wrap=True)
     for one in plan.predictions:
         lines = list(detail_lines(one, width, ascii_only, brief=len(plan) > 1))
