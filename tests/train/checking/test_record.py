@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from anytpu.train.checking.record import Check, CheckedValue
+
+RUNS = {"on 1 core again": 0.0, "on 8 virtual cores": 0.0, "on 8 devices": 1e-7}
+FIRST = CheckedValue("conv2d", "output", 1.5, 2e-5, RUNS)
+GRADIENT = CheckedValue("sequential/conv2d/kernel", "gradient", 0.5, 1e-3, RUNS)
+
+
+def check(*values: CheckedValue) -> Check:
+    return Check("sequential", 8, 32, "made from seed 0", "whole-batch", values)
+
+
+def test_all_agree():
+    assert str(check(FIRST, GRADIENT)) == (
+        "'sequential' computes the same on 1 core, on 8 virtual cores and on 8 devices.\n"
+        "\n"
+        "        scale  tolerance  off on 1 core again  off on 8 virtual cores  off on 8 devices\n"
+        "conv2d    1.5      2e-05                    0                       0             1e-07\n"
+        "\n"
+        "Not shown, since they agree: 1 gradients.\n"
+        "One training step on 32 rows (made from seed 0); all rows at once, as fit does.\n"
+        "The tolerance: some times what a last bit of every input and weight changes, or a share of the scale."
+    )
+
+
+def test_the_first_that_differs_is_named():
+    bad = CheckedValue("dense", "output", 1.0, 1e-5, RUNS | {"on 8 virtual cores": 0.5})
+    worse = CheckedValue("sequential/dense/kernel", "gradient", 1.0, 1e-5, RUNS | {"on 8 devices": float("nan")})
+    result = check(FIRST, bad, GRADIENT, worse)
+    assert not result.agrees
+    assert result.first_difference is bad
+    assert [one.name for one in result.layers] == ["conv2d", "dense"]
+    assert worse.differs_in == "on 8 devices"
+    lines = str(result).splitlines()
+    assert lines[0] == (
+        "'sequential' does not compute the same everywhere: the layer 'dense' differs first, on 8 virtual cores."
+    )
+    assert [line.split()[0] for line in lines[3:6]] == ["conv2d", "dense", "sequential/dense/kernel"]
+    assert [line.endswith("differs") for line in lines[3:6]] == [False, True, True]
