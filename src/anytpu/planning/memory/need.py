@@ -99,7 +99,7 @@ def _buffer(held: Held, module: Module, leaves: Sequence[Leaf]) -> Buffer:
     buffer = Buffer(held.instruction.name, "temporary", shape.padded_bytes, shape.bytes, str(shape))
     if held.argument is not None:
         place = position_of(held.instruction.op_name, held.argument)
-        leaf = leaves[place] if place < len(leaves) else Leaf(f"argument {held.argument}", "state")
+        leaf = leaves[place] if place < len(leaves) else Leaf(f"argument {place}", "state")
         return dataclasses.replace(buffer, name=leaf.name, use=leaf.use)
     maker = _maker(held, module)
     use: Literal["output", "temporary"] = "output" if held.result is not None else "temporary"
