@@ -1,8 +1,8 @@
 """Fit the time model of `plan` on published measurements, and write `calibration.json`.
 
 Run: `python scripts/calibrate_plan.py [--write] [--modules FOLDER]`. Each case of `benchmarks/plan_cases` is compiled
-by the TPU's compiler (the modules are kept in FOLDER, so that a second run is quick), priced, and compared with what was
-measured.
+by the TPU's compiler (the modules are kept in FOLDER, so that a second run is quick), priced, and compared with what
+was measured.
 
 Idea: what is fitted are factors: a few that all chips share, and for each chip how much longer matrix products and all
 else take than the compiler's cycles say. All are drawn towards what they would be without any measurement; the more
@@ -36,6 +36,7 @@ from anytpu.errors import AnyTPUError  # noqa: E402
 from anytpu.planning import compiler, hlo, timing  # noqa: E402
 from anytpu.planning.compiler.answer import Compiled  # noqa: E402
 from anytpu.planning.target import Target, target_named  # noqa: E402
+from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
 from anytpu.program import of  # noqa: E402
 
@@ -43,6 +44,10 @@ TABLE = ROOT / "src/anytpu/planning/timing/calibration.json"
 STEP = 0.02  # of a logarithm, for differences
 SPREADS = {"step": 0.10, "matmul": 0.07, "copy": 0.05, "collective": 0.10}
 """How far off a measurement is expected to be, as a logarithm, by the kind of case."""
+
+
+LEAST_SPREAD = 0.08
+"""No prediction of a step is surer than this, however well the few that were measured fit."""
 
 
 class Knob(NamedTuple):
@@ -112,7 +117,7 @@ OF_A_CHIP = {"excess_share": 0.4, "factor": 0.06}
 
 def main() -> None:
     """Fit, print, and write where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Fit the time model of plan.")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
     parser.add_argument("--kept", action="store_true", help="leave out cases whose module is not there yet")
@@ -191,7 +196,8 @@ def fit(
         change = solved(seen, knobs, jacobian, misses, moved)
         moved = moved + np.clip(change, -0.5, 0.5)
         table = turned(start, knobs, moved)
-    return table, *reversed(slopes(seen, knobs, table))
+    misses, jacobian = slopes(seen, knobs, table)
+    return table, jacobian, misses
 
 
 def slopes(seen: list[Seen], knobs: tuple[Knob, ...], table: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -255,24 +261,25 @@ def is_kin(other: Case, case: Case) -> bool:
     return other.name == case.name or (case.kind == "step" and other.family == case.family)
 
 
-def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, float]:
-    """Return by how much, as a logarithm, predictions of a step are off, nine times of ten."""
-    steps = sorted(abs(off) for one, off in zip(seen, without, strict=True) if one.case.kind == "step")
-    if not steps:
-        return {"default": 0.2}
-    return {"default": float(np.quantile(steps, 0.9))}
+def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, Any]:
+    """Return what predictions of a step are off by, as a logarithm, and how many steps were measured on each chip."""
+    steps = [(one.case.generation, off) for one, off in zip(seen, without, strict=True) if one.case.kind == "step"]
+    counted = {chip: sum(of == chip for of, _ in steps) for chip in chips(seen)}
+    off = math.sqrt(sum(off**2 for _, off in steps) / len(steps)) if steps else 0.2
+    return {"all": max(off, LEAST_SPREAD), "steps": counted}
 
 
 def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
-    """Return sentences about what was measured, by chip."""
+    """Return sentences about what was measured, by chip, steps first."""
     found: dict[str, list[str]] = {}
-    for one, off in zip(seen, misses, strict=True):
+    rows = sorted(zip(seen, misses, strict=True), key=lambda row: row[0].case.kind != "step")
+    for one, off in rows:
         case = one.case
-        sentence = (
-            f"{case.name}: measured {case.measured_s:.4g} s ({case.stack}; {case.source}), "
-            f"predicted {case.measured_s * math.exp(off):.4g} s ({math.exp(off) - 1:+.0%})"
+        off_percent = round(math.expm1(off) * 100)
+        said = f"{abs(off_percent)} % {'longer' if off_percent > 0 else 'shorter'}" if off_percent else "the same"
+        found.setdefault(case.generation, []).append(
+            f"{case.name} took {case.measured_s:.4g} s ({case.stack}; {case.source}); predicted: {said}."
         )
-        found.setdefault(case.generation, []).append(sentence)
     return found
 
 
@@ -286,10 +293,23 @@ def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, table: dict[
             f"{one.case.name:34} {one.case.kind:10} {one.case.measured_s:11.4g} {math.exp(fitted) - 1:+8.1%} "
             f"{math.exp(off) - 1:+9.1%}  {kinds}"
         )
-    for kinds in (("step",), ("matmul",), ("copy",), ("collective",)):
-        errors = [abs(math.expm1(off)) for one, off in zip(seen, without, strict=True) if one.case.kind in kinds]
+    for kind in SPREADS:
+        rows = [(one, off) for one, off in zip(seen, without, strict=True) if one.case.kind == kind]
+        errors = [abs(math.expm1(off)) for _, off in rows]
         if errors:
-            print(f"{kinds[0]}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
+            print(f"{kind}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
+        if kind == "step" and rows:
+            widths = [width(one, table) for one, _ in rows]
+            held = sum(abs(off) <= wide for (_, off), wide in zip(rows, widths, strict=True))
+            print(f"intervals: {held} of {len(rows)} hold, median half-width {math.expm1(np.median(widths)):.1%}")
+
+
+def width(one: Seen, table: dict[str, Any]) -> float:
+    """Return the half-width of a step's interval, as a logarithm, as if the step had not been measured."""
+    time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
+    chip = one.case.generation
+    steps = {**table["spread"]["steps"], chip: table["spread"]["steps"][chip] - 1}
+    return uncertainty.spread_of(time.ops, one.target, {**table, "spread": {**table["spread"], "steps": steps}})
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def step_time(
     return StepTime(
         ops=tuple(ops),
         step_s=step_s,
-        interval_s=interval_of(ops, step_s, target),
+        interval_s=interval_of(ops, target),
         unpriced=tuple(clock.unpriced),
         evidence=evidence_of(target),
     )
