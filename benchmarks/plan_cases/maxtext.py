@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 
-from plan_cases.attention import Attention
+from plan_cases.attention import SPLASH, Attention
 from plan_cases.case import Case
 from plan_cases.decoder import Model, Training
 from plan_cases.optimizers import adam
@@ -204,6 +206,14 @@ def _llama_70b_v7x(cores: int) -> Training:
     return Training(LLAMA_70B, 2 * cores, 8192, fsdp=cores, remat=_ON_DEVICE, optimizer=optimizer)
 
 
+_LLAMA_2_70B_V5P = Training(
+    dataclasses.replace(LLAMA_2_70B, attention=SPLASH),
+    512 * 4,
+    4096,
+    fsdp=512,
+    remat=Remat(saved=("query_proj", "key_proj", "value_proj", "out_proj", "mlpwo")),
+)
+
 CASES = (
     _v4("maxtext_22b", 128, _DOT_22B, 16, 156),
     _v5e(16, 6, 120),
@@ -212,6 +222,19 @@ CASES = (
     _v5p(32, 128, 8, 4, 328),
     _v5p(64, 128, 4, 4, 323),
     _v5p(128, 256, 2, 8, 315),
+    Case(
+        name="llama2_70b_v5p-1024",
+        family="llama2_70b_v5p",
+        kind="step",
+        target="v5p-1024",
+        measured_s=4 * 4096 / 692,
+        arithmetic="4 sequences of 4096 tokens a chip at 692 tokens/s a chip",
+        source=f"{_MAXTEXT} docs/reference/models/tiering.md; benchmarks/maxtext_v5p_model_configs.py",
+        trust="B",
+        build=_LLAMA_2_70B_V5P.build,
+        options=_ASYNC,
+        stack="JAX 0.4 to 0.6, 2025",
+    ),
     _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, _OFFLOAD_OUT),
     _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, _OFFLOAD_OUT),
     _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 256, 4, 4.546, _OFFLOAD_OUT),
