@@ -87,7 +87,7 @@ def is_quick(case: Case) -> bool:
 
 def compared(seen: list[Seen]) -> list[Row]:
     """Return a row for each case: fitted on all, on all others, on all other families."""
-    start = json.loads(calibration.TABLE.read_text())
+    start = calibration.START
     chips = calibration.chips(seen)
     of_chips = (calibration.Knob(chip, *knob) for chip in chips for knob in calibration.OF_A_CHIP.items())
     knobs = (*calibration.SHARED, *of_chips)
