@@ -77,8 +77,9 @@ def test_it_says_what_it_is():
     assert time.step_s == pytest.approx(sum(op.time_s for op in time.ops))
     assert time.interval_s == (time.step_s / WIDTH, time.step_s * WIDTH)
     assert time.evidence == (
-        "a roofline estimate from the program's operations and bytes, without the TPU's compiler: pip install "
-        "'anytpu[plan]' for a prediction",
+        "a roofline estimate from the program's operations and bytes, without the TPU's compiler; beside that, such "
+        "estimates were 0.67 to 1.35 times as long on 21 pairs of a program and a chip. For a prediction: pip install "
+        "'anytpu[plan]'",
     )
     assert time.unpriced == (HOST,)
 
@@ -125,9 +126,9 @@ def test_one_device_needs_no_network():
 
 
 def test_larger_slices_take_longer_to_add_up():
-    times = [all_reduce_s(100e6, target_named(name)) for name in ("v3-8", "v3-32", "v3-512", "v3-2048")]
-    assert times == sorted(times)
-    assert times[0] > 2 * 100e6 * 3 / 4 / (4 * 82e9)
+    few_bytes = [all_reduce_s(4, target_named(name)) for name in ("v3-8", "v3-32", "v3-512")]
+    assert few_bytes == sorted(few_bytes)
+    assert all_reduce_s(1e9, target_named("v5e-8")) > 2 * 7 / 8 * 1e9 / (4 * 50e9)
 
 
 def test_per_replica_code():

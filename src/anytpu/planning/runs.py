@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[R
         forecasts: the file of predictions; None is this user's.
     """
     predicted = {_key(one): one for one in _read(forecasts or forecasts_file(), Forecast)}
-    newest = {run.run: run for run in _read(path or runs_file(), Run) if run.step_s > 0}
+    newest = {run.run: run for run in _read(path or runs_file(), Run)}
     return [_with_forecast(run, predicted.get(_key(run))) for run in newest.values()]
 
 
@@ -177,14 +177,8 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
     for line in text.splitlines():
         try:
             record = json.loads(line)
-            yield kind(**{name: value for name, value in record.items() if name in known})
+            one = kind(**{name: value for name, value in record.items() if name in known})
+            if math.isfinite(one.step_s) and one.step_s > 0:
+                yield one
         except (ValueError, TypeError, AttributeError):
             continue  # Cut off by a full disk, or of a version to come.
-
-
-def by_chip(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Return runs by chip."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.chip, []).append(run)
-    return found

@@ -77,6 +77,6 @@ def _sentence(factor: LocalFactor) -> str:
     runs = f"{factor.runs} {'run' if factor.runs == 1 else 'runs'}"
     programs = f"{factor.programs} {'program' if factor.programs == 1 else 'programs'}"
     return (
-        f"What {_WHO.get(factor.by, factor.by)} predicts for {factor.chip} is multiplied by {factor.factor:.2f} from "
-        f"now on: {runs} of {programs}, drawn towards 1 as long as they are few."
+        f"What is predicted for {factor.chip} by {_WHO.get(factor.by, factor.by)} is multiplied by {factor.factor:.2f} "
+        f"from now on: {runs} of {programs}, drawn towards 1 as long as they are few."
     )

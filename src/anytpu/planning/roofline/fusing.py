@@ -50,6 +50,8 @@ ANCHORS = frozenset(
 
 _FREE = frozenset({"constant", "iota"})
 _INPUTS = frozenset({INPUT, "loop", "get-tuple-element"})
+_ALONE = frozenset({"while", "custom-call", "sort", "scatter", "gather", "dynamic-update-slice", "select-and-scatter"})
+_SMALL = 0.02
 _PARTS = frozenset({"gather", "dynamic-slice", "slice"})
 
 
@@ -160,3 +162,18 @@ def _taken(kept: Mapping[Node, dict[Node, float]], results: set[Node]) -> dict[N
         if taker.opcode not in ANCHORS and taker.opcode not in _INPUTS and taker not in taken:
             taken[taker] = node
     return taken
+
+
+def siblings(kernels: list[Kernel]) -> set[Kernel]:
+    """Return the kernels that are computed along with one before them, as they read the same and not each other."""
+    first: dict[frozenset[Node], list[Kernel]] = {}
+    beside: set[Kernel] = set()
+    for kernel in kernels:
+        if kernel.product is not None or kernel.root.opcode in _ALONE or not kernel.reads:
+            continue
+        largest = max(kernel.reads.values())
+        same = first.setdefault(frozenset(one for one, size in kernel.reads.items() if size > _SMALL * largest), [])
+        if same and not any(one.root in kernel.reads for one in same):
+            beside.add(kernel)
+        same.append(kernel)
+    return beside

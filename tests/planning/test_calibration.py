@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from anytpu.errors import SettingError
+from anytpu.planning import calibration, runs
+from anytpu.planning.calibration import LocalCalibration, LocalFactor, calibrate, corrected, local_factor, save
+from anytpu.planning.records import StepTime
+from anytpu.planning.runs import Run
+from anytpu.planning.target import target_named
+from anytpu.program.program import ROWS, Program
+
+V3 = target_named("v3-8")
+TIME = StepTime((), 0.1, (0.08, 0.12), evidence=("the compiler said so",))
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("ANYTPU_RECORD_RUNS", "1")
+    return tmp_path / "anytpu"
+
+
+def run(number: int, ratio: float, program: str = "", **changes: Any) -> Run:
+    """Return a run that took `ratio` times as long as predicted."""
+    plain = Run(
+        run=str(number),
+        time="2026-11-21T06:00:00+00:00",
+        name="net/train",
+        program=program or f"program {number}",
+        chip="v3",
+        system="v3-8",
+        devices=8,
+        batch_size=64,
+        steps_per_execution=10,
+        step_s=0.1 * ratio,
+        calls=20,
+        versions={},
+        predicted_s=0.1,
+        predicted_by="compiler",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def factor_of(*given: Run) -> LocalFactor:
+    (factor,) = calibrate(given).factors
+    return factor
+
+
+def test_few_programs_correct_little():
+    factors = [factor_of(*(run(number, 1.3) for number in range(count))).factor for count in (1, 2, 6, 100)]
+    assert factors == [pytest.approx(1.3 ** (count / (count + 2))) for count in (1, 2, 6, 100)]
+    assert factors == sorted(factors)
+
+
+def test_many_runs_of_one_program_count_as_one_program():
+    factor = factor_of(*(run(number, 1.3, program="same") for number in range(12)))
+    assert factor.factor == pytest.approx(1.3 ** (1 / 3))
+    assert (factor.programs, factor.runs) == (1, 12)
+
+
+def test_the_mean_is_one_of_ratios():
+    factor = factor_of(run(0, 2.0), run(1, 0.5))
+    assert factor.factor == pytest.approx(1.0)
+    assert factor.spread > 0.25
+
+
+def test_programs_that_agree_narrow_the_spread():
+    alike = factor_of(*(run(number, 1.2) for number in range(20)))
+    apart = factor_of(*(run(number, 1.2 * (1.5 if number % 2 else 1 / 1.5)) for number in range(20)))
+    assert alike.spread < 0.1 < apart.spread
+
+
+def test_each_chip_and_each_kind_of_prediction_has_its_own():
+    found = calibrate([run(0, 1.3), run(1, 0.8, chip="v5e"), run(2, 1.5, predicted_by="roofline")]).factors
+    assert [(one.chip, one.by) for one in found] == [("v3", "compiler"), ("v3", "roofline"), ("v5e", "compiler")]
+    assert [one.factor > 1 for one in found] == [True, True, False]
+
+
+def test_runs_without_a_prediction_are_shown_and_correct_nothing():
+    given = [run(0, 1.3, predicted_s=None, predicted_by="")]
+    assert calibrate(given) == LocalCalibration(tuple(given), ())
+
+
+def test_a_plan_is_corrected_and_says_so(home: Path):
+    save(calibrate([run(number, 1.3, program=f"program {number % 4}") for number in range(12)]))
+    factor = math.exp(4 * math.log(1.3) / 6)
+    time = corrected(TIME, V3)
+    assert time.step_s == pytest.approx(0.1 * factor)
+    assert time.evidence == (
+        "the compiler said so",
+        "corrected by x1.19 from 12 of your own runs (4 programs)",
+    )
+    assert time.interval_s[0] < time.step_s < time.interval_s[1]
+
+
+def test_the_interval_moves_along_while_programs_are_few(home: Path):
+    save(calibrate([run(0, 1.3)]))
+    time = corrected(TIME, V3)
+    assert time.interval_s == (pytest.approx(0.8 * time.step_s), pytest.approx(1.2 * time.step_s))
+    assert time.evidence[-1] == "corrected by x1.09 from 1 of your own runs (1 program)"
+
+
+def test_a_wide_interval_narrows_with_programs(home: Path):
+    save(calibrate([run(number, 1.3) for number in range(20)]))
+    wide = dataclasses.replace(TIME, interval_s=(0.05, 0.2))
+    time = corrected(wide, V3)
+    assert time.interval_s[1] / time.step_s < 1.2
+    assert time.step_s / time.interval_s[0] < 1.2
+
+
+def test_nothing_is_corrected_without_runs(home: Path):
+    assert corrected(TIME, V3) is TIME
+    save(calibrate([run(0, 1.3)]))
+    assert corrected(TIME, V3, "roofline") is TIME
+    assert corrected(TIME, target_named("v5e-8")) is TIME
+
+
+def test_a_gpu_is_known_by_its_kind(home: Path):
+    save(calibrate([run(0, 1.3, chip="NVIDIA L4", system="gpu", predicted_by="gpu")]))
+    gpu = dataclasses.replace(V3, name="gpu", chip=None, device_kind="NVIDIA L4")
+    found = local_factor(gpu, "gpu")
+    assert found is not None and found.factor > 1
+
+
+def test_a_new_calibration_replaces_the_old_one(home: Path):
+    save(calibrate([run(0, 1.3)]))
+    assert corrected(TIME, V3).step_s > TIME.step_s
+    path = save(calibrate([]))
+    path.touch()
+    assert corrected(TIME, V3) is TIME
+
+
+def test_predictions_are_kept_before_they_are_corrected(home: Path):
+    save(calibrate([run(0, 1.3)]))
+    batch = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    program = Program("sum/train", lambda s, b: (s, b), jnp.zeros(()), batch, ROWS)
+    time = calibration.kept(program, TIME, V3)
+    forecast = runs.forecast_for(runs.digest(program), "v3-8", 8)
+    assert forecast is not None
+    assert forecast.step_s == TIME.step_s < time.step_s
+
+
+def test_from_files_to_a_corrected_plan(home: Path):
+    batch = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    program = Program("sum/train", lambda s, b: (s, b), jnp.zeros(()), batch, ROWS)
+    runs.append(runs.runs_file(), run(0, 2.0, program=runs.digest(program), predicted_s=None, predicted_by=""))
+    assert calibrate().factors == ()
+    calibration.kept(program, TIME, V3)
+    found = calibrate()
+    assert [one.error for one in found.runs] == [pytest.approx(-0.5)]
+    assert save(found) == home / "calibration.json"
+    assert corrected(TIME, V3).step_s == pytest.approx(0.1 * 2 ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("{}", "'factors'"),
+        (
+            '{"factors": [{"chip": "v3", "by": "compiler", "factor": 0, "spread": 0.1, "programs": 1, "runs": 1}]}',
+            "a factor is not a positive number",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read(home: Path, text: str, why: str):
+    home.mkdir()
+    path = home / "calibration.json"
+    path.write_text(text)
+    with pytest.raises(SettingError) as caught:
+        corrected(TIME, V3)
+    assert str(caught.value) == (
+        f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or reckon them again with anytpu "
+        "plan --calibrate"
+    )
+
+
+def test_a_folder_that_cannot_be_written(home: Path):
+    home.write_text("a file where the folder should be")
+    with pytest.raises(SettingError) as caught:
+        save(calibrate([]))
+    assert str(caught.value) == (
+        f"the corrections cannot be written to {str(home / 'calibration.json')!r}: File exists; name another folder "
+        "with XDG_DATA_HOME"
+    )
