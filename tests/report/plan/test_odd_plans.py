@@ -101,9 +101,9 @@ class Oddities:
         return Plan(self.word(), *predictions, self.maybe((0, 60_000)), self.maybe((1, 90)))
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_nothing_breaks_a_report(first: int):
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 20):
         plan = Oddities(seed).plan()
         try:
             report(plan)

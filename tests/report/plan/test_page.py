@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,11 @@ def test_it_is_whole_and_by_itself(name: str):
     assert re.findall(r"url\(|@import|https?:", style) == []
 
 
+@pytest.mark.parametrize("write", [page, fragment])
 @pytest.mark.parametrize("name", NAMES)
-def test_links_lead_somewhere(name: str):
-    reader = Reader(page(sample(name)))
+def test_links_lead_somewhere(name: str, write: Callable[[Plan], str]):
+    reader = Reader(write(sample(name)))
+    assert reader.attributes("href")
     assert set(reader.attributes("href")) <= {f"#{name}" for name in reader.attributes("id")}
 
 

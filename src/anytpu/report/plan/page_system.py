@@ -35,7 +35,7 @@ def system(one: Prediction, folded: bool) -> Markup:
         _evidence(one),
     )
     if folded:
-        return element("details", element("summary", *title), content)
+        return element("details", element("summary", *title), content, id=phrases.anchor(one))
     return element("section", element("h2", *title), content, id=phrases.anchor(one))
 
 

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import plan_samples
+from anytpu.planning.records import Cost, Plan, Price
+from anytpu.report.plan import phrases
+
+PRICE = Price(
+    "v3", 2.0, 0.5, None, "2026-03", "a catalogue: somewhere", "an old generation: ask first; nobody says how often"
+)
+
+
+def costing(price: Price, usd_per_hour: float | None = 8.0) -> Plan:
+    plan = plan_samples.one()
+    cost = Cost(price, usd_per_hour, usd_per_step=0.001)
+    return dataclasses.replace(plan, predictions=(dataclasses.replace(plan["v3-8"], cost=cost),))
+
+
+def test_flags_are_short():
+    assert phrases.flags(costing(PRICE)["v3-8"].cost) == ["an old generation", "nobody says how often"]
+    assert phrases.flags(costing(PRICE, None)["v3-8"].cost)[0] == "not listed"
+    long = dataclasses.replace(PRICE, note="this goes on for longer than a flag may; never sold: used inside only")
+    assert phrases.flags(costing(long)["v3-8"].cost) == ["never sold"]
+    assert phrases.flags(None) == []
+
+
+def test_remarks_on_prices_say_everything_once():
+    assert phrases.price_remarks(costing(PRICE)) == [
+        ("v3-8", "An old generation: ask first."),
+        ("v3-8", "Nobody says how often."),
+    ]
+    assert phrases.price_remarks(costing(dataclasses.replace(PRICE, note=""), None)) == [("v3-8", "Not listed.")]
+    noted = dataclasses.replace(PRICE, note="not listed: no public price was found")
+    assert phrases.price_remarks(costing(noted, None)) == [("v3-8", "Not listed: no public price was found.")]
+    assert phrases.price_remarks(plan_samples.gpu()) == []
+
+
+def test_sources_of_prices_are_named_once():
+    def plan(*places: str) -> Plan:
+        found = [dataclasses.replace(PRICE, source=f"a catalogue{place}") for place in places]
+        return Plan("job", tuple(costing(price)["v3-8"] for price in found))
+
+    assert (
+        phrases.price_source(plan(": here", ": there", ": here"))
+        == "Prices: a catalogue: here; there, read in 2026-03."
+    )
+    assert phrases.price_source(plan("")) == "Prices: a catalogue, read in 2026-03."
+    assert phrases.price_source(plan_samples.gpu()) == ""
+
+
+def test_the_fastest_of_growing_slices_is_named_by_its_speed():
+    plan = plan_samples.swept()
+    slices = tuple(one for one in plan.sweep if one.target.name in ("v3-32", "v3-128"))
+    grown = Plan("job", (plan["v3-8"], *slices))
+    assert grown.fastest is not None and grown.fastest.target.name == "v3-128"
+    assert phrases.choice(grown)[0][0::2] == ("fastest", "123,229 examples/s")
+
+
+@pytest.mark.parametrize(
+    ("largest", "said"),
+    [
+        (None, "does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much."),
+        (0, "does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much; no batch fits."),
+        (64, "does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much; the largest batch that fits is 64."),
+    ],
+)
+def test_what_is_missing(largest: int | None, said: str):
+    one = dataclasses.replace(plan_samples.five()["v2-8"], largest_batch=largest)
+    assert phrases.shortage(one) == said
+    assert phrases.shortage(plan_samples.five()["v3-8"]) == ""
+
+
+def test_what_a_system_is_made_of():
+    plan = plan_samples.five()
+    assert [phrases.devices(one) for one in plan] == [
+        "4 chips, 8 cores",
+        "4 chips, 8 cores",
+        "8 chips",
+        "8 chips",
+        "4 chips, 8 cores",
+    ]
+    assert phrases.devices(plan_samples.gpu().predictions[0]) == "1 device"
+    assert phrases.anchor(plan_samples.gpu().predictions[0]) == "NVIDIA-H200"
