@@ -141,6 +141,19 @@ def test_several_platforms(tmp_path: Path):
     read(tmp_path / "a.anytpu").step(sample.state, sample.batch)
 
 
+def test_a_mesh_comes_back(tmp_path: Path):
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    specs = [
+        jax.ShapeDtypeStruct(shape, "float32", sharding=jax.sharding.NamedSharding(mesh, jax.P(*axes)))
+        for shape, axes in (((8, 4), (None, "model")), ((16, 8), ("data",)))
+    ]
+    program = of(lambda w, x: (w, x @ w), tuple(specs))
+    write(program, tmp_path / "a.anytpu")
+    again = read(tmp_path / "a.anytpu")
+    assert again.placement == program.placement is not None
+    assert again.placement.devices == 8
+
+
 def test_no_state_and_no_outputs(tmp_path: Path):
     program = of(lambda state, batch: (state, None), ({}, [np.zeros(3)]))
     write(program, tmp_path / "a.anytpu", tensors={})
@@ -321,6 +334,11 @@ def change_manifest(**changes):
             {"outputs": {"tree": {"list": [0, 0]}, "leaves": [{"name": "loss", "dtype": "float32", "shape": []}]}},
             "The structure {'list': [0, 0]} has 2 leaves, not 1.",
         ),
+        (
+            {"placement": {"axes": [["data", 8]], "specs": [], "explicit": []}},
+            "Its manifest places another number of arrays than it lists.",
+        ),
+        ({"placement": {}}, "Its manifest cannot be understood: KeyError: 'axes'"),
     ],
 )
 def test_a_manifest_that_does_not_fit_the_code(path: Path, changes: dict, text: str):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytpu.errors import ProgramError
-from anytpu.program import REPLICATED, ROWS
+from anytpu.program import REPLICATED, ROWS, Placement
 from anytpu.program.manifest import Group, Leaf, Manifest, format_of, from_json, group_of, to_json, tree_of
 
 TREE = {"x": jax.ShapeDtypeStruct((8, 3), "bfloat16"), "y": [jax.ShapeDtypeStruct((), "bool")]}
@@ -52,6 +52,13 @@ def test_tree_of_another_code():
 def test_round_trip(tensors):
     manifest = dataclasses.replace(MANIFEST, tensors=tensors)
     assert from_json(to_json(manifest)) == manifest
+
+
+def test_a_placement_comes_back():
+    placement = Placement((("data", 4), ("model", 2)), (((),), (("data", "model"), ())), explicit=("model",))
+    manifest = dataclasses.replace(MANIFEST, placement=placement)
+    assert from_json(to_json(manifest)) == manifest
+    assert b"placement" not in to_json(MANIFEST)
 
 
 def test_format():

@@ -81,6 +81,7 @@ def write(
         batch=group_of(program.batch, "batch", layouts=[layout for _, layout in program.leaves()]),
         outputs=group_of(traced.out_info[1], "outputs"),
         tensors=None if values is None else tuple(generator for generator, _ in stored),
+        placement=program.placement,
     )
     arrays = {tensor_part(index): content for index, (_, content) in enumerate(stored)}
     write_parts(place, {_MANIFEST: to_json(manifest), _CODE: code, **arrays})
@@ -226,6 +227,8 @@ def _program(manifest: Manifest, code: bytes) -> Program:
     states, batches = len(manifest.state.leaves), len(manifest.batch.leaves)
     if (len(exported.in_avals), len(exported.out_avals)) != (states + batches, states + len(manifest.outputs.leaves)):
         raise ProgramError("Its code takes or gives another number of arrays than its manifest lists.")
+    if manifest.placement is not None and len(manifest.placement.specs) != states + batches:
+        raise ProgramError("Its manifest places another number of arrays than it lists.")
     state = tree_of(manifest.state, exported.in_avals[:states])
     batch = tree_of(manifest.batch, exported.in_avals[states:])
     outputs = tree_of(manifest.outputs, exported.out_avals[states:])
@@ -238,6 +241,7 @@ def _program(manifest: Manifest, code: bytes) -> Program:
         layout=jax.tree.unflatten(jax.tree.structure(batch), layouts),
         mode=manifest.mode,
         state_names=tuple(leaf.name for leaf in manifest.state.leaves),
+        placement=manifest.placement,
     )
 
 

@@ -15,7 +15,7 @@ import jax
 
 from anytpu.errors import ProgramError
 from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Layout, Tree
+from anytpu.program.program import Layout, Placement, Tree
 from anytpu.program.tree_json import Json, json_to_tree, tree_to_json
 
 KIND = "anytpu program"
@@ -70,6 +70,7 @@ class Manifest:
         outputs: the outputs.
         tensors: for each leaf of the state whose value the file holds, the random generator of a typed key, or None for
             an ordinary array; None when the file holds no values.
+        placement: how the state and the batch lie on a mesh, for code that brings shardings of its own; else None.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Manifest:
     batch: Group
     outputs: Group
     tensors: tuple[str | None, ...] | None = None
+    placement: Placement | None = None
 
 
 def group_of(tree: Tree, root: str, names: Sequence[str] = (), layouts: Sequence[Layout] | None = None) -> Group:
@@ -114,7 +116,10 @@ def tree_of(group: Group, avals: Sequence[Any]) -> Tree:
 
 def to_json(manifest: Manifest) -> bytes:
     """Return the manifest as JSON."""
-    return json.dumps({"kind": KIND, "format": FORMAT, **dataclasses.asdict(manifest)}, indent=1).encode()
+    said = {"kind": KIND, "format": FORMAT, **dataclasses.asdict(manifest)}
+    if manifest.placement is None:
+        del said["placement"]  # which most have not, and older releases do not know
+    return json.dumps(said, indent=1).encode()
 
 
 def format_of(content: bytes) -> int | None:
@@ -142,10 +147,21 @@ def from_json(content: bytes) -> Manifest:
         lists: dict[str, Any] = {
             "platforms": tuple(said.pop("platforms")),
             "tensors": None if tensors is None else tuple(tensors),
+            "placement": _placement(said.pop("placement", None)),
         }
         return Manifest(**said, **groups, **lists)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ProgramError(f"Its manifest cannot be understood: {type(error).__name__}: {error}") from error
+
+
+def _placement(said: Any) -> Placement | None:
+    if said is None:
+        return None
+    return Placement(
+        axes=tuple((str(name), int(size)) for name, size in said["axes"]),
+        specs=tuple(tuple(tuple(map(str, names)) for names in spec) for spec in said["specs"]),
+        explicit=tuple(map(str, said["explicit"])),
+    )
 
 
 def _group(said: Any) -> Group:
