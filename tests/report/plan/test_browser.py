@@ -92,6 +92,7 @@ def browse(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",
         "--hide-scrollbars",
         "--disable-background-networking",
         "--enable-logging=stderr",
