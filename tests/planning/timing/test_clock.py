@@ -1,0 +1,145 @@
+import dataclasses
+
+import pytest
+from tests.planning.timing.modules import REGION, computation, cycles, module_of
+
+from anytpu.planning.target import target_named
+from anytpu.planning.timing.clock import Clock
+from anytpu.planning.timing.pricing import Pricer
+from anytpu.planning.timing.rates import rates_of
+
+V6E = target_named("v6e-1")
+US = 1e-6
+
+
+def clock_of(module, target=V6E):
+    rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0)
+    clock = Clock(module, Pricer(module, target, rates))
+    return clock, clock.run()
+
+
+def work(name, operand, microseconds):
+    """Return an instruction in on-chip memory that takes so many microseconds at 1.75 GHz."""
+    return f"%{name} = f32[64,128]{{1,0:T(8,128)S(1)}} negate(%{operand}), {cycles(1750 * microseconds)}"
+
+
+LOOP = (
+    computation(
+        "turn",
+        f"""%t = (s32[], f32[64,128]{{1,0:T(8,128)S(1)}}) parameter(0)
+        %i = s32[]{{:T(128)S(6)}} get-tuple-element(%t), index=0
+        %x = f32[64,128]{{1,0:T(8,128)S(1)}} get-tuple-element(%t), index=1
+        %one = s32[]{{:T(128)S(6)}} constant(1)
+        %next = s32[]{{:T(128)S(6)}} add(%i, %one)
+        {work("y", "x", 5)}
+        ROOT %both = (s32[], f32[64,128]{{1,0:T(8,128)S(1)}}) tuple(%next, %y)""",
+    ),
+    computation(
+        "more",
+        """%u = (s32[], f32[64,128]{1,0:T(8,128)S(1)}) parameter(0)
+        %j = s32[]{:T(128)S(6)} get-tuple-element(%u), index=0
+        %limit = s32[]{:T(128)S(6)} constant(7)
+        ROOT %less = pred[]{:T(512)S(6)} compare(%j, %limit), direction=LT""",
+    ),
+)
+START = """%x0 = f32[64,128]{1,0:T(8,128)S(1)} parameter(0)
+%zero = s32[]{:T(128)S(6)} constant(0)
+%start = (s32[], f32[64,128]{1,0:T(8,128)S(1)}) tuple(%zero, %x0)
+%loop = (s32[], f32[64,128]{1,0:T(8,128)S(1)}) while(%start), condition=%more, body=%turn"""
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    clock, seconds = clock_of(module_of(START, *LOOP))
+    assert seconds == pytest.approx(35 * US)
+    assert [(op.name, op.count, op.time_s) for op in clock.ops] == [("y", 7, pytest.approx(35 * US))]
+
+
+def test_a_loop_of_unknown_length_counts_once_and_says_so():
+    module = module_of(
+        START.replace("%zero = s32[]{:T(128)S(6)} constant(0)", "%zero = s32[]{:T(128)S(6)} parameter(1)"), *LOOP
+    )
+    clock, seconds = clock_of(module)
+    assert seconds == pytest.approx(5 * US)
+    assert clock.unpriced == ["loop: a loop of which nobody knows how often it runs; counted once"]
+
+
+def test_of_a_conditional_the_longest_branch_counts():
+    branches = [
+        computation(f"branch{n}", f"%q = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(0)\nROOT {work(f'b{n}', 'q', n)}")
+        for n in (2, 9, 4)
+    ]
+    module = module_of(
+        """%which = s32[]{:T(128)S(6)} parameter(0)
+        %x = f32[64,128]{1,0:T(8,128)S(1)} parameter(1)
+        ROOT %c = f32[64,128]{1,0:T(8,128)S(1)} conditional(%which, %x, %x, %x), """
+        "branch_computations={%branch2, %branch9, %branch4}",
+        *branches,
+    )
+    clock, seconds = clock_of(module)
+    assert seconds == pytest.approx(9 * US)
+    assert [op.name for op in clock.ops] == ["b9"]
+
+
+def copied(between):
+    return module_of(
+        f"""%a = f32[4096,4096]{{1,0:T(8,128)}} parameter(0)
+        %x = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(1)
+        %s = (f32[4096,4096]{{1,0:T(8,128)S(1)}}, f32[4096,4096]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%a)
+        {work("w", "x", between)}
+        ROOT %d = f32[4096,4096]{{1,0:T(8,128)S(1)}} copy-done(%s)"""
+    )
+
+
+def test_of_a_copy_only_what_is_not_hidden_counts():
+    copy_s = 2**26 / rates_of(V6E).streaming_bytes_per_s
+    _, seconds = clock_of(copied(10))
+    assert seconds == pytest.approx(copy_s)
+    clock, seconds = clock_of(copied(100))
+    assert seconds == pytest.approx(100 * US)
+    assert [(op.name, op.kind, op.time_s) for op in clock.ops if op.kind == "copy"] == [("d", "copy", 0.0)]
+
+
+def test_copies_that_are_under_way_together_share_the_memory():
+    module = module_of(
+        """%a = f32[4096,4096]{1,0:T(8,128)} parameter(0)
+        %b = f32[4096,4096]{1,0:T(8,128)} parameter(1)
+        %s = (f32[4096,4096]{1,0:T(8,128)S(1)}, f32[4096,4096]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%a)
+        %t = (f32[4096,4096]{1,0:T(8,128)S(1)}, f32[4096,4096]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%b)
+        %d = f32[4096,4096]{1,0:T(8,128)S(1)} copy-done(%s)
+        ROOT %e = f32[4096,4096]{1,0:T(8,128)S(1)} copy-done(%t)"""
+    )
+    assert clock_of(module)[1] == pytest.approx(2 * 2**26 / rates_of(V6E).streaming_bytes_per_s)
+
+
+FOUR = "channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}"
+
+
+def gathered(between):
+    return module_of(
+        f"""%a = f32[1024,1024]{{1,0:T(8,128)}} parameter(0)
+        %x = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(1)
+        %s = (f32[1024,1024]{{1,0:T(8,128)}}, f32[4096,1024]{{1,0:T(8,128)}}) all-gather-start(%a), {FOUR}
+        {work("w", "x", between)}
+        ROOT %d = f32[4096,1024]{{1,0:T(8,128)}} all-gather-done(%s)""",
+        REGION,
+        partitions=4,
+    )
+
+
+def test_of_a_collective_only_what_is_not_hidden_counts():
+    target = target_named("v6e-4")
+    clock, seconds = clock_of(gathered(0), target)
+    assert [op.kind for op in clock.ops if op.time_s] == ["collective"]
+    hidden, longer_s = clock_of(gathered(1000), target)
+    assert seconds < longer_s == pytest.approx(1000 * US)
+    assert sum(op.time_s for op in hidden.ops if op.kind == "collective") == 0
+
+
+def test_operations_know_their_layer_and_direction():
+    name = 'metadata={op_name="jit(step)/transpose(jvp(conv1))/neg"}'
+    module = module_of(
+        f"""%x = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(0)
+        ROOT %r = f32[64,128]{{1,0:T(8,128)S(1)}} negate(%x), {name}, {cycles(1750)}"""
+    )
+    clock, _ = clock_of(module)
+    assert [(op.layer, op.is_backward) for op in clock.ops] == [("conv1", True)]

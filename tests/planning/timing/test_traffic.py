@@ -1,0 +1,81 @@
+from tests.planning.timing.modules import computation, module_of
+
+from anytpu.planning.timing.traffic import traffic_of
+
+MIB = 2**20
+
+
+def of(module, name):
+    return traffic_of(module, module.entry, module.entry.instructions[name])
+
+
+def test_what_goes_in_and_out_is_counted_once_with_padding():
+    module = module_of(
+        """%a = f32[1024,100]{1,0:T(8,128)} parameter(0)
+        ROOT %b = f32[1024,100]{1,0:T(8,128)} negate(%a)"""
+    )
+    assert of(module, "b") == 2 * 1024 * 128 * 4
+
+
+def test_memory_on_the_chip_crosses_nothing():
+    module = module_of(
+        """%a = f32[1024,256]{1,0:T(8,128)S(1)} parameter(0)
+        ROOT %b = f32[1024,256]{1,0:T(8,128)} negate(%a)"""
+    )
+    assert of(module, "b") == MIB
+
+
+def test_names_for_what_is_there_cross_nothing():
+    module = module_of(
+        """%a = f32[1024,256]{1,0:T(8,128)} parameter(0)
+        ROOT %b = f32[256,1024]{1,0:T(8,128)} bitcast(%a)"""
+    )
+    assert of(module, "a") == of(module, "b") == 0
+
+
+def test_a_fusion_that_takes_a_slice_reads_the_slice():
+    body = computation(
+        "sliced",
+        """%p0 = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %p1 = s32[] parameter(1)
+        %zero = s32[] constant(0)
+        %cut = f32[1,1024,256]{2,1,0:T(8,128)} dynamic-slice(%p0, %p1, %zero, %zero), dynamic_slice_sizes={1,1024,256}
+        ROOT %flat = f32[1024,256]{1,0:T(8,128)} bitcast(%cut)""",
+    )
+    module = module_of(
+        """%a = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %i = s32[]{:T(128)S(6)} parameter(1)
+        ROOT %b = f32[1024,256]{1,0:T(8,128)} fusion(%a, %i), kind=kLoop, calls=%sliced""",
+        body,
+    )
+    assert of(module, "b") == 2 * MIB
+
+
+def test_a_fusion_that_updates_in_place_reads_and_writes_the_update():
+    body = computation(
+        "updated",
+        """%p0 = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %p1 = f32[1,1024,256]{2,1,0:T(8,128)} parameter(1)
+        %p2 = s32[] parameter(2)
+        %zero = s32[] constant(0)
+        ROOT %put = f32[64,1024,256]{2,1,0:T(8,128)} dynamic-update-slice(%p0, %p1, %p2, %zero, %zero)""",
+    )
+    module = module_of(
+        """%a = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %u = f32[1,1024,256]{2,1,0:T(8,128)} parameter(1)
+        %i = s32[]{:T(128)S(6)} parameter(2)
+        ROOT %b = f32[64,1024,256]{2,1,0:T(8,128)} fusion(%a, %u, %i), kind=kLoop, calls=%updated""",
+        body,
+    )
+    assert of(module, "b") == 2 * MIB
+
+
+def test_slices_outside_of_fusions():
+    module = module_of(
+        """%a = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %u = f32[1,1024,256]{2,1,0:T(8,128)} parameter(1)
+        %i = s32[]{:T(128)S(6)} parameter(2)
+        %cut = f32[1,1024,256]{2,1,0:T(8,128)} dynamic-slice(%a, %i, %i, %i), dynamic_slice_sizes={1,1024,256}
+        ROOT %put = f32[64,1024,256]{2,1,0:T(8,128)} dynamic-update-slice(%a, %u, %i, %i, %i)"""
+    )
+    assert of(module, "cut") == of(module, "put") == 2 * MIB
