@@ -233,3 +233,17 @@ def test_an_installed_libtpu_stays_quiet(tmp_path: Path):
     run = in_new_process(program, PYTHONPATH=str(tmp_path))
     # JAX imports the Python package to look for the library; it must go no further.
     assert (run.stdout.splitlines()[-1], run.stderr) == ("True", "")
+
+
+@pytest.mark.parametrize(("value", "recorded"), [("", "real"), ("1", "real"), ("0", "none"), (" All ", "all")])
+def test_which_runs_are_recorded(monkeypatch: pytest.MonkeyPatch, value: str, recorded: str):
+    monkeypatch.setenv("ANYTPU_RECORD_RUNS", value)
+    assert _env.recorded_runs() == recorded
+
+
+def test_where_runs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert _env.own_folder() == tmp_path / "anytpu"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _env.own_folder() == tmp_path / ".local/share/anytpu"

@@ -49,6 +49,20 @@ def test_the_lowering_of_products_for_the_cpu_is_there():
     )
 
 
+def test_a_lowered_program_gives_its_hlo_with_paths_and_lines():
+    def twice(x: Any) -> Any:
+        with jax.named_scope("layer"):
+            return x @ x
+
+    computation: Any = jax.jit(twice).lower(jnp.zeros((2, 2))).compiler_ir("hlo")
+    text = computation.as_hlo_module().to_string()
+    assert 'op_name="jit(twice)/layer/dot_general"' in text, (
+        f"JAX {jax.__version__} does not write paths into the text of an HLO module, by which planning/roofline knows "
+        "the layer of an operation"
+    )
+    assert "FileNames" in text and "StackFrames" in text
+
+
 def test_the_lowering_of_loops_and_its_mark_are_there():
     rule = getattr(mlir._lowerings.get(while_p), "rule", None)
     assert callable(rule), (

@@ -134,7 +134,7 @@ def test_without_a_gpu():
     )
 
 
-# As XLA writes a module for a GPU, cut down: a product by cuBLAS, a fusion that slices, one that updates, an all-reduce.
+# As XLA writes a module for a GPU, cut down: a product by cuBLAS, fusions that slice and that update, an all-reduce.
 GPU_TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=2
 
 %sliced (p0: f32[10,64,64], p1: s32[]) -> f32[64,64] {
@@ -159,7 +159,7 @@ ENTRY %main (a: f32[10,64,64], b: f32[64,64], i: s32[], u: f32[1,64,64]) -> (f32
   %i = s32[] parameter(2)
   %u = f32[1,64,64]{2,1,0} parameter(3)
   %taken = f32[64,64]{1,0} fusion(%a, %i), kind=kLoop, calls=%sliced
-  %gemm = (f32[64,64]{1,0}, s8[128]{0}) custom-call(%taken, %b), custom_call_target="__cublas$gemm", metadata={op_name=GEMM}
+  %gemm = (f32[64,64]{1,0}, s8[128]{0}) custom-call(%taken, %b), custom_call_target="__cublas$gemm", METADATA
   %product = f32[64,64]{1,0} get-tuple-element(%gemm), index=0
   %own = f32[64,64]{1,0} custom-call(%product), custom_call_target="mine", metadata={op_name="jit(step)/mine"}
   %start = f32[64,64]{1,0} all-reduce-start(%own), to_apply=%sliced
@@ -167,7 +167,7 @@ ENTRY %main (a: f32[10,64,64], b: f32[64,64], i: s32[], u: f32[1,64,64]) -> (f32
   %kept = f32[10,64,64]{2,1,0} fusion(%a, %u, %i), kind=kLoop, calls=%updated
   ROOT %result = (f32[64,64]{1,0}, f32[10,64,64]{2,1,0}) tuple(%done, %kept)
 }
-""".replace("GEMM", '"jit(step)/jvp(dense)/dot_general"')
+""".replace("METADATA", 'metadata={op_name="jit(step)/jvp(dense)/dot_general"}')
 
 
 def test_what_a_gpu_module_is_priced_by():

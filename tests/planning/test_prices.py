@@ -135,3 +135,12 @@ def test_a_file_that_is_no_text(tmp_path: Path):
 
 def test_the_columns_are_those_of_the_record():
     assert ", ".join(COLUMNS) == COLUMN_NAMES
+
+
+def test_the_example_in_the_documentation(tmp_path: Path):
+    text = (Path(__file__).parents[2] / "docs/prices.md").read_text()
+    example = text.split("```")[1].lstrip("\n")
+    prices = read_prices(written(tmp_path, example))
+    assert (prices["v5e"].usd_per_chip_hour, prices["v5e"].preemptions_per_hour) == (0.90, 0.05)
+    assert prices["v6e"].spot_usd_per_chip_hour is None
+    assert prices["gpu"].note == "the GPU of this machine"

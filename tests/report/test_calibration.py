@@ -42,8 +42,8 @@ def test_corrections_are_told():
     assert factor_lines(LocalCalibration((RUN,), factors), 200) == [
         "What is predicted for v3 by the TPU compiler is multiplied by 1.07 from now on: 12 runs of 4 programs, drawn "
         "towards 1 as long as they are few.",
-        "What is predicted for NVIDIA L4 by this GPU's compiler and a roofline is multiplied by 0.90 from now on: 1 run "
-        "of 1 program, drawn towards 1 as long as they are few.",
+        "What is predicted for NVIDIA L4 by this GPU's compiler and a roofline is multiplied by 0.90 from now on: 1 "
+        "run of 1 program, drawn towards 1 as long as they are few.",
     ]
 
 
