@@ -1,6 +1,9 @@
+import doctest
+
 import pytest
 from tests.planning.timing.modules import cycles, module_of
 
+from anytpu.planning.hlo import parse
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step, step_time
 from anytpu.planning.timing.rates import rates_of
