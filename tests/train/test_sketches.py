@@ -143,6 +143,24 @@ def test_what_it_was_compiled_with_cannot_be_made_again():
     assert tpu.program.of(model, batch_size=4).rows == 4
 
 
+def test_a_model_of_a_strategy():
+    strategy = tpu.connect("virtual", cores=8)
+    with strategy.scope():
+        model = model_of()
+    program = tpu.program.of(model, batch_size=8, precision="bfloat16")
+    assert (program.replicas, program.rows) == (None, 8)
+    assert bfloat16_products(program) > 0
+    assert len(model.fit(np.zeros((16, 8, 8, 1), "float32"), np.zeros(16, "int32"), verbose=0).history["loss"]) == 1
+
+
+def test_a_model_that_was_converted():
+    resolver = tpu.TPUClusterResolver("v2-8")
+    model = tpu.keras_to_tpu_model(model_of(), strategy=tpu.TPUDistributionStrategy(resolver))
+    for precision in (None, "bfloat16"):
+        program = tpu.program.of(model, batch_size=8, precision=precision)
+        assert (bfloat16_products(program) > 0) is (precision is not None)
+
+
 def test_no_memory_for_slots():
     """What a sketch makes has shapes and no values, also after other models were built."""
     model = model_of()

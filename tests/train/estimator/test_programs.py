@@ -56,6 +56,22 @@ def test_a_step_of_training_as_a_program(trained):
     assert [leaf.shape for leaf in jax.tree.leaves(program.batch)] == [(2, 8, 6), (2, 8)]
 
 
+def test_of_another_batch(trained):
+    features = jax.ShapeDtypeStruct((1, X.shape[1]), "float32")
+    assert tpu.program.of(trained, features, mode="infer", batch_size=12).rows == 12
+    program = tpu.program.of(trained, (features, jax.ShapeDtypeStruct((1,), Y.dtype)), batch_size=24)
+    assert [leaf.shape for leaf in jax.tree.leaves(program.batch)] == [(2, 12, 6), (2, 12)]
+
+
+def test_of_no_other_precision(trained):
+    with pytest.raises(ProgramError) as caught:
+        tpu.program.of(trained, X[:4], mode="infer", precision="bfloat16")
+    assert str(caught.value) == (
+        "a TPUEstimator computes in the precision that its model_fn chooses, and cannot be made again with "
+        "precision='bfloat16': cast in the model_fn, under tpu.bfloat16_scope() for example"
+    )
+
+
 def test_what_cannot_be_exported(trained, tmp_path):
     with pytest.raises(EstimatorError) as caught:
         estimator(tmp_path).export_saved_model(tmp_path, X[:5])
