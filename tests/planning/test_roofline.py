@@ -12,10 +12,12 @@ import anytpu as tpu
 from anytpu.errors import ProgramError
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.roofline import roofline_time
-from anytpu.planning.roofline.estimate import LIMIT_GIB, WIDTH, all_reduce_s, machine_of
+from anytpu.planning.roofline.estimate import WIDTH, machine_of
+from anytpu.planning.roofline.footprint import LIMIT_GIB
 from anytpu.planning.roofline.fusing import kernels_of
 from anytpu.planning.roofline.node import scopes_of
 from anytpu.planning.roofline.pricing import dot_sizes, padding_factor
+from anytpu.planning.roofline.reductions import all_reduce_s
 from anytpu.planning.roofline.share import lowered_module
 from anytpu.planning.target import target_named
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, ROWS, Program

@@ -1,0 +1,57 @@
+"""What a step takes of a device's memory, and how much of it there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+
+from anytpu.planning.records import Buffer, Memory
+from anytpu.planning.roofline.fusing import Kernel
+from anytpu.planning.roofline.liveness import buffers, temporaries
+from anytpu.planning.roofline.node import Node
+from anytpu.planning.roofline.share import Share
+from anytpu.planning.target import Target
+from anytpu.program.program import Program
+from anytpu.units import GIB
+
+LIMIT_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "v7x": 94.75}
+"""What libtpu 0.0.42 lets a program use of a device's memory, as it says where one does not fit."""
+
+
+def memory_of_share(
+    program: Program, target: Target, share: Share, kernels: Mapping[Node | None, list[Kernel]]
+) -> Memory:
+    """Return the memory of one device: the state, the batch, and the temporaries at their most."""
+    state_leaves = jax.tree.leaves(program.state)
+    names = program.state_names or tuple(f"state {number}" for number in range(len(state_leaves)))
+    fixed = [_given(name, "state", leaf, 1.0) for name, leaf in zip(names, state_leaves, strict=True)]
+    fixed += [
+        _given("batch", "batch", leaf, 1.0 if layout.axis is None else 1.0 / target.devices)
+        for leaf, layout in program.leaves()
+    ]
+    scopes = {scope.loop: scope for scope in share.scopes}
+    temporary, live = temporaries(scopes, kernels, share.bytes_of)
+    given = sum(one.bytes for one in fixed)
+    largest = sorted([*fixed, *buffers(live, share.bytes_of)], key=lambda one: -one.bytes)
+    return Memory(
+        peak_bytes=round(given + temporary),
+        limit_bytes=limit_bytes(target),
+        buffers=tuple(largest[:50]),
+    )
+
+
+def limit_bytes(target: Target) -> int:
+    """Return what the TPU's compiler lets a program use of a device's memory."""
+    chip = target.chip
+    assert chip is not None
+    whole = chip.hbm_bytes // chip.replicas
+    return round(LIMIT_GIB[chip.name] * GIB) if chip.name in LIMIT_GIB else whole - GIB // 2
+
+
+def _given(name: str, use: Literal["state", "batch"], leaf: jax.ShapeDtypeStruct, part: float) -> Buffer:
+    dtype = str(leaf.dtype).replace("float", "f").replace("uint", "u").replace("int", "s")
+    size = math.ceil(leaf.size * leaf.dtype.itemsize * part)
+    return Buffer(name, use, size, size, f"{dtype}[{','.join(map(str, leaf.shape))}]")
