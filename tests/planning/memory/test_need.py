@@ -96,7 +96,7 @@ def test_what_the_compiler_accepted_fits():
 TOY = """HloModule toy, is_scheduled=true, num_partitions=8
 
 FileNames
-1 "/home/me/model.py"
+1 "/u/model.py"
 
 FunctionNames
 1 "block"
@@ -189,3 +189,18 @@ def test_a_compiled_program_needs_its_module():
     with pytest.raises(PlanError) as caught:
         memory_of(CNN, None, toy(), V3)
     assert str(caught.value) == ("the memory of 'toy/train' needs its compiled module: hand over hlo.parse(answer.hlo)")
+
+
+def test_where_the_compiler_lists_no_buffers_they_are_estimated():
+    answer = OutOfMemory(24 * GIB, 15 * GIB, "Ran out of memory on HBM.", (), "libtpu 0.0.51", 0.9)
+
+    def step(state, batch):
+        image, _ = batch.values()
+        return [state[0] + jnp.sin(image.astype(jnp.float32)).sum(), *state[1:]], {}
+
+    memory = memory_of(answer, None, dataclasses.replace(cnn(), step=step), V3)
+    assert memory.said == (
+        "Ran out of memory on HBM.\n(The compiler lists no buffers. Those shown are estimated from the program.)"
+    )
+    assert (memory.peak_bytes, memory.missing_bytes) == (24 * GIB, 9 * GIB)
+    assert {"head/kernel", "conv4/kernel"} <= {buffer.name for buffer in memory.buffers}

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from anytpu.errors import PlanError
 from anytpu.planning.hlo import loops
+from anytpu.planning.hlo.aliases import donated_results
 from anytpu.planning.hlo.flops import products_of
 from anytpu.planning.hlo.frames import Frames, SourceLine
 from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
@@ -50,6 +51,11 @@ class Module:
     def entry(self) -> Computation:
         """The computation that runs first."""
         return self.computations[self.entry_name]
+
+    @property
+    def donated(self) -> dict[int, int]:
+        """From the number of a flattened result to that of the argument whose memory it takes over."""
+        return donated_results(self.header)
 
     def source_of(self, instruction: Instruction) -> SourceLine | None:
         """Return the innermost line of the user's own that an instruction came from, or None.

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from anytpu.planning.hlo import Module
-from anytpu.planning.hlo.aliases import donated_results, result_aliases
+from anytpu.planning.hlo.aliases import result_aliases
 from anytpu.planning.hlo.module import Computation, Instruction, Shape
 
 Leaf = tuple[int, ...]
@@ -90,7 +90,7 @@ class _Sweep:
         numbered = _parameters(entry)
         arguments = {one.name: [(self._new(one, 0, argument=number),)] for number, one in enumerate(numbered)}
         flat = [arguments[one.name][0] for one in numbered]
-        donated = {result: flat[number] for result, number in donated_results(self._module.header).items()}
+        donated = {result: flat[number] for result, number in self._module.donated.items()}
         inner = self._walk(entry, arguments, donated)
         always = [number for leaf in flat for number in leaf]
         held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
