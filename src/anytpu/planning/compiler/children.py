@@ -40,9 +40,11 @@ def borrowed() -> Iterator[Child]:
 def close() -> None:
     """Kill all children, also those that compile: whoever waits for one is told that it ended."""
     with _LOCK:
-        children = [*_IDLE, *_LENT]
+        idle = _IDLE.copy()
         _IDLE.clear()
-    for child in children:
+        for child in _LENT:
+            child.end()
+    for child in idle:
         child.kill()
 
 

@@ -78,7 +78,7 @@ def compile_program(
 def _key(request: Request, libtpu: str) -> str:
     described = json.dumps(request.header(), sort_keys=True)
     versions = f"jax {jax.__version__} libtpu {libtpu} {_env.compiler_arguments()}"
-    return cache.key_of(request.code.content, described.encode(), versions.encode())
+    return cache.key_of(request.code.digest, described.encode(), versions.encode())
 
 
 def _result(header: dict[str, Any], text: bytes, from_cache: bool) -> Compiled | OutOfMemory:

@@ -8,6 +8,8 @@ Rule: one thread traces at a time, since Keras keeps what it is doing where all 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import re
 import threading
 import weakref
 from typing import Any
@@ -19,12 +21,15 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError, ProgramError
+from anytpu.planning.compiler.places import operations
 from anytpu.planning.compiler.refusal import refused
 from anytpu.planning.compiler.wide import refuse_wide
 from anytpu.program.lowering import lower_traced, trace
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
 
 _KEPT_PROGRAMS = 16
+# Where MLIR's text says that something comes from: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.
+_LOCATION = re.compile(r"^#loc.*\n?| loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +38,15 @@ class Code:
 
     Attributes:
         content: as `jax.export` serialises it: a function of a flat list of arrays.
+        digest: what is the same for the same code with the same layers and lines of the user's: `content` also holds
+            how JAX and its caller came there, which differs from run to run.
         results: the shapes of what it returns.
         jaxpr: what it was traced to.
         explicit: the axes of its mesh whose shardings are part of the types of arrays.
     """
 
     content: bytes = dataclasses.field(repr=False)
+    digest: bytes = dataclasses.field(repr=False)
     results: tuple[tuple[int, ...], ...]
     jaxpr: ClosedJaxpr = dataclasses.field(repr=False)
     explicit: tuple[str, ...] = ()
@@ -92,7 +100,15 @@ def exported_over(program: Program, devices: int) -> Code:
 
 def _code(exported: jax.export.Exported, jaxpr: ClosedJaxpr, explicit: tuple[str, ...] = ()) -> Code:
     results = tuple(tuple(aval.shape) for aval in exported.out_avals)
-    return Code(bytes(exported.serialize()), results, jaxpr, explicit)
+    return Code(bytes(exported.serialize()), _digest(exported, jaxpr), results, jaxpr, explicit)
+
+
+def _digest(exported: jax.export.Exported, jaxpr: ClosedJaxpr) -> bytes:
+    digest = hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode())
+    for operation in operations(jaxpr):
+        place = operation.place
+        digest.update(f"\n{place.layer} {place.line if place.is_users else ''}".encode())
+    return digest.digest()
 
 
 def _specs_over(program: Program, mesh: AbstractMesh) -> tuple[Tree, Tree]:

@@ -47,7 +47,11 @@ class UnusableError(Exception):
 
 
 class Child:
-    """A process that compiles."""
+    """A process that compiles.
+
+    Attributes:
+        is_busy: whether it has a request to answer.
+    """
 
     def __init__(self) -> None:
         self._log = os.fdopen(os.memfd_create("anytpu-compiler"), "w+b")
@@ -61,7 +65,7 @@ class Child:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._greeted = False
+        self._greeted = self.is_busy = False
 
     @property
     def pid(self) -> int:
@@ -86,12 +90,19 @@ class Child:
             if not self._greeted:
                 self._greet(until)
             wire.send(self._requests, header, code)
+            self.is_busy = True
             return self._answer(until)
         except (EOFError, OSError) as error:
             raise EndedError(self._status(), last_words(self._printed())) from error
+        finally:
+            self.is_busy = False
+
+    def end(self) -> None:
+        """End the process, if it runs. Whoever waits for its answer is told."""
+        self._process.kill()
 
     def kill(self) -> None:
-        """End the process, if it runs, and forget what it printed."""
+        """End the process, if it runs, and forget what it printed. Nobody may wait for it."""
         self._process.kill()
         self._process.wait()
         for stream in (self._requests, self._answers, self._log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -10,7 +11,12 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
+from anytpu.program import lowering
+
 _LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
+_OF_JAX = f"{os.sep}jax{os.sep}"
+# Where steps are traced: what lies around that is how somebody came to ask, and no part of the step.
+_TRACERS = frozenset({lowering.__file__, os.path.join(os.path.dirname(__file__), "export.py")})
 _OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
 
@@ -22,11 +28,13 @@ class Place:
         operation: what JAX calls it: "dot_general".
         layer: the named scopes around it, "sequential/dense", or "".
         line: "model.py:12 (call)", or "".
+        is_users: whether the line is the user's; else it is one of a package, for want of any of the user's.
     """
 
     operation: str
     layer: str
     line: str
+    is_users: bool = True
 
     def __str__(self) -> str:
         layer = f" of the layer {self.layer!r}" if self.layer else ""
@@ -54,10 +62,11 @@ class Operation:
     def place(self) -> Place:
         """Where it comes from."""
         lines = self._lines()
-        chosen = next((one for one in lines if is_users(one[0])), lines[0] if lines else None)
+        users = next((one for one in lines if is_users(one[0])), None)
+        chosen = users or next(iter(lines), None)
         line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
         scopes = (str(one.source_info.name_stack) for one in (*self.around, self.equation))
-        return Place(self.name, layer_of("/".join(scopes)), line)
+        return Place(self.name, layer_of("/".join(scopes)), line, users is not None)
 
     def passes(self, file: str, line: int) -> bool:
         """Tell whether a line of source is among those that it comes from."""
@@ -95,6 +104,7 @@ def layer_of(path: str) -> str:
     return "/".join(part for part in parts if part and part != "call_exported")
 
 
+@functools.lru_cache(maxsize=1024)
 def is_users(file: str) -> bool:
     """Tell whether a file is the user's: neither of Python or its packages, nor of anytpu."""
     path = os.path.realpath(file)
@@ -102,9 +112,12 @@ def is_users(file: str) -> bool:
 
 
 def _lines(equation: JaxprEqn) -> list[tuple[str, int, str]]:
-    """Return (file, line, function) of the frames that an equation was made in, innermost first."""
+    """Return (file, line, function) of the frames of a step that an equation was made in, innermost first."""
     traceback: Any = equation.source_info.traceback
-    if traceback is None:
-        return []
-    frames = [(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
-    return [frame for frame in frames if f"{os.sep}jax{os.sep}" not in frame[0]]
+    found = []
+    for frame in traceback.frames if traceback is not None else ():
+        if frame.file_name in _TRACERS:
+            break
+        if _OF_JAX not in frame.file_name:
+            found.append((frame.file_name, frame.line_num, frame.function_name))
+    return found

@@ -32,7 +32,7 @@ def refuse_wide(program: Program, jaxpr: ClosedJaxpr) -> None:
             raise PlanError(f"{name!r} of the program {program.name!r} is {leaf_text(leaf)}. {_INSTEAD}.")
     for operation in operations(jaxpr):
         for result in operation.equation.outvars:
-            if _is_wide(result.aval) and result.aval.shape:
+            if _is_wide(result.aval) and getattr(result.aval, "shape", ()):
                 raise PlanError(
                     f"The program {program.name!r} computes {leaf_text(result.aval)}, in {operation.place}. {_INSTEAD}."
                 )
