@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import anytpu as tpu
 from anytpu.errors import ProgramError
@@ -241,6 +242,30 @@ def test_a_program_file_is_taken_whole(tmp_path: Path):
     assert max(op.bytes for op in time.ops if op.kind == "collective") == 2 * 512 * 512 * 4
     assert any(text.startswith("the step could not be traced for the rows of one device") for text in time.unpriced)
     assert memory.peak_bytes > 2 * 512 * 512 * 4
+
+
+def test_a_program_with_shardings_of_its_own():
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+
+    def placed(*shape: int, over: PartitionSpec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, over))
+
+    def step(weight: Any, x: Any) -> tuple[Any, Any]:
+        return weight, jnp.tanh(x @ weight)
+
+    state = placed(512, 1024, over=PartitionSpec(None, "model"))
+    program = tpu.program.of(step, (state, placed(256, 512, over=PartitionSpec("data"))), mode="infer")
+    time, memory = roofline_time(program, V3)
+    assert sum(op.flops for op in time.ops) == 2 * 256 * 512 * 1024 / 8
+    assert {(buffer.use, buffer.bytes) for buffer in memory.buffers} >= {
+        ("state", 512 * 1024 * 4 // 2),
+        ("batch", 256 * 512 * 4 // 4),
+    }
+    assert time.unpriced == (
+        "the program brings shardings of its own: each device is taken to do an even part, and what the devices exchange "
+        "is not priced",
+        HOST,
+    )
 
 
 def test_memory_holds_the_state_the_batch_and_what_the_backward_pass_needs():

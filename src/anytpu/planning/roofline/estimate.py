@@ -59,7 +59,7 @@ def roofline_time(program: Program, target: Target) -> tuple[StepTime, Memory]:
     share = share_of(program, target.devices)
     kernels = {scope.loop: kernels_of(scope) for scope in share.scopes}
     ops = ops_of(share, kernels, machine_of(target))
-    ops += reductions(share, target)
+    ops += reductions(share, target) if program.placement is None else []
     time = StepTime(
         tuple(ops),
         step_s := sum(op.time_s for op in ops),
@@ -92,7 +92,12 @@ def _unpriced(program: Program, share: Share, target: Target) -> list[str]:
         for node in scope.nodes
         if node.opcode == "custom-call"
     ]
-    if target.devices > 1 and not share.is_exact:
+    if program.placement is not None:
+        found.append(
+            "the program brings shardings of its own: each device is taken to do an even part, and what the devices "
+            "exchange is not priced"
+        )
+    elif target.devices > 1 and not share.is_exact:
         found.append(
             "the step could not be traced for the rows of one device: each is taken to do an even part of it, and the "
             "network between them is counted for gradients only"

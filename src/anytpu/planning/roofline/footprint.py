@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import jax
@@ -27,11 +27,9 @@ def memory_of_share(
     """Return the memory of one device: the state, the batch, and the temporaries at their most."""
     state_leaves = jax.tree.leaves(program.state)
     names = program.state_names or tuple(f"state {number}" for number in range(len(state_leaves)))
-    fixed = [_given(name, "state", leaf, 1.0) for name, leaf in zip(names, state_leaves, strict=True)]
-    fixed += [
-        _given("batch", "batch", leaf, 1.0 if layout.axis is None else 1.0 / target.devices)
-        for leaf, layout in program.leaves()
-    ]
+    parts = _parts(program, target.devices)
+    fixed = [_given(name, "state", leaf, next(parts)) for name, leaf in zip(names, state_leaves, strict=True)]
+    fixed += [_given("batch", "batch", leaf, next(parts)) for leaf, _ in program.leaves()]
     scopes = {scope.loop: scope for scope in share.scopes}
     temporary, live = temporaries(scopes, kernels, share.bytes_of)
     given = sum(one.bytes for one in fixed)
@@ -41,6 +39,17 @@ def memory_of_share(
         limit_bytes=limit_bytes(target),
         buffers=tuple(largest[:50]),
     )
+
+
+def _parts(program: Program, devices: int) -> Iterator[float]:
+    """Yield which part of each leaf of the state, then of the batch, lies on one device."""
+    if program.placement is not None:
+        sizes = dict(program.placement.axes)
+        for spec in program.placement.specs:
+            yield 1.0 / math.prod(sizes[axis] for names in spec for axis in names)
+        return
+    yield from (1.0 for _ in jax.tree.leaves(program.state))
+    yield from (1.0 if layout.axis is None else 1.0 / devices for _, layout in program.leaves())
 
 
 def limit_bytes(target: Target) -> int:

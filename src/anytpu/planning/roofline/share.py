@@ -6,7 +6,8 @@ whole on every device. A value without rows that is computed from values with ro
 batch) is a sum over the devices: there the network is needed.
 
 Rule: where a step cannot be traced for another number of rows (a file has one), it is traced whole, each device is
-taken to do an N-th, and what has rows is told by its shape.
+taken to do an N-th, and what has rows is told by its shape. Of code that brings shardings of its own each device is
+taken to do an N-th of everything.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from anytpu.planning.roofline.node import Node, Scope, scopes_of
 from anytpu.program.lowering import PLATFORMS, trace
 from anytpu.program.program import Program
 
+_SCALAR_BYTES = 64
 _SUMMING = frozenset({"dot", "convolution", "reduce", "scatter", "reduce-window", "select-and-scatter", "sort"})
 
 
@@ -62,7 +64,9 @@ def share_of(program: Program, devices: int) -> Share:
     Raises:
         ProgramError: the step cannot be traced at all.
     """
-    if devices > 1 and getattr(program, "placement", None) is None:
+    if program.placement is not None:
+        return _placed(program)
+    if devices > 1:
         try:
             return _traced_share(program, devices)
         except (AnyTPUError, TypeError, ValueError, ArithmeticError):
@@ -116,6 +120,16 @@ def _traced_share(program: Program, devices: int) -> Share:
         if [shape.dims for shape in node.shapes] != [shape.dims for shape in other.shapes]
     }
     return Share(scopes, module, differing.__contains__, 1.0, True, unknown)
+
+
+def _placed(program: Program) -> Share:
+    """Return a share of code that brings shardings of its own: an even part of whatever is no scalar."""
+    assert program.placement is not None
+    module = lowered_module(program)
+    scopes, unknown = scopes_of(module)
+    return Share(
+        scopes, module, lambda node: node.bytes > _SCALAR_BYTES, 1.0 / program.placement.devices, False, unknown
+    )
 
 
 def _whole(program: Program, devices: int) -> Share:
