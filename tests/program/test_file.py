@@ -286,7 +286,7 @@ def test_newer_format(path: Path):
         parts["program.json"] = parts["program.json"].replace(b'"format": 1', b'"format": 7')
 
     assert error_of(read, rewritten(path, change)) == (
-        f"The program file {str(path)!r} is of format 7, and this release of anytpu reads formats up to 1. Install a "
+        f"The program file {str(path)!r} is of format 7, and this release of anytpu reads formats up to 2. Install a "
         "newer one: pip install --upgrade anytpu"
     )
 

@@ -58,6 +58,7 @@ def test_a_placement_comes_back():
     placement = Placement((("data", 4), ("model", 2)), (((),), (("data", "model"), ())), explicit=("model",))
     manifest = dataclasses.replace(MANIFEST, placement=placement)
     assert from_json(to_json(manifest)) == manifest
+    assert (format_of(to_json(manifest)), format_of(to_json(MANIFEST))) == (2, 1)
     assert b"placement" not in to_json(MANIFEST)
 
 

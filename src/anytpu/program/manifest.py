@@ -21,8 +21,8 @@ from anytpu.program.tree_json import Json, json_to_tree, tree_to_json
 KIND = "anytpu program"
 """What the manifest calls itself."""
 
-FORMAT = 1
-"""The version of the format that this release writes, and the newest that it reads."""
+FORMAT = 2
+"""The newest version of the format that this release writes and reads; 2 is 1 with a placement."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +116,10 @@ def tree_of(group: Group, avals: Sequence[Any]) -> Tree:
 
 def to_json(manifest: Manifest) -> bytes:
     """Return the manifest as JSON."""
-    said = {"kind": KIND, "format": FORMAT, **dataclasses.asdict(manifest)}
+    said = dataclasses.asdict(manifest)
     if manifest.placement is None:
-        del said["placement"]  # which most have not, and older releases do not know
-    return json.dumps(said, indent=1).encode()
+        del said["placement"]  # Most have none, and are files that older releases read.
+    return json.dumps({"kind": KIND, "format": 1 + ("placement" in said), **said}, indent=1).encode()
 
 
 def format_of(content: bytes) -> int | None:
@@ -141,7 +141,7 @@ def from_json(content: bytes) -> Manifest:
     try:
         said: dict[str, Any] = json.loads(content)
         groups: dict[str, Any] = {part: _group(said.pop(part)) for part in ("state", "batch", "outputs")}
-        if (said.pop("kind"), said.pop("format")) != (KIND, FORMAT):
+        if said.pop("kind") != KIND or said.pop("format") not in range(1, FORMAT + 1):
             raise ValueError("it is of another kind")
         tensors = said.pop("tensors")
         lists: dict[str, Any] = {
