@@ -18,6 +18,7 @@ from typing import Any
 from anytpu.errors import SettingError
 from anytpu.planning import gpu
 from anytpu.planning.advice import advice_for, rematerialisation
+from anytpu.planning.compiler import close
 from anytpu.planning.forecast import forecast
 from anytpu.planning.job import Job, batch_rows, weights_of
 from anytpu.planning.largest import Largest, largest_batch
@@ -112,6 +113,7 @@ def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            close()  # Or Ctrl-C would wait for the compilations that run.
             raise
 
 
