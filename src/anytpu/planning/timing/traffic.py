@@ -15,6 +15,8 @@ from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 _INDEX = re.compile(r"parameter\((\d+)\)")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _VIEWS = ("bitcast", "get-tuple-element")
+# What goes over the network beside a product is priced there.
+_SENT = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 # Results of these are new names for what is there already.
 FREE = frozenset(
     {
@@ -36,7 +38,7 @@ def traffic_of(module: Module, home: Computation, one: Instruction) -> float:
         return 0.0
     operands = [home.instructions[name] for name in one.operands if name in home.instructions]
     if one.opcode == "fusion" and one.called:
-        return _of_fusion(module.computations[one.called[0]], one, operands)
+        return _of_fusion(module, module.computations[one.called[0]], one, operands)
     if one.opcode in _SLICES:
         return 2.0 * _hbm_bytes(one.shapes)
     if one.opcode == "dynamic-update-slice":
@@ -44,30 +46,36 @@ def traffic_of(module: Module, home: Computation, one: Instruction) -> float:
     return float(_hbm_bytes(one.shapes) + sum(_hbm_bytes(operand.shapes) for operand in operands))
 
 
-def _of_fusion(body: Computation, one: Instruction, operands: list[Instruction]) -> float:
-    readers: dict[str, list[Instruction]] = {}
-    for inner in body.instructions.values():
-        for name in inner.operands:
-            readers.setdefault(name, []).append(inner)
+def _of_fusion(module: Module, body: Computation, one: Instruction, operands: list[Instruction]) -> float:
     read = 0.0
-    for inner in body.instructions.values():
-        if inner.opcode == "parameter":
-            number = int(match[1]) if (match := _INDEX.search(inner.text)) else 0
-            if number < len(operands):
-                read += _read(operands[number], inner, readers)
-    return read + _written(body, one)
+    for number, operand in enumerate(operands):
+        if whole := _hbm_bytes(operand.shapes):
+            read += min(float(whole), _read(module, body, number, whole))
+    return read + _written(module, body, one)
 
 
-def _read(operand: Instruction, parameter: Instruction, readers: dict[str, list[Instruction]]) -> float:
-    """Return what a fusion reads of one operand."""
-    whole = float(_hbm_bytes(operand.shapes))
-    if not whole:
-        return 0.0
-    users = _users(parameter.name, readers)
-    if not users or not all(_is_partial(user, viewed) for user, viewed in users):
-        return whole
-    slices = sum(user.shapes[0].padded_bytes for user, _ in users if user.opcode in _SLICES)
-    return min(whole, float(slices))
+def _read(module: Module, body: Computation, number: int, whole: int) -> float:
+    """Return what a computation reads of its parameter with a number: all of it, or slices."""
+    parameter = _parameters(body).get(number)
+    if parameter is None:
+        return float(whole)
+    read = 0.0
+    for user, name in _users(parameter.name, _readers(body)):
+        if user.opcode in _SLICES and user.operands[0] == name:
+            read += user.shapes[0].padded_bytes
+        elif user.opcode == "fusion" and user.called:
+            inner = module.computations[user.called[0]]
+            read += max(_read(module, inner, at, whole) for at, operand in enumerate(user.operands) if operand == name)
+        elif not _is_untouched(user, name):
+            return float(whole)
+    return read
+
+
+def _is_untouched(user: Instruction, name: str) -> bool:
+    """Tell whether a user leaves a value where it is: updated in place, passed on, or sent by a collective."""
+    if user.opcode == "dynamic-update-slice":
+        return user.operands[0] == name
+    return user.opcode == "tuple" or user.opcode.removesuffix("-start") in _SENT
 
 
 def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
@@ -78,25 +86,43 @@ def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instr
     return users
 
 
-def _is_partial(user: Instruction, name: str) -> bool:
-    return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == name
+def _parameters(body: Computation) -> dict[int, Instruction]:
+    found = {}
+    for inner in body.instructions.values():
+        if inner.opcode == "parameter" and (match := _INDEX.search(inner.text)):
+            found[int(match[1])] = inner
+    return found
 
 
-def _written(body: Computation, one: Instruction) -> float:
+def _readers(body: Computation) -> dict[str, list[Instruction]]:
+    readers: dict[str, list[Instruction]] = {}
+    for inner in body.instructions.values():
+        for name in inner.operands:
+            readers.setdefault(name, []).append(inner)
+    return readers
+
+
+def _written(module: Module, body: Computation, one: Instruction) -> float:
     root = body.instructions[body.root]
     results = [body.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
     if len(results) != len(one.shapes):
         return float(_hbm_bytes(one.shapes))
-    return float(sum(_hbm_written(body, result, shape) for result, shape in zip(results, one.shapes, strict=True)))
+    return float(sum(_put(module, body, result, shape) for result, shape in zip(results, one.shapes, strict=True)))
 
 
-def _hbm_written(body: Computation, result: Instruction, shape: Shape) -> int:
+def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -> int:
+    """Return what is written of one result: of one that is updated in place, the update."""
     if shape.memory_space:
         return 0
     while result.opcode in _VIEWS and result.operands[0] in body.instructions:
         result = body.instructions[result.operands[0]]
+    if result.opcode == "parameter" or result.opcode in _SENT:
+        return 0
     if result.opcode == "dynamic-update-slice" and result.operands[1] in body.instructions:
         return body.instructions[result.operands[1]].shapes[0].padded_bytes
+    if result.opcode == "fusion" and len(result.shapes) == 1 and result.called:
+        inner = module.computations[result.called[0]]
+        return _put(module, inner, inner.instructions[inner.root], shape)
     return shape.padded_bytes
 
 
