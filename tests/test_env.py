@@ -247,3 +247,16 @@ def test_where_runs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert _env.own_folder() == tmp_path / ".local/share/anytpu"
+
+
+def test_the_environment_of_forced_devices(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    monkeypatch.setenv("TPU_LIBRARY_PATH", "/nowhere/libtpu.so")
+    environment = _env.forced_devices(12)
+    assert environment["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=12"
+    assert (environment["JAX_PLATFORMS"], environment["PJRT_NPROC"]) == ("cpu", "24")
+    assert _env.forced_devices(2)["PJRT_NPROC"] == "16"
+    assert "TPU_LIBRARY_PATH" not in environment
+    program = "import anytpu, jax; print(jax.device_count())"
+    done = subprocess.run([sys.executable, "-c", program], env=_env.forced_devices(3), capture_output=True, text=True)
+    assert done.stdout == "3\n"
