@@ -103,9 +103,12 @@ def test_a_run_as_it_is_simulated_costs_what_is_expected():
 
 def simulated_s(work_s: float, rate_per_hour: float, checkpoint_s: float, restart_s: float) -> float:
     """Run through one run second by second of what happens, with saves as often as `spot_run` says."""
-    part_s = spot_run(work_s, rate_per_hour, checkpoint_s, restart_s).checkpoint_every_s + checkpoint_s
+    work_part_s = spot_run(work_s, rate_per_hour, checkpoint_s, restart_s).checkpoint_every_s
+    assert work_part_s is not None
     clock_s = 0.0
-    for _ in range(round(work_s / (part_s - checkpoint_s))):
+    parts = round(work_s / work_part_s)
+    for number in range(parts):
+        part_s = work_part_s + (checkpoint_s if number < parts - 1 else 0.0)
         while (until_s := random.expovariate(rate_per_hour / 3600)) < part_s:
             clock_s += until_s
             while (until_s := random.expovariate(rate_per_hour / 3600)) < restart_s:

@@ -47,19 +47,25 @@ def expected_s(work_s: float, part_s: float, checkpoint_s: float, restart_s: flo
 
 def test_the_time_is_what_the_renewal_argument_gives():
     run = spot_run(50_000, 0.5, 30, 600)
-    assert run.run_s == pytest.approx(expected_s(50_000, run.checkpoint_every_s, 30, 600, 7200), rel=1e-9)
+    assert run.checkpoint_every_s is not None
+    all_saved_s = expected_s(50_000, run.checkpoint_every_s, 30, 600, 7200)
+    last_unsaved_s = expected_s(1.0, 1.0, run.checkpoint_every_s - 1.0, 600, 7200)
+    last_saved_s = expected_s(1.0, 1.0, run.checkpoint_every_s + 29.0, 600, 7200)
+    assert run.run_s == pytest.approx(all_saved_s - last_saved_s + last_unsaved_s, rel=1e-9)
 
 
 def test_never_interrupted():
-    assert spot_run(1000, 0, 30, 600) == SpotRun(1030, 1000)
+    assert spot_run(1000, 0, 30, 600) == SpotRun(1000, None)
 
 
-def test_a_short_run_saves_once_at_its_end():
-    assert spot_run(100, 0.125, 30, 600).checkpoint_every_s == 100
+def test_a_short_run_does_not_save():
+    run = spot_run(100, 0.125, 30, 600)
+    assert run.checkpoint_every_s is None
+    assert run.run_s == pytest.approx(expected_s(1.0, 1.0, 99.0, 600, 8 * 3600), rel=1e-9)
 
 
 def test_nothing_to_do():
-    assert spot_run(0, 0.125, 0, 600) == SpotRun(0.0, 0.0)
+    assert spot_run(0, 0.125, 0, 600) == SpotRun(0.0, None)
 
 
 def test_a_run_that_never_ends():

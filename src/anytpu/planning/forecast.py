@@ -31,16 +31,23 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
     program = for_devices(program, target.devices)
     if target.chip is None:
         time, memory, peak_flops_per_s = gpu.predict(program)
-        found = _prediction(program, target, wish, time, memory, "this GPU's own compiler and a roofline")
+        fitting = time if memory.fits else None
+        found = _prediction(program, target, wish, fitting, memory, "this GPU's own compiler and a roofline")
         return dataclasses.replace(found, peak_flops_per_s=peak_flops_per_s)
     try:
         answer = compile_program(
             program, target, options=wish.options, timeout_s=wish.timeout_s, use_cache=wish.use_cache
         )
     except CompilerMissingError as error:
-        time, memory = roofline.roofline_time(program, target)
-        time = calibration.kept(program, time, target, "roofline")
-        found = _prediction(program, target, wish, time, memory, "a roofline, not the TPU compiler")
+        time, memory = roofline.roofline_time(
+            program,
+            target,
+            steps_per_execution=wish.steps_per_execution,
+            input_examples_per_s=wish.input_examples_per_s,
+            batch_size=batch_rows(program),
+        )
+        fitting = calibration.kept(program, time, target, "roofline") if memory.fits else None
+        found = _prediction(program, target, wish, fitting, memory, "a roofline, not the TPU compiler")
         return dataclasses.replace(found, notes=(str(error), *found.notes))
     module = parse(answer.hlo) if isinstance(answer, Compiled) else None
     memory = memory_of(answer, module, program, target)

@@ -24,11 +24,11 @@ class SpotRun:
 
     Attributes:
         run_s: how long it is expected to take, seconds; infinity where it would never end.
-        checkpoint_every_s: seconds of work between two saves.
+        checkpoint_every_s: seconds of work between two saves; None where none is worth its time.
     """
 
     run_s: float
-    checkpoint_every_s: float
+    checkpoint_every_s: float | None
 
 
 def best_interval_s(checkpoint_s: float, mean_between_s: float) -> float:
@@ -50,7 +50,7 @@ def best_interval_s(checkpoint_s: float, mean_between_s: float) -> float:
 
 
 def spot_run(work_s: float, preemptions_per_hour: float, checkpoint_s: float, restart_s: float) -> SpotRun:
-    """Return how a run goes with pre-emptions, when it saves as often as is best; it saves once more at its end.
+    """Return how a run goes with pre-emptions, when it saves as often as is best; its end is not counted as a save.
 
     Args:
         work_s: the run without interruption.
@@ -59,12 +59,13 @@ def spot_run(work_s: float, preemptions_per_hour: float, checkpoint_s: float, re
         restart_s: from a pre-emption until it computes again.
     """
     if preemptions_per_hour == 0:
-        return SpotRun(work_s + checkpoint_s, work_s)
+        return SpotRun(work_s, None)
     mean_s = 3600.0 / preemptions_per_hour
     parts = math.ceil(work_s / max(best_interval_s(checkpoint_s, mean_s), 1e-3)) or 1
     part_s = work_s / parts
     try:
-        each_s = mean_s * math.exp(restart_s / mean_s) * math.expm1((part_s + checkpoint_s) / mean_s)
+        rounds = (parts - 1) * math.expm1((part_s + checkpoint_s) / mean_s) + math.expm1(part_s / mean_s)
+        run_s = mean_s * math.exp(restart_s / mean_s) * rounds
     except OverflowError:
-        each_s = math.inf
-    return SpotRun(parts * each_s, part_s)
+        run_s = math.inf
+    return SpotRun(run_s, part_s if parts > 1 else None)

@@ -127,9 +127,8 @@ def _placed(program: Program) -> Share:
     assert program.placement is not None
     module = lowered_module(program)
     scopes, unknown = scopes_of(module)
-    return Share(
-        scopes, module, lambda node: node.bytes > _SCALAR_BYTES, 1.0 / program.placement.devices, False, unknown
-    )
+    part = 1.0 / program.placement.devices
+    return Share(scopes, module, lambda node: node.bytes > _SCALAR_BYTES, part, False, unknown)
 
 
 def _whole(program: Program, devices: int) -> Share:
