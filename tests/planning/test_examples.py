@@ -1,0 +1,49 @@
+"""The examples in the docstrings of `anytpu.planning` run, and print what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from anytpu.planning.prices import read_prices
+from anytpu.planning.target import target_named
+from anytpu.program.program import ROWS, Layout, Program
+
+
+def step(weight: Any, x: Any) -> tuple[Any, Any]:
+    value, slope = jax.value_and_grad(lambda w: ((x @ w) ** 2).mean())(weight)
+    return weight - slope, value
+
+
+PROGRAM = Program(
+    "sgd/train",
+    step,
+    jax.ShapeDtypeStruct((128, 128), jnp.float32),
+    jax.ShapeDtypeStruct((64, 128), jnp.float32),
+    ROWS,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["target", "job", "cost", "prices", "spot", "gpus", "runs", "calibration", "roofline.estimate"],
+)
+def test_examples(name: str):
+    names = {
+        "program": PROGRAM,
+        "target_named": target_named,
+        "read_prices": read_prices,
+        "dataclasses": dataclasses,
+        "jax": jax,
+        "Program": Program,
+        "Layout": Layout,
+    }
+    result = doctest.testmod(importlib.import_module(f"anytpu.planning.{name}"), extraglobs=names)
+    assert result.attempted > 0
+    assert result.failed == 0
