@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytpu.errors import PlanError
-from anytpu.planning.largest import MOST_TRIES, largest_batch
+from anytpu.planning.largest import FINE_ENOUGH, MOST_TRIES, largest_batch
 from anytpu.planning.records import Memory
 
 LIMIT = 10_000_000
@@ -37,15 +37,15 @@ def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, st
     sizes = dict(found.tried)
     if found.batch_size:
         assert sizes[found.batch_size].fits
-    next_size = found.batch_size + 8 * devices
-    if found.batch_size >= 8 * devices and len(found.tried) < MOST_TRIES:
-        assert not memory_at(next_size).fits
+    units = found.batch_size // (8 * devices)
+    if units and len(found.tried) < MOST_TRIES:
+        assert not memory_at(8 * devices * (units + max(1, units // FINE_ENOUGH))).fits
 
 
 def test_few_compilations_on_a_straight_line():
     found = largest_batch(8, growing(1_000_000, 731), start=512)
-    assert found.batch_size == 12288
-    assert len(found.tried) <= 5
+    assert 12288 * 63 / 64 < found.batch_size <= 12288
+    assert len(found.tried) <= 6
 
 
 def test_less_than_eight_rows_a_device():

@@ -3,7 +3,7 @@
 Idea: the memory that a step needs grows with its batch, nearly in a straight line. Two compilations give the line, the
 line says where to look, and each further one narrows what lies between "fits" and "does not".
 
-Rule: what is returned was compiled and fits; the next larger batch looked at was compiled and does not.
+Rule: what is returned was compiled and fits; a batch a 64th larger, or 8 rows a device, was compiled and does not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ ROWS_A_CORE = 8
 MOST_TRIES = 12
 """The most compilations that a search may take."""
 
+FINE_ENOUGH = 64
+"""The search ends when what fits and what does not differ by less than a 64th, or by 8 rows a device."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Largest:
@@ -35,7 +38,7 @@ class Largest:
 
 
 def largest_batch(devices: int, memory_at: Callable[[int], Memory], start: int, most: int | None = None) -> Largest:
-    """Return the largest batch that fits, a multiple of 8 rows a device where that many fit.
+    """Return the largest batch that fits, to a 64th; a multiple of 8 rows a device where that many fit.
 
     Args:
         devices: what the batch is split over.
@@ -50,7 +53,7 @@ def largest_batch(devices: int, memory_at: Callable[[int], Memory], start: int, 
     unit = devices * ROWS_A_CORE
     fits, fails = 0, -(-most // unit) if most else 0  # in units; 0 of `fails`: none known yet
     at = max(min(start, (most or start) // 2) // unit, 1)
-    while len(tried) < MOST_TRIES and not (fails and fails - fits <= 1):
+    while len(tried) < MOST_TRIES and not (fails and fails - fits <= max(1, fits // FINE_ENOUGH)):
         memory = tried[at * unit] = memory_at(at * unit)
         fits, fails = (max(fits, at), fails) if memory.fits else (fits, min(fails or at, at))
         if at * unit >= 2**30:
@@ -66,9 +69,9 @@ def _next(fits: int, fails: int, tried: dict[int, Memory]) -> int:
     guess = _crossing(tried)
     if not fails:
         return min(max(guess or (2 if len(tried) == 1 else 16) * fits, fits + 1), 16 * fits)
-    middle = (fits + fails) // 2
-    # A guess at an edge of a wide bracket would creep: after a few tries halve instead.
-    return min(max(guess, fits + 1), fails - 1) if guess is not None and len(tried) < 5 else max(middle, fits + 1)
+    # A guess at an edge of the bracket would creep: each try cuts off a quarter at least.
+    quarter = max((fails - fits) // 4, 1)
+    return min(max(guess or (fits + fails) // 2, fits + quarter), fails - quarter)
 
 
 def _crossing(tried: dict[int, Memory]) -> int | None:

@@ -97,4 +97,4 @@ class Prediction:
         derived = {
             name: getattr(self, name) for name in ("fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
         }
-        return {"tpu": self.target.name, "target": self.target.to_record(), **derived, **record}
+        return {"tpu": self.target.name, **derived, **record, "target": self.target.to_record()}

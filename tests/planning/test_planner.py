@@ -1,0 +1,181 @@
+"""Plans, with the real TPU compiler: one small network, few compilations."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import keras
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import ProgramError, SettingError, UnknownTPUError
+from anytpu.planning.planner import together
+
+
+def network(width: int = 512) -> keras.Model:
+    """Return a compiled network of two layers."""
+    model = keras.Sequential(
+        [keras.Input((256,)), keras.layers.Dense(width, "relu"), keras.layers.Dense(10)], name="net"
+    )
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def plan(said):
+    return tpu.plan(
+        network(), batch_size=1000, tpu=["v2-8", "v3-8"], examples=50_000, epochs=3, sweep_batches=[2048, 1000],
+        progress=said.append,
+    )  # fmt: skip
+
+
+def test_a_prediction_for_each_system(plan):
+    assert [one.target.name for one in plan] == ["v2-8", "v3-8"]
+    for one in plan:
+        assert one.program == "net/train"
+        assert one.batch_size == 1000
+        assert one.fits
+        assert one.predicted_by.startswith("the TPU compiler (libtpu ")
+        low, high = one.interval_s
+        assert 0 < low < one.step_s < high
+        assert one.examples_per_s == 1000 / one.step_s
+        assert 0 < one.mfu < 1
+
+
+def test_products_are_counted(plan):
+    # Forward, and backward for the weights of both layers and the input of the second: 125 rows a core.
+    rows, into, width, out = 125, 256, 512, 10
+    assert plan["v3-8"].flops == pytest.approx(2 * rows * (2 * into * width + 3 * width * out), rel=0.03)
+
+
+def test_the_memory_holds_the_weights(plan):
+    memory = plan["v3-8"].memory
+    assert {"net/dense/kernel", "dense/kernel"} & {buffer.name for buffer in memory.buffers}
+    assert 4 * (256 * 512 + 512 * 10) < memory.peak_bytes < memory.limit_bytes
+
+
+def test_the_uneven_batch_is_told(plan):
+    assert tpu.plan(network(), batch_size=1001, tpu="v3-8")["v3-8"].notes == (
+        "8 devices do not divide a batch of 1,001: each takes 126 rows, the last ones fewer, as fit runs it.",
+    )
+
+
+def test_a_sweep_and_what_is_said_of_it(plan, said):
+    assert [(one.target.name, one.batch_size) for one in plan.sweep] == [("v2-8", 2048), ("v3-8", 2048)]
+    assert "net/train on v2-8 (v2:2x2), 1,000 examples a step" in said
+    assert "net/train on v3-8 (v3:2x2), 2,048 examples a step" in said
+
+
+def test_the_cost_of_the_run(plan):
+    cost = plan["v2-8"].cost
+    assert cost.usd_per_hour == 4.5
+    assert cost.usd_per_step == pytest.approx(4.5 / 3600 * plan["v2-8"].step_s)
+    assert cost.usd_per_run == pytest.approx(3 * cost.usd_per_epoch)
+    assert plan.cheapest.target.name in ("v2-8", "v3-8")
+    assert plan.fastest.step_s == min(one.step_s for one in plan)
+
+
+def test_json_holds_everything(plan, tmp_path):
+    record = json.loads(plan.to_json(tmp_path / "plan.json").read_text())
+    assert [one["tpu"] for one in record["predictions"]] == ["v2-8", "v3-8"]
+    assert record["predictions"][0]["step_s"] == plan["v2-8"].step_s
+    assert record["predictions"][0]["target"]["topology"] == "v2:2x2"
+
+
+def test_json_that_cannot_be_written(plan, tmp_path):
+    with pytest.raises(SettingError) as raised:
+        plan.to_json(tmp_path / "no" / "plan.json")
+    assert str(raised.value) == (
+        f"the plan cannot be written to {str(tmp_path / 'no' / 'plan.json')!r}: No such file or directory"
+    )
+
+
+def test_a_system_that_was_not_planned_for(plan):
+    with pytest.raises(SettingError) as raised:
+        plan["v5e-8"]
+    assert str(raised.value) == "'v5e-8' is not in this plan, which is for 'v2-8', 'v3-8'; plan again with tpu='v5e-8'"
+
+
+@pytest.fixture(scope="module")
+def hungry():
+    """Return a step whose memory grows with the batch: 8 KiB an example or more."""
+
+    def step(state, batch):
+        wide = jnp.tanh(batch @ state)
+        return state + batch.T @ wide, wide.sum()
+
+    specs = (jax.ShapeDtypeStruct((64, 4096), "float32"), jax.ShapeDtypeStruct((64, 64), "float32"))
+    return step, specs
+
+
+def test_what_does_not_fit_is_an_answer(hungry):
+    step, specs = hungry
+    found = tpu.plan(step, 2**24, "v2-8", input_specs=specs)["v2-8"]
+    assert (found.fits, found.step_s, found.time) == (False, None, None)
+    assert found.memory.missing_bytes == found.memory.peak_bytes - found.memory.limit_bytes > 0
+    assert 0 < found.largest_batch < 2**24
+    assert found.advice[0].text == f"Use a batch of {found.largest_batch:,}, the largest that fits."
+    assert tpu.max_batch_size(step, "v2-8", input_specs=specs) == pytest.approx(found.largest_batch, rel=0.02)
+
+
+def test_larger_slices():
+    plan = tpu.scaling(network(), "v3", [8, 32], batch_size=256)
+    assert [(one.target.name, one.batch_size) for one in plan] == [("v3-8", 256), ("v3-32", 1024)]
+    same = tpu.scaling(network(), "v3", [8, 32], batch_size=256, grow=False)
+    assert [one.batch_size for one in same] == [256, 256]
+
+
+def test_a_program_has_one_batch(hungry):
+    step, specs = hungry
+    program = tpu.program.of(step, specs)
+    assert tpu.plan(program, tpu="v2-8")["v2-8"].batch_size == 64
+    with pytest.raises(ProgramError) as raised:
+        tpu.plan(program, tpu="v2-8", sweep_batches=[128])
+    assert str(raised.value) == (
+        "The program 'step/train' has one batch of 64 rows and one precision, and cannot be made again with "
+        "batch_size=128. Give the model or the function that it was made of in its place: "
+        "anytpu.program.of(model, batch_size=128)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tpu": []}, 'tpu must name at least one system, such as "v3-8"'),
+        ({"batch_size": 0}, "batch_size must be a positive integer, not 0"),
+        ({"sweep_batches": [-1]}, "sweep_batches must be a positive integer, not -1"),
+    ],
+)
+def test_bad_settings(settings, says):
+    with pytest.raises(SettingError) as raised:
+        tpu.plan(network(), **{"batch_size": 8, **settings})
+    assert str(raised.value) == says
+
+
+def test_a_tpu_that_does_not_exist():
+    with pytest.raises(UnknownTPUError) as raised:
+        tpu.plan(network(), 8, "v3-9")
+    assert str(raised.value).startswith(
+        '\'v3-9\' is not a TPU that exists: the number counts TensorCores, and the nearest are "v3-8" and "v3-32".'
+    )
+
+
+def test_scaling_without_slices():
+    with pytest.raises(SettingError) as raised:
+        tpu.scaling(network(), "v3", [])
+    assert str(raised.value) == "cores must list at least one number, such as [8, 32, 128]"
+
+
+def test_the_first_error_ends_the_others():
+    def fails():
+        raise ProgramError("no")
+
+    with pytest.raises(ProgramError):
+        together([fails, fails, fails])
