@@ -106,6 +106,17 @@ ENTRY %main (x: f32[256]) -> f32[256] {
     }
 
 
+def test_what_the_sparse_cores_do():
+    found = collectives("sparse_core_v7x")
+    assert {name.rsplit(".", 1)[1]: one.stage for name, one in found.items()} == {
+        "call-start": "start",
+        "call-done": "done",
+    }
+    for one in found.values():
+        assert (one.kind, one.operand_bytes, one.result_bytes, one.groups.size) == ("all-reduce", MIB, MIB, 8)
+        assert (one.emitter, one.colors, one.phases) == ("SparseCore", 4, 2)
+
+
 def test_other_instructions_are_no_collectives():
     read = module("precisions_v5e")
     assert not [one for one in read.entry.instructions.values() if collective_of(read, one)]

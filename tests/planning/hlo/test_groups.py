@@ -19,6 +19,11 @@ from anytpu.planning.hlo.groups import Groups, groups_of
         ("mesh['axis_0'=8] {'axis_0'}", Groups(1, 8, tuple(range(8)), ("axis_0",), (("axis_0", 8),))),
         ("mesh['a'=4,'b'=2] {'b'}", Groups(4, 2, (0, 1), ("b",), (("a", 4), ("b", 2)))),
         ("mesh['a'=4,'b'=2] {'a'}", Groups(2, 4, (0, 2, 4, 6), ("a",), (("a", 4), ("b", 2)))),
+        (
+            "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}",
+            Groups(2, 4, (0, 2, 4, 6), ("b",), (("a", 2), ("b", 4))),
+        ),
+        ("mesh['a'=4,'b'=2], device_ids=([8]) {'b'}", Groups(4, 2, (0, 1), ("b",), (("a", 4), ("b", 2)))),
         ("mesh['a'=8] {'a':(2)4}", Groups(2, 4, (0, 1, 2, 3), ("a",), (("a", 8),))),
         ("mesh['a'=8] {'a':(1)2}", Groups(4, 2, (0, 4), ("a",), (("a", 8),))),
     ],
@@ -43,7 +48,7 @@ def test_a_turned_grid_is_what_numpy_makes_of_it(order: list[int], sides: tuple[
 
 
 @pytest.mark.parametrize(
-    "written", ["flattened_id", "[2,x]<=[8]", "mesh['a'=4], device_ids=([4]) {'a'}"], ids=["word", "grid", "mesh"]
+    "written", ["flattened_id", "[2,x]<=[8]", "mesh['a'=4], device_ids=(4,2) {'a'}"], ids=["word", "grid", "mesh"]
 )
 def test_groups_in_another_way(written: str):
     with pytest.raises(PlanError) as caught:
@@ -52,3 +57,10 @@ def test_groups_in_another_way(written: str):
         f"the groups {f'replica_groups={written}'!r} of a collective in the compiler's text cannot be read; they "
         "should look like 'replica_groups={{0,1},{2,3}}' or 'replica_groups=[2,2]<=[4]'"
     )
+
+
+def test_axes_of_a_mesh_over_device_numbers_in_another_order():
+    text = "replica_groups=mesh['a'=4,'b'=1,'c'=16], device_ids=([16,4]T(1,0)) {'b','c'}"
+    groups = groups_of(text, 64)
+    assert (groups.count, groups.size, groups.axes) == (4, 16, ("b", "c"))
+    assert groups.first == tuple(range(0, 64, 4))

@@ -53,7 +53,8 @@ class Collective:
         dtype: of the first array.
         channel: the same for all stages of one collective, or None.
         pairs: of a collective-permute: (from, to) device numbers.
-        emitter: what the compiler calls its algorithm: "RotatedPincerEmitter", or "".
+        emitter: what the compiler calls its algorithm: "RotatedPincerEmitter", or ""; "SparseCore" for what the
+            SparseCores of a chip do.
         strategy: "UniDirectionNDRingStrategy", or "".
         colors: rings used at the same time, or None where the text does not say.
         phases: dimensions of the torus that it goes over one after the other, or None.
@@ -126,6 +127,9 @@ def _as_called(found: Collective, caller: Instruction) -> Collective:
 
 
 def _algorithm(text: str) -> dict[str, Any]:
+    colors = text.count('"phase_rings":')
+    if colors and '"device_type":"DEVICE_TYPE_SPARSECORE"' in text:
+        return {"emitter": "SparseCore", "colors": colors, "phases": text.count('"ring_type":') // colors}
     emitter, rings = _EMITTER.search(text), _RINGS.search(text)
     return {
         "emitter": emitter[1] if emitter else "",

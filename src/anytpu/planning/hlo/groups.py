@@ -17,6 +17,7 @@ from anytpu.errors import PlanError
 _FIELD = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, ?device_ids=\S+)? \{[^}]*\}|\[[^ ]*|\{\}|\{\{.*?\}\})")
 _GRID = re.compile(r"\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'([^']+)'=(\d+)")
+_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 _USED = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -79,17 +80,23 @@ def _of_grid(written: str) -> Groups:
     if not match:
         raise _unknown(f"replica_groups={written}")
     count, size = int(match[1]), int(match[2])
-    sides = tuple(map(int, match[3].split(",")))
-    order = tuple(map(int, match[4].split(","))) if match[4] else tuple(range(len(sides)))
-    strides = [math.prod(sides[axis + 1 :]) for axis in range(len(sides))]
-    turned = [(sides[axis], strides[axis]) for axis in order]
+    turned = _turned(match[3], match[4])
     return Groups(count, size, tuple(_numbered(place, turned) for place in range(size)))
+
+
+def _turned(sides_text: str, order_text: str | None) -> list[tuple[int, int]]:
+    """Return sizes and strides of a grid of numbers after its dimensions were put into another order."""
+    sides = tuple(map(int, sides_text.split(",")))
+    order = tuple(map(int, order_text.split(","))) if order_text else tuple(range(len(sides)))
+    strides = [math.prod(sides[axis + 1 :]) for axis in range(len(sides))]
+    return [(sides[axis], strides[axis]) for axis in order]
 
 
 def _of_mesh(written: str) -> Groups:
     mesh_text, _, used_text = written.rpartition(" ")
     mesh = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
-    if not mesh or "device_ids" in mesh_text:
+    ids = _IDS.search(mesh_text)
+    if not mesh or ("device_ids" in mesh_text and not ids):
         raise _unknown(f"replica_groups={written}")
     strides = {name: math.prod(size for _, size in mesh[place + 1 :]) for place, (name, _) in enumerate(mesh)}
     sizes, turned = dict(mesh), list[tuple[int, int]]()
@@ -102,7 +109,12 @@ def _of_mesh(written: str) -> Groups:
     size = math.prod(own for own, _ in turned)
     total = math.prod(sizes.values())
     axes = tuple(name for name, _, _ in used)
-    return Groups(total // size, size, tuple(_numbered(place, turned) for place in range(size)), axes, mesh)
+    places = tuple(_numbered(place, turned) for place in range(size))
+    if ids:
+        # The mesh is laid over a grid of device numbers that is transposed first.
+        grid = _turned(ids[1], ids[2])
+        places = tuple(_numbered(place, grid) for place in places)
+    return Groups(total // size, size, places, axes, mesh)
 
 
 def _numbered(place: int, turned: list[tuple[int, int]]) -> int:
