@@ -109,17 +109,14 @@ def show(plan: Any, arguments: argparse.Namespace) -> None:
     """Print a plan, and write the files that were asked for."""
     console = open_console()
     plan.show()
-    written: list[Path] = []
     if arguments.html:
-        written.append(plan.to_html(arguments.html))
+        say(console, f"Wrote {plan.to_html(arguments.html)}")
     if arguments.json:
-        written.append(plan.to_json(arguments.json))
+        say(console, f"Wrote {plan.to_json(arguments.json)}")
     if arguments.svg:
-        written += plan.to_svg(arguments.svg)
+        say(console, f"Wrote {len(plan.to_svg(arguments.svg))} plots into {arguments.svg}")
     if arguments.png:
-        written += plan.to_png(arguments.png)
-    for path in written:
-        say(console, f"Wrote {path}")
+        say(console, f"Wrote {len(plan.to_png(arguments.png))} plots into {arguments.png}")
 
 
 def show_largest(asked: Asked) -> None:

@@ -6,6 +6,7 @@ Rule: it goes to standard error, so that what is found can be piped on.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class Steps:
         row = Table.grid(padding=(0, 1, 0, 0))
         for _ in range(3):
             row.add_column(no_wrap=True)
-        passed = format_seconds(self._clock() - self._began_s)
-        row.add_row(self._spinner, Text(f"{self._count}. {self._line}", overflow="ellipsis"), Text(passed, style="dim"))
+        line = f"{self._count}. {self._line}" if self._count else "getting ready"
+        passed = format_seconds(math.floor(self._clock() - self._began_s))
+        row.add_row(self._spinner, Text(line, overflow="ellipsis"), Text(passed, style="dim"))
         return row
