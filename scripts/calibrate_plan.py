@@ -262,11 +262,19 @@ def is_kin(other: Case, case: Case) -> bool:
 
 
 def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, Any]:
-    """Return what predictions of a step are off by, as a logarithm, and how many steps were measured on each chip."""
-    steps = [(one.case.generation, off) for one, off in zip(seen, without, strict=True) if one.case.kind == "step"]
-    counted = {chip: sum(of == chip for of, _ in steps) for chip in chips(seen)}
-    off = math.sqrt(sum(off**2 for _, off in steps) / len(steps)) if steps else 0.2
-    return {"all": max(off, LEAST_SPREAD), "steps": counted}
+    """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each."""
+    steps = [(one.case.generation, float(off)) for one, off in zip(seen, without, strict=True) if is_step(one)]
+    typical = 1.48 * float(np.median([abs(off) for _, off in steps])) if steps else 0.15
+    of_chips = {
+        chip: [sum(of == chip for of, _ in steps), sum(off**2 for of, off in steps if of == chip)]
+        for chip in chips(seen)
+    }
+    return {"all": max(typical, LEAST_SPREAD), "chips": of_chips}
+
+
+def is_step(one: Seen) -> bool:
+    """Tell whether a case is a training step."""
+    return one.case.kind == "step"
 
 
 def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
@@ -299,17 +307,18 @@ def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, table: dict[
         if errors:
             print(f"{kind}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
         if kind == "step" and rows:
-            widths = [width(one, table) for one, _ in rows]
+            widths = [width(one, off, table) for one, off in rows]
             held = sum(abs(off) <= wide for (_, off), wide in zip(rows, widths, strict=True))
             print(f"intervals: {held} of {len(rows)} hold, median half-width {math.expm1(np.median(widths)):.1%}")
 
 
-def width(one: Seen, table: dict[str, Any]) -> float:
+def width(one: Seen, off: float, table: dict[str, Any]) -> float:
     """Return the half-width of a step's interval, as a logarithm, as if the step had not been measured."""
     time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
     chip = one.case.generation
-    steps = {**table["spread"]["steps"], chip: table["spread"]["steps"][chip] - 1}
-    return uncertainty.spread_of(time.ops, one.target, {**table, "spread": {**table["spread"], "steps": steps}})
+    count, squares = table["spread"]["chips"][chip]
+    others = {**table["spread"]["chips"], chip: [count - 1, squares - off**2]}
+    return uncertainty.spread_of(time.ops, one.target, {**table, "spread": {**table["spread"], "chips": others}})
 
 
 if __name__ == "__main__":

@@ -29,12 +29,13 @@ class _Started:
 
     def __init__(self) -> None:
         self._pending: dict[str | int, _Pending] = {}
-        self._free_s = {"copy": 0.0, "collective": 0.0}
+        self._free_s: dict[str, float] = {}
 
     def begin(self, one: Instruction, found: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note that something starts, when what was started before it leaves room."""
-        end_s = max(self._free_s[price.kind], now_s) + price.time_s
-        self._free_s[price.kind] = end_s
+        queue = _queue(found)
+        end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
+        self._free_s[queue] = end_s
         self._pending[one.name] = _Pending(end_s, price)
         if found and found.channel is not None:
             self._pending[found.channel] = self._pending[one.name]
@@ -49,6 +50,16 @@ class _Started:
         if pending and (one.opcode.endswith("-update") or one.opcode in ("get-tuple-element", "tuple", "bitcast")):
             self._pending[one.name] = pending
         return None
+
+
+def _queue(found: Collective | None) -> str:
+    """Return what something queues up for: the memory, the links, or the links of one direction round a ring."""
+    if found is None:
+        return "memory"
+    if found.kind == "collective-permute" and found.pairs:
+        steps = sorted(to - of for of, to in found.pairs)
+        return "links forwards" if steps[len(steps) // 2] > 0 else "links backwards"
+    return "links"
 
 
 @dataclasses.dataclass

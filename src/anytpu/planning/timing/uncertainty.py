@@ -1,9 +1,9 @@
 """`interval_of`: how far off a predicted step time may be.
 
 Idea: what the model missed on published measurements, as a factor, spreads about evenly on both sides of 1. So the
-interval is the prediction divided and multiplied by one factor. The factor is the larger the fewer steps were measured
-on the chip, and the more of the step is of a kind that is hard to price: exchange between chips, kernels that only
-their author prices, and what is counted by its bytes alone.
+interval is the prediction divided and multiplied by one factor. The factor is that of all chips where little was
+measured on this one, drawn towards what was missed on this one where there is more; and it grows with the part of the
+step that is of a kind that is hard to price: exchange between chips, kernels that only their author prices.
 
 Rule: of the predictions that the fit could check without having seen them, nine of ten lie inside.
 """
@@ -21,6 +21,8 @@ from anytpu.planning.timing.rates import calibration
 NINE_OF_TEN = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 
+# As many measurements of a chip weigh as much as those of all others.
+_TRUST = 2
 # What a part of a step may be off by, on top of what all is, as a logarithm.
 _PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3, "input": 0.1}
 
@@ -43,8 +45,8 @@ def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> 
     assert target.chip is not None
     step_s = sum(op.time_s for op in ops) or 1.0
     spread = fitted["spread"]
-    measured = spread["steps"].get(target.chip.name, 0)
-    variance = spread["all"] ** 2 * (1 + 1 / (1 + measured))
+    count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
+    variance = (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + 0.5 / (1 + count))
     for kind, off in _PARTS.items():
         share = sum(op.time_s for op in ops if op.kind == kind) / step_s
         variance += (off * share) ** 2
