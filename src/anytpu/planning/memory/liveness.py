@@ -4,6 +4,9 @@ Idea: a scheduled module says in which order things happen. An array is there fr
 last one that reads it; arguments are there all the time. So walking over the text once, adding what is made and taking
 off what is read for the last time, gives what is there at each moment, and the moment at which it is most.
 
+Beside what libtpu 0.0.51 says of 26 programs that need more than 20 MB, this peak is 0.84 to 1.02 times as large, the
+median 1.00: scratch memory of single instructions is not in the text.
+
 Rule: a result that lies where an operand or an argument lay takes no room. A loop keeps what it carries in place; what
 its body makes comes on top while it runs.
 """
