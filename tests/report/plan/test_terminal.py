@@ -61,7 +61,7 @@ v7x-8  4 chips, 8 cores, 38.3 ms a step
   longest  (outside of layers) 13 %, conv1_bn 9.0 % (resnet.py:44), conv1_conv
            8.8 % (resnet.py:41)
 
-  not priced, so not in the time
+  not priced, or not in full
   - custom-call.3: a Pallas kernel without cost_estimate
   - while.2: the number of its turns is not known
 

@@ -37,7 +37,7 @@ def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, bri
         yield from _buffers(one, most, width)
     yield from _advice(one.advice[: 1 if brief else None], width)
     if one.time is not None:
-        yield from _listed("not priced, so not in the time", one.time.unpriced, width)
+        yield from _listed("not priced, or not in full", one.time.unpriced, width)
         yield from _listed("rests on", one.time.evidence[: 2 if brief else None], width)
     if not brief:
         yield from _listed("notes", one.notes, width)

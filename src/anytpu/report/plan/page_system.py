@@ -208,7 +208,7 @@ def _evidence(one: Prediction) -> Markup:
     time = one.time
     took = [f"Compiling took {phrases.seconds(one.compile_s)}."] if one.compile_s is not None else []
     return joined(
-        _list("Not priced, so not in the time", time.unpriced if time else (), "warning"),
+        _list("Not priced, or not in full", time.unpriced if time else (), "warning"),
         _list("What this rests on", (*(time.evidence if time else ()), f"Predicted by {one.predicted_by}.", *took)),
         _list("Notes", one.notes),
     )
