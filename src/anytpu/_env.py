@@ -259,9 +259,21 @@ def _has_usable_gpu() -> bool:
     return (has_nvidia() and has_cuda_plugin()) or bool(other_plugins())
 
 
+def _chosen(name: str) -> bool:
+    """Tell whether a variable that chooses JAX's devices is set, by somebody other than JAX.
+
+    `import jax` sets TPU_LIBRARY_PATH where a libtpu is installed, and every process started from there has it too.
+    """
+    value = os.environ.get(name)
+    if name != "TPU_LIBRARY_PATH" or not value:
+        return bool(value)
+    spec = importlib.util.find_spec("libtpu")
+    return spec is None or not spec.origin or Path(value) != Path(spec.origin).parent / "libtpu.so"
+
+
 def _may_choose_platform() -> bool:
     """Tell whether nobody has chosen JAX's devices yet, neither the user nor a JAX that runs."""
-    if any(os.environ.get(name) for name in _CHOOSES_DEVICES) or jax_platforms():
+    if any(_chosen(name) for name in _CHOOSES_DEVICES) or jax_platforms():
         return False
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is None or not bridge.backends_are_initialized()
