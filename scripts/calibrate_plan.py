@@ -82,7 +82,6 @@ START: dict[str, Any] = {
         "early_s": 1.35e-6,  # a product of 128 x 128 on v7x against its cycles
         "transpose_share": 0.45,  # a guess: half of what a copy reaches
         "host_bytes_per_s": 2.5e10,  # PCIe, what 16 lanes of generation 4 reach
-        "dcn_bytes_per_s": 6.25e9,  # 50 Gbit/s a chip: https://cloud.google.com/tpu/docs/v5p
         "kernel_share": 0.5,  # a guess: half the peak
         "gather_share": 0.88,
         "reduce_share": 0.6,  # a ring that adds as it goes

@@ -2,8 +2,7 @@
 
 Idea: whatever the algorithm, a chip has to take in what it does not have: of an all-gather, all but its own share of
 the result; of an all-reduce, that twice. So the time is bytes over the bandwidth of the links that the group has, of
-which a share is reached, and for each hop a latency. Groups that are larger than the slice go over the data-center
-network.
+which a share is reached, and for each hop a latency.
 
 Rule: bytes are those that a chip takes in, not those of the operands.
 """

@@ -28,7 +28,6 @@ class Rates:
         flops_per_s: peak of the matrix units for bfloat16.
         hbm_bytes_per_s: peak of the memory.
         link_bytes_per_s: peak of one link to a neighbouring chip, one way.
-        dcn_bytes_per_s: what a chip reaches over the data-center network between slices.
         excess_share: share that is real of the time by which an operation's cycles exceed what its products and its
             traffic need: the compiler thinks that less overlaps than does.
         factor: time of whatever has cycles over what this gives.
@@ -50,7 +49,6 @@ class Rates:
     flops_per_s: float
     hbm_bytes_per_s: float
     link_bytes_per_s: float
-    dcn_bytes_per_s: float
     excess_share: float
     factor: float
     hbm_share: float
