@@ -109,8 +109,9 @@ def compared(seen: list[Seen]) -> list[Row]:
 
 def _row(one: Seen, miss: float, alone: list[float], family: list[float], at: int, seen: list[Seen]) -> Row:
     is_step = one.case.kind == "step"
-    others = [abs(off) for i, off in enumerate(alone) if i != at and (seen[i].case.kind == "step") == is_step]
-    spread = float(np.quantile(others, 0.9)) if others else 0.2
+    others = sorted(abs(off) for i, off in enumerate(alone) if i != at and (seen[i].case.kind == "step") == is_step)
+    # Of n others that come from the same place, a new one lies below the k-th smallest with a chance of k / (n + 1).
+    spread = others[min(len(others), math.ceil(0.9 * (len(others) + 1))) - 1] if others else 0.2
     return Row(
         name=one.case.name,
         kind=one.case.kind,
