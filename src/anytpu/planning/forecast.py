@@ -6,18 +6,14 @@ estimate from the Program itself, and says so.
 
 from __future__ import annotations
 
-import dataclasses
-
 from anytpu.errors import CompilerMissingError
-from anytpu.planning import calibration, gpu, roofline
-from anytpu.planning.compiler import Compiled, compile_program
+from anytpu.planning.compiled import by_compiler
 from anytpu.planning.cost import cost_of
-from anytpu.planning.hlo import Module, parse
+from anytpu.planning.estimated import by_roofline, on_gpu
+from anytpu.planning.found import Found
 from anytpu.planning.job import batch_rows, for_devices
-from anytpu.planning.memory import memory_of
-from anytpu.planning.records import Cost, Memory, Prediction, StepTime
+from anytpu.planning.records import Prediction
 from anytpu.planning.target import Target
-from anytpu.planning.timing import step_time
 from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
@@ -29,67 +25,32 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
         PlanError: the compiler refused the program, ended or took too long.
     """
     program = for_devices(program, target.devices)
-    if target.chip is None:
-        time, memory, peak_flops_per_s = gpu.predict(program)
-        fitting = time if memory.fits else None
-        found = _prediction(program, target, wish, fitting, memory, "this GPU's own compiler and a roofline")
-        return dataclasses.replace(found, peak_flops_per_s=peak_flops_per_s)
-    try:
-        answer = compile_program(
-            program, target, options=wish.options, timeout_s=wish.timeout_s, use_cache=wish.use_cache
-        )
-    except CompilerMissingError as error:
-        time, memory = roofline.roofline_time(
-            program,
-            target,
-            steps_per_execution=wish.steps_per_execution,
-            input_examples_per_s=wish.input_examples_per_s,
-            batch_size=batch_rows(program),
-        )
-        fitting = calibration.kept(program, time, target, "roofline") if memory.fits else None
-        found = _prediction(program, target, wish, fitting, memory, "a roofline, not the TPU compiler")
-        return dataclasses.replace(found, notes=(str(error), *found.notes))
-    module = parse(answer.hlo) if isinstance(answer, Compiled) else None
-    memory = memory_of(answer, module, program, target)
-    time = step_time_of(module, program, target, wish) if module is not None and memory.fits else None
-    found = _prediction(program, target, wish, time, memory, f"the TPU compiler ({answer.compiler})")
-    return dataclasses.replace(found, compile_s=None if answer.from_cache else answer.compile_s)
-
-
-def step_time_of(module: Module, program: Program, target: Target, wish: Wish) -> StepTime:
-    """Return the time of a step, corrected by what this user's own runs took."""
-    time = step_time(
-        module,
-        target,
-        steps_per_execution=wish.steps_per_execution,
-        input_examples_per_s=wish.input_examples_per_s,
-        batch_size=batch_rows(program),
-    )
-    return calibration.kept(program, time, target)
-
-
-def _prediction(
-    program: Program, target: Target, wish: Wish, time: StepTime | None, memory: Memory | None, by: str
-) -> Prediction:
-    rows = batch_rows(program)
+    found, rows = _found(program, target, wish), batch_rows(program)
+    time = found.time
     return Prediction(
         program=program.name,
         mode=program.mode,
         target=target,
         batch_size=rows,
-        predicted_by=by,
-        memory=memory,
+        predicted_by=found.predicted_by,
+        memory=found.memory,
         time=time,
         flops=sum(op.flops for op in time.ops) if time else None,
-        peak_flops_per_s=target.flops_per_s if target.chip else None,
+        peak_flops_per_s=found.peak_flops_per_s,
         steps_per_execution=wish.steps_per_execution,
-        cost=_cost(target, time, rows, wish) if time else None,
-        notes=tuple(notes(program, target)),
+        cost=cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices) if time else None,
+        notes=(*found.notes, *notes(program, target)),
+        compile_s=found.compile_s,
     )
 
 
-def _cost(target: Target, time: StepTime, rows: int | None, wish: Wish) -> Cost | None:
-    return cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices)
+def _found(program: Program, target: Target, wish: Wish) -> Found:
+    if target.chip is None:
+        return on_gpu(program)
+    try:
+        return by_compiler(program, target, wish)
+    except CompilerMissingError as error:
+        return by_roofline(program, target, wish, str(error))
 
 
 def notes(program: Program, target: Target) -> list[str]:

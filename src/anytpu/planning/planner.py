@@ -11,19 +11,18 @@ import concurrent.futures
 import contextvars
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.planning import gpu
-from anytpu.planning.advice import advice_for, rematerialisation
+from anytpu.planning.asking import ask, ask_largest
 from anytpu.planning.compiler import close
-from anytpu.planning.forecast import forecast
-from anytpu.planning.job import Job, batch_rows, weights_of
-from anytpu.planning.largest import Largest, largest_batch
+from anytpu.planning.job import Job
+from anytpu.planning.judging import judged
 from anytpu.planning.prices import read_prices
-from anytpu.planning.records import Memory, Plan, Prediction
+from anytpu.planning.records import Plan, Prediction
 from anytpu.planning.target import Target, target_named
 from anytpu.planning.wish import Wish, positive_integer
 
@@ -45,7 +44,7 @@ def plan(
     epochs: int | None = None,
     sweep_batches: Sequence[int] = (),
     advise: bool = False,
-    prices: str | os.PathLike[str] | None = None,
+    prices: str | Path | None = None,
     options: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     use_cache: bool = True,
@@ -99,9 +98,9 @@ def plan(
     others = _batches(sweep_batches, batch_size)
     for batch in (batch_size, *others):
         asked.program(batch)  # before any thread: Keras traces in one only
-    predicted = together([functools.partial(forecast_of, asked, batch_size, target, wish) for target in targets])
-    predictions = [_judged(asked, batch_size, one, wish, tries=advise) for one in predicted]
-    sweep = together([functools.partial(forecast_of, asked, n, target, wish) for target in targets for n in others])
+    predicted = together([functools.partial(ask, asked, batch_size, target, wish) for target in targets])
+    predictions = [judged(asked, batch_size, one, wish, tries=advise) for one in predicted]
+    sweep = together([functools.partial(ask, asked, n, target, wish) for target in targets for n in others])
     return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
@@ -115,15 +114,6 @@ def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
             pool.shutdown(wait=False, cancel_futures=True)
             close()  # Or Ctrl-C would wait for the compilations that run.
             raise
-
-
-def forecast_of(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Prediction:
-    """Predict one batch of a job on one system, saying so first."""
-    program = job.program(batch_size)
-    rows = batch_rows(program)
-    batch = f", {rows:,} examples a step" if rows else ""
-    wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
-    return forecast(program, target, wish)
 
 
 def max_batch_size(
@@ -162,7 +152,7 @@ def max_batch_size(
         6144
     """
     wish = Wish(options=options or {}, timeout_s=timeout_s, use_cache=use_cache, progress=progress or Wish.progress)
-    return _largest(Job(job, input_specs, mode, precision), target_named(tpu), wish).batch_size
+    return ask_largest(Job(job, input_specs, mode, precision), target_named(tpu), wish).batch_size
 
 
 def scaling(
@@ -206,34 +196,6 @@ def scaling(
     ]
     predictions = tuple(prediction for one in plans for prediction in one)
     return dataclasses.replace(plans[0], predictions=predictions)
-
-
-def _judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, tries: bool) -> Prediction:
-    """Say what to change; of what does not fit, also what would."""
-    target, weights = found.target, weights_of(job.program(batch_size))
-    saving = None
-    if not found.fits and job.has_batches and found.batch_size and found.memory:
-        largest = _largest(job, target, wish, start=found.batch_size, most=found.batch_size)
-        found = dataclasses.replace(found, largest_batch=largest.batch_size)
-        layers = sum(len(shape) > 1 for name, shape in weights.items() if name.endswith("kernel"))
-        if found.mode == "train":
-            saving = rematerialisation(found.batch_size, layers, largest.tried)
-
-    def predict(batch: int | None, precision: str | None) -> Prediction:
-        changed = job if precision is None else job.with_precision(precision)
-        return forecast_of(changed, batch, target, wish)
-
-    advice = advice_for(found, weights, predict if tries else None, job.has_batches, job.is_model)
-    return dataclasses.replace(found, advice=(*advice, *filter(None, [saving])))
-
-
-def _largest(job: Job, target: Target, wish: Wish, start: int | None = None, most: int | None = None) -> Largest:
-    def memory_at(batch: int) -> Memory:
-        memory = forecast_of(job, batch, target, wish).memory
-        assert memory is not None
-        return memory
-
-    return largest_batch(target.devices, memory_at, start or 128 * target.devices, most)
 
 
 def _targets(tpu: str | Sequence[str]) -> list[Target]:

@@ -28,6 +28,8 @@ LANES, SUBLANES = 128, 8
 """A vector register, and a tile of the memory, has 8 rows of 128 numbers; a matrix unit takes 128 or 256 of them."""
 
 
+_KERNELS = ("kernel", "embeddings", "/w", "weight", "weights")
+
 Weights = Mapping[str, tuple[int, ...]]
 """The shape of each weight of a program, by its name: "conv1/kernel"."""
 
@@ -237,8 +239,12 @@ def _share_by_layer(prediction: Prediction) -> dict[str, float]:
 
 
 def _widths(weights: Weights, layer: str) -> list[int]:
-    """Return the features of a layer: the last dimension of its weights that have two or more."""
-    return [shape[-1] for name, shape in weights.items() if name.startswith(f"{layer}/") and len(shape) > 1]
+    """Return the features of a layer: the last dimension of its weights that have two or more.
+
+    An optimizer's slots are weights of no layer: their names end otherwise.
+    """
+    own = [shape for name, shape in weights.items() if f"{layer}/" in f"/{name}" and name.endswith(_KERNELS)]
+    return [shape[-1] for shape in own if len(shape) > 1]
 
 
 def _round_up(value: int, unit: int) -> int:

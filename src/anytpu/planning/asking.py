@@ -1,0 +1,43 @@
+"""One batch of a job on one system, asked of whoever predicts; and the largest batch that fits there.
+
+Rule: each question is announced (`Wish.progress`) before it is asked, for it may take a minute.
+"""
+
+from __future__ import annotations
+
+from anytpu.planning.forecast import forecast
+from anytpu.planning.job import Job, batch_rows
+from anytpu.planning.largest import Largest, largest_batch
+from anytpu.planning.records import Memory, Prediction
+from anytpu.planning.target import Target
+from anytpu.planning.wish import Wish
+
+ROWS_TO_BEGIN_WITH = 128
+"""Rows a device with which the search for the largest batch begins where nothing else is known."""
+
+
+def ask(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Prediction:
+    """Predict one batch of a job on one system, saying so first."""
+    program = job.program(batch_size)
+    rows = batch_rows(program)
+    batch = f", {rows:,} examples a step" if rows else ""
+    wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
+    return forecast(program, target, wish)
+
+
+def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -> Largest:
+    """Find the largest batch of a job that fits on a system.
+
+    Args:
+        job: the job.
+        target: the system.
+        wish: what holds for every prediction.
+        most: a batch that is known not to fit, or None.
+    """
+
+    def memory_at(batch: int) -> Memory:
+        memory = ask(job, batch, target, wish).memory
+        assert memory is not None
+        return memory
+
+    return largest_batch(target.devices, memory_at, most or ROWS_TO_BEGIN_WITH * target.devices, most)
