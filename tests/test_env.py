@@ -260,3 +260,35 @@ def test_the_environment_of_forced_devices(monkeypatch: pytest.MonkeyPatch):
     program = "import anytpu, jax; print(jax.device_count())"
     done = subprocess.run([sys.executable, "-c", program], env=_env.forced_devices(3), capture_output=True, text=True)
     assert done.stdout == "3\n"
+
+
+def test_the_environment_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"XLA_FLAGS": "--unknown", "JAX_ENABLE_X64": "1", "TPU_NAME": "mine", "MINE": "kept"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", " --xla_tpu_flag=1 ")
+    environment = _env.compiler_environment()
+    assert not {"XLA_FLAGS", "JAX_ENABLE_X64", "TPU_NAME"} & environment.keys()
+    assert (environment["JAX_PLATFORMS"], environment["TPU_LOG_DIR"], environment["MINE"]) == (
+        "cpu",
+        "disabled",
+        "kept",
+    )
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(Path(_env.__file__).parent.parent)
+    assert _env.compiler_arguments() == "--xla_tpu_flag=1"
+    assert environment["LIBTPU_INIT_ARGS"] == " --xla_tpu_flag=1 "
+
+
+def test_where_the_answers_of_the_compiler_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ANYTPU_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert _env.plan_cache() == tmp_path / ".cache/anytpu/plan"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "all"))
+    assert _env.plan_cache() == tmp_path / "all/anytpu/plan"
+    monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "own"))
+    assert _env.plan_cache() == tmp_path / "own/plan"
+
+
+def test_the_version_of_libtpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert _env.libtpu_version() is None
