@@ -55,7 +55,7 @@ class Job:
             self._input_specs,
             self._mode,  # type: ignore[arg-type]
             batch_size=batch_size,
-            precision=self._precision,
+            precision=self._precision,  # type: ignore[arg-type]
         )
 
 
