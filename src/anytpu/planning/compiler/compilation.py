@@ -9,7 +9,6 @@ Rule: what was compiled before, by the same compiler with the same options, come
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,16 +18,12 @@ from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.answer import Compiled, OutOfMemory
-from anytpu.planning.compiler.children import borrowed
+from anytpu.planning.compiler.asking import asked
 from anytpu.planning.compiler.oom import shortage
-from anytpu.planning.compiler.parent import EndedError, TooSlowError, UnusableError
 from anytpu.planning.compiler.refusal import refused
 from anytpu.planning.compiler.request import Request, request_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
-
-Answer = tuple[dict[str, Any], bytes]
-"""What a child answers: a header, and the text of the compiled program."""
 
 
 def compile_program(
@@ -67,7 +62,7 @@ def compile_program(
     key = _key(request, libtpu)
     if use_cache and (kept := cache.read(key)) is not None:
         return _result(*kept, from_cache=True)
-    header, text = _asked(request, program, target, timeout_s)
+    header, text = asked(request, program.name, target.name, timeout_s)
     if "said" in header and shortage(header["said"]) is None:
         raise PlanError(refused(header["said"], program.name, target.name, request.code.jaxpr))
     if use_cache:
@@ -94,49 +89,4 @@ def _result(header: dict[str, Any], text: bytes, from_cache: bool) -> Compiled |
         compiler=header["compiler"],
         compile_s=header["compile_s"],
         from_cache=from_cache,
-    )
-
-
-def _asked(request: Request, program: Program, target: Target, timeout_s: float) -> Answer:
-    try:
-        return _of_a_child(request, timeout_s)
-    except TooSlowError:
-        raise PlanError(_too_slow(program, target, timeout_s)) from None
-    except UnusableError as error:
-        raise CompilerMissingError(
-            f"The TPU compiler, libtpu, is installed and cannot be used here: {error}. Install the one that this JAX "
-            "pairs with: pip install --force-reinstall 'anytpu[plan]'"
-        ) from None
-    except EndedError as error:
-        raise PlanError(_ended(program, target, error)) from None
-
-
-def _of_a_child(request: Request, timeout_s: float) -> Answer:
-    header, code = request.header(), request.code.content
-    try:
-        with borrowed() as child:
-            return child.ask(header, code, timeout_s)
-    except EndedError as error:
-        if error.status != 0:
-            raise
-    with borrowed() as child:  # The last one had waited too long for a request, and just left.
-        return child.ask(header, code, timeout_s)
-
-
-def _too_slow(program: Program, target: Target, timeout_s: float) -> str:
-    return (
-        f"The TPU compiler took longer than {timeout_s:g} s for {program.name!r} on {target.name}, and was ended. Give "
-        f"it more with timeout_s={2 * timeout_s:g}, or plan less at a time: layers that are alike compile once inside "
-        "a jax.lax.scan."
-    )
-
-
-def _ended(program: Program, target: Target, error: EndedError) -> str:
-    status = error.status
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    words = f" Its last words:\n{error.last_words}\n" if error.last_words else " It said nothing. "
-    return (
-        f"The TPU compiler {how} while it compiled {program.name!r} for {target.name}.{words}"
-        "Your program is not harmed. Try another batch size or another TPU, or another compiler: "
-        "pip install --upgrade 'anytpu[plan]'"
     )
