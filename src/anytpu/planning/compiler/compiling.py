@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -36,6 +38,7 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
     jax.config.update("jax_enable_x64", header["wide"])
     try:
         compiled = _compiled(header, code)
+        text = _text(compiled) or _dumped_text(header, code)
     except Exception as error:  # Whatever it is, the parent says it.
         said = {
             "compiler": _name(),
@@ -56,7 +59,30 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
         "compiler": _name(),
         "compile_s": seconds,
     }
-    return answer, compiled.as_text().encode()
+    return answer, text.encode()
+
+
+def _text(compiled: Any) -> str | None:
+    """Return the text of a program, or None where this jaxlib cannot read what a newer libtpu wrote."""
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError:
+        return None
+
+
+def _dumped_text(header: dict[str, Any], code: bytes) -> str:
+    """Compile once more, and return the text that libtpu itself writes, into a folder.
+
+    Raises:
+        OSError: it wrote none.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
+        _compiled(header | {"options": {**header["options"], **dumping}}, code)
+        found = sorted(Path(folder).glob("*.jit_run.*after_codegen.txt"))
+        if not found:
+            raise OSError(f"{_name()} writes no text of its programs, and JAX {jax.__version__} reads none of it")
+        return found[0].read_text()
 
 
 def _compiled(header: dict[str, Any], code: bytes) -> Any:
