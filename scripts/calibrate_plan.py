@@ -263,7 +263,7 @@ def is_kin(other: Case, case: Case) -> bool:
 def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, Any]:
     """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each."""
     steps = [(one.case.generation, float(off)) for one, off in zip(seen, without, strict=True) if is_step(one)]
-    typical = 1.48 * float(np.median([abs(off) for _, off in steps])) if steps else 0.15
+    typical = math.sqrt(sum(off**2 for _, off in steps) / len(steps)) if steps else 0.15
     of_chips = {
         chip: [sum(of == chip for of, _ in steps), sum(off**2 for of, off in steps if of == chip)]
         for chip in chips(seen)
