@@ -135,3 +135,19 @@ def test_an_instruction_of_another_module():
     with pytest.raises(PlanError) as caught:
         hlo.parse(TWO).home_of(other)
     assert str(caught.value) == "'while.23' is not an instruction of the module 'twice'"
+
+
+def test_a_kernel_that_says_something_of_itself_on_lines_of_its_own():
+    module = hlo.parse(
+        "HloModule kernels, is_scheduled=true\n\n"
+        "ENTRY %main (x: f32[8,128]) -> f32[8,128] {\n"
+        "  %x = f32[8,128]{1,0:T(8,128)} parameter(0)\n"
+        '  %kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", '
+        "frontend_attributes={kernel_metadata={\n"
+        '"xprof_metadata":"{\\"block_q\\": 512}"\n'
+        '}}, metadata={op_name="jit(step)/attention"}\n'
+        "  ROOT %copy = f32[8,128]{1,0:T(8,128)} copy(%kernel)\n"
+        "}\n"
+    )
+    assert list(module.entry.instructions) == ["x", "kernel", "copy"]
+    assert module.entry.instructions["kernel"].op_name == "jit(step)/attention"

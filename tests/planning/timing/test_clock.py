@@ -111,6 +111,21 @@ def test_copies_that_are_under_way_together_share_the_memory():
     assert clock_of(module)[1] == pytest.approx(2 * 2**26 / rates_of(V6E).streaming_bytes_per_s)
 
 
+def test_copies_to_the_host_do_not_hold_up_the_memory():
+    module = module_of(
+        """%a = f32[4096,4096]{1,0:T(8,128)} parameter(0)
+        %b = f32[1024,1024]{1,0:T(8,128)} parameter(1)
+        %s = (f32[4096,4096]{1,0:T(8,128)S(5)}, f32[4096,4096]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%a)
+        %t = (f32[1024,1024]{1,0:T(8,128)S(1)}, f32[1024,1024]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%b)
+        %e = f32[1024,1024]{1,0:T(8,128)S(1)} copy-done(%t)
+        ROOT %d = f32[4096,4096]{1,0:T(8,128)S(5)} copy-done(%s)"""
+    )
+    clock, seconds = clock_of(module)
+    rates = rates_of(V6E)
+    assert clock.ops[0].time_s == pytest.approx(2**22 / rates.streaming_bytes_per_s)
+    assert seconds == pytest.approx(2**26 / rates.host_bytes_per_s)
+
+
 FOUR = "channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}"
 
 

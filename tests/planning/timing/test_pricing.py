@@ -134,3 +134,29 @@ def test_what_the_compiler_gives_no_cycles_for_is_counted_by_its_bytes():
 def test_names_and_scalars_cost_nothing():
     assert price("%x = f32[] parameter(0)\nROOT %r = f32[]{:T(128)S(6)} negate(%x)", name="x") is None
     assert price("%x = f32[]{:T(128)S(6)} parameter(0)\nROOT %r = f32[]{:T(128)S(6)} negate(%x)") is None
+
+
+ATTENTION = """%q = bf16[3,32,8192,128]{3,2,1,0:T(8,128)(2,1)} parameter(0)
+%k = bf16[3,8,8192,128]{3,2,1,0:T(8,128)(2,1)} parameter(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "products"),
+    [
+        ("splash_mha_fwd_residuals.1", 1, 2),
+        ("flash_mha_bwd_dq_block.1", 1, 3),
+        ("flash_mha_bwd_dkv_block.1", 2, 4),
+        ("splash_mha_dkv_no_residuals.1", 3, 5),
+    ],
+)
+def test_attention_kernels_of_jax_are_known_by_name(name, results, products):
+    shape = "bf16[3,32,8192,128]{3,2,1,0:T(8,128)(2,1)}"
+    shapes = f"({', '.join([shape] * results)})" if results > 1 else shape
+    lines = f'{ATTENTION}ROOT %{name} = {shapes} custom-call(%q, %k, %k), custom_call_target="tpu_custom_call"'
+    found = price(lines, name=name, kernel_share=0.5)
+    assert found is not None
+    assert found.flops == products * 3 * 32 * 8192 * 8192 * 128
+    assert found.time_s == pytest.approx(found.flops / (0.5 * 918e12), rel=0.01)
+    assert found.priced_by == "roofline"
+    assert found.remark == "a Pallas kernel without cost_estimate; counted as causal attention, by its name"

@@ -31,6 +31,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
+_METADATA = re.compile(r"kernel_metadata=\{\n[^\n]*\n\}")
 _TESTED = "libtpu 0.0.51"
 
 
@@ -61,6 +62,7 @@ def parse(text: str) -> Module:
             f"the compiler's text starts with {start!r}, not with 'HloModule'; compile the program again, and if that "
             f"does not help install the compiler that anytpu was tested with, {_TESTED}"
         )
+    text = _joined(text)
     header = text[: text.find("\n")] if "\n" in text else text
     computations = _Computations(text)
     partitions = _PARTITIONS.search(header)
@@ -73,6 +75,11 @@ def parse(text: str) -> Module:
         entry_name=computations.entry_name,
         frames=Frames(text[: computations.start]),
     )
+
+
+def _joined(text: str) -> str:
+    """Return the text with each instruction on one line: what a Pallas kernel says of itself is written on several."""
+    return _METADATA.sub(lambda match: match[0].replace("\n", ""), text) if "kernel_metadata={\n" in text else text
 
 
 class _Computations(Mapping[str, Computation]):

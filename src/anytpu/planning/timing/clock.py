@@ -13,7 +13,7 @@ import dataclasses
 
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, layer_of
 from anytpu.planning.records import OpTime
-from anytpu.planning.timing.pricing import OpPrice, Pricer
+from anytpu.planning.timing.pricing import HOST_SPACE, OpPrice, Pricer
 
 
 @dataclasses.dataclass
@@ -33,7 +33,7 @@ class _Started:
 
     def begin(self, one: Instruction, found: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note that something starts, when what was started before it leaves room."""
-        queue = _queue(found)
+        queue = _queue(one, found)
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
         self._free_s[queue] = end_s
         self._pending[one.name] = _Pending(end_s, price)
@@ -52,10 +52,11 @@ class _Started:
         return None
 
 
-def _queue(found: Collective | None) -> str:
-    """Return what something queues up for: the memory, the links, or the links of one direction round a ring."""
+def _queue(one: Instruction, found: Collective | None) -> str:
+    """Return what something queues up for: the memory, the wires to the host, the links, or those of one direction."""
     if found is None:
-        return "memory"
+        spaces = [shape.memory_space for shape in one.shapes[:2]]
+        return ("host", "device")[spaces.index(HOST_SPACE)] if HOST_SPACE in spaces else "memory"
     if found.kind == "collective-permute" and found.pairs:
         steps = sorted(to - of for of, to in found.pairs)
         return "links forwards" if steps[len(steps) // 2] > 0 else "links backwards"

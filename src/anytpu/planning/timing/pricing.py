@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module
 from anytpu.planning.records import Kind
 from anytpu.planning.target import Target
+from anytpu.planning.timing.attention import attention_flops
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import Rates
 from anytpu.planning.timing.traffic import FREE, traffic_of
@@ -37,8 +38,8 @@ _FREE_CALLS = (
 )
 # Rate of a type over that of bfloat16, where the unit of the chip knows it.
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
-# What stands in S(n) for the host's memory.
-_HOST = 5
+HOST_SPACE = 5
+"""What stands in S(n) for the host's memory."""
 _HALF = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
 
 
@@ -95,7 +96,7 @@ class Pricer:
         """Return seconds and bytes of an asynchronous copy, from its start instruction."""
         shapes = [shape for shape in one.shapes if shape.dims and shape.memory_space != 2]
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
-        is_of_host = any(shape.memory_space == _HOST for shape in shapes)
+        is_of_host = any(shape.memory_space == HOST_SPACE for shape in shapes)
         return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
 
     def collective(self, found: Collective) -> OpPrice:
@@ -115,20 +116,22 @@ class Pricer:
             seconds = moved / self.rates.streaming_bytes_per_s
             remark = "" if moved <= 0 else f"a custom call to {name!r}; counted as the bytes that it reads and writes"
             return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved, remark=remark)
-        return self._kernel(one, moved)
+        return self._kernel(home, one, moved)
 
-    def _kernel(self, one: Instruction, moved: float) -> OpPrice:
+    def _kernel(self, home: Computation, one: Instruction, moved: float) -> OpPrice:
         cost = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
-        if not cost:
-            remark = "a Pallas kernel without cost_estimate; counted as the bytes that it reads and writes, a floor"
-            seconds = self.rates.start_s + moved / self.rates.streaming_bytes_per_s
-            return OpPrice(seconds, "kernel", "memory", "bandwidth", bytes=moved, remark=remark)
         flops, said = (float(m[1]) if (m := _COST[name].search(cost)) else 0.0 for name in ("flops", "bytes_accessed"))
+        remark, priced_by = "", "cost estimate"
+        if not cost:
+            known = attention_flops(one, [home.instructions[name] for name in one.operands])
+            flops, priced_by = known or 0.0, "roofline" if known else "bandwidth"
+            counted = "causal attention, by its name" if known else "the bytes that it reads and writes, a floor"
+            remark = f"a Pallas kernel without cost_estimate; counted as {counted}"
         compute_s = flops / (self.rates.kernel_share * self.rates.flops_per_s)
         memory_s = max(said, moved) / self.rates.streaming_bytes_per_s
         bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
         seconds = self.rates.start_s + max(compute_s, memory_s)
-        return OpPrice(seconds, "kernel", bound, "cost estimate", flops, max(said, moved))
+        return OpPrice(seconds, "kernel", bound, priced_by, flops, max(said, moved), remark)
 
     def _by_cycles(self, home: Computation, one: Instruction) -> OpPrice:
         assert one.cycles is not None

@@ -1,0 +1,45 @@
+"""`attention_flops`: the operations of an attention kernel that does not say them.
+
+Idea: the attention kernels that come with JAX, flash and splash, are known by their names, and what they multiply
+follows from the shapes of queries and keys: two products forward (scores, values); backward three for the gradient of
+the queries, four for those of keys and values, five for all in one.
+
+Rule: causal attention is assumed, of which the kernels leave out the half that is masked. Whoever uses this says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu.planning.hlo import Instruction, Shape
+
+_RANK = 4
+
+
+def attention_flops(kernel: Instruction, operands: Sequence[Instruction]) -> float | None:
+    """Return the floating-point operations of one execution, or None for a kernel that is not known.
+
+    Args:
+        kernel: the custom call.
+        operands: what goes in; queries `(batch, heads, length, features)` are the first of that rank, then keys.
+    """
+    products = _products(kernel)
+    whole = [one.shapes[0] for one in operands if one.shapes and len(one.shapes[0].dims) == _RANK]
+    if not products or len(whole) < 2:
+        return None
+    (batch, heads, queries, features), keys = whole[0].dims, whole[1].dims[2]
+    return 0.5 * 2.0 * products * batch * heads * queries * keys * features
+
+
+def _products(kernel: Instruction) -> int:
+    name = kernel.name
+    if name.startswith(("splash_mha_fwd", "splash_mqa_fwd", "flash_attention")):
+        return 2
+    if name.startswith(("splash_mha_dkv", "splash_mqa_dkv", "flash_mha_bwd_dkv")):
+        # A fused kernel gives the gradient of the queries too, in parts that are added up afterwards.
+        return 5 if sum(_is_gradient(shape) for shape in kernel.shapes) > 2 else 4
+    return 3 if name.startswith(("splash_mha_dq", "splash_mqa_dq", "flash_mha_bwd_dq")) else 0
+
+
+def _is_gradient(shape: Shape) -> bool:
+    return len(shape.dims) >= _RANK
