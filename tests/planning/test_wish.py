@@ -18,6 +18,9 @@ from anytpu.planning.wish import Wish, positive_integer
         ({"input_examples_per_s": 0.0}, "input_examples_per_s must be a positive number, not 0.0"),
         ({"timeout_s": -1}, "timeout_s must be a positive number, not -1"),
         ({"timeout_s": float("nan")}, "timeout_s must be a positive number, not nan"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a positive number, not inf"),
+        ({"timeout_s": "60"}, "timeout_s must be a positive number, not '60'"),
+        ({"options": {"a": 1}}, "options must have strings as values, such as {'a': '1'}, not 1"),
     ],
 )
 def test_bad_numbers(settings, says):

@@ -25,12 +25,16 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
     if not found.fits and job.has_batches and found.batch_size and found.memory:
         found, saving = _smaller(job, found, weights, wish)
 
+    compiled: list[Prediction] = []
+
     def predict(batch: int | None, precision: str | None) -> Prediction:
         changed = job if precision is None else job.with_precision(precision)
-        return ask(changed, batch, found.target, wish)
+        compiled.append(ask(changed, batch, found.target, wish))
+        return compiled[-1]
 
     advice = advice_for(found, weights, predict if tries else None, job.has_batches, job.is_model)
-    return dataclasses.replace(found, advice=(*advice, *filter(None, [saving])))
+    notes = (*found.notes, *([_count(compiled)] if tries else []))
+    return dataclasses.replace(found, advice=(*advice, *filter(None, [saving])), notes=notes)
 
 
 def _smaller(
@@ -38,8 +42,27 @@ def _smaller(
 ) -> tuple[Prediction, Advice | None]:
     """Return the prediction with the largest batch that fits, and what rematerialisation would save."""
     assert found.batch_size is not None
-    largest = ask_largest(job, found.target, wish, most=found.batch_size)
+    try:
+        largest = ask_largest(job, found.target, wish, most=found.batch_size)
+    except Exception as error:  # A step that is written for one batch fails in its own way for another.
+        why = f"The largest batch that fits was not found: {_first_line(error)}"
+        return dataclasses.replace(found, notes=(*found.notes, why)), None
     layers = sum(len(shape) > 1 for name, shape in weights.items() if name.endswith("kernel"))
     trains = found.mode == "train"
     saving = rematerialisation(found.batch_size, layers, largest.tried) if trains else None
     return dataclasses.replace(found, largest_batch=largest.batch_size), saving
+
+
+def _count(compiled: list[Prediction]) -> str:
+    """Say how many programs were compiled to try advice."""
+    anew = sum(one.compile_s is not None for one in compiled)
+    programs = "1 changed program was" if len(compiled) == 1 else f"{len(compiled)} changed programs were"
+    return (
+        f"To try advice, {programs} planned, {anew} of them compiled anew."
+        if compiled
+        else "No advice was to be tried."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

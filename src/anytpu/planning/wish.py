@@ -44,9 +44,18 @@ class Wish:
         for name in ("steps_per_execution", "examples", "epochs"):
             positive_integer(name, getattr(self, name))
         for name in ("input_examples_per_s", "timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SettingError(f"{name} must be a positive number, not {value!r}")
+            _positive_number(name, getattr(self, name))
+        for name, value in self.options.items():
+            if not isinstance(value, str):
+                raise SettingError(f"options must have strings as values, such as {{{name!r}: '1'}}, not {value!r}")
+
+
+def _positive_number(name: str, value: float | None) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise SettingError(f"{name} must be a positive number, not {value!r}")
 
 
 def positive_integer(name: str, value: int | None) -> None:

@@ -42,10 +42,18 @@ def test_features_that_do_not_fill_the_lanes():
 def test_float32_activations():
     buffers = (buffer("f32[128,28,28,32]", 3 * MIB), buffer("bf16[128,10]", MIB), buffer("s32[4]", 9 * MIB))
     assert found("precision", prediction(memory=Memory(9 * MIB, 10 * MIB, buffers=buffers))) == [
-        'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16"), or bfloat16 activations.',
+        "Compute in bfloat16: cast the batch and the weights with .astype where the step uses them.",
         "75% of the bytes of the largest temporaries are float32; the matrix units round to bfloat16 anyway, and every "
         "such array takes twice the memory and twice the time to move.",
     ]
+
+
+def test_float32_activations_of_a_keras_model():
+    memory = Memory(9 * MIB, 10 * MIB, buffers=(buffer("f32[128,28,28,32]", 3 * MIB),))
+    (finding,) = findings(prediction(memory=memory), {}, is_model=True)
+    assert finding.text == (
+        'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16") before the model is made.'
+    )
 
 
 def test_steps_shorter_than_a_call_of_the_host():
@@ -88,4 +96,7 @@ def test_what_does_not_fit():
         "Use a batch of 448, the largest that fits.",
         "14 MiB are missing: 30 MiB of 16 MiB.",
     ]
-    assert found("memory", prediction(memory=memory, largest_batch=0))[0] == "Use more or larger chips."
+    assert found("memory", prediction(memory=memory, largest_batch=0))[0] == (
+        "Use a chip with more memory, or split the state over the devices: not one example a device fits."
+    )
+    assert found("memory", prediction(memory=memory))[0] == "Use a smaller batch, or a chip with more memory."

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from anytpu.errors import ProgramError
 from anytpu.planning.advice import advice_for
 from anytpu.planning.records import Memory, OpTime
 from planning.predictions import MIB, buffer, prediction
@@ -52,7 +51,7 @@ def test_what_cannot_be_changed_here_is_only_said():
 
 def test_a_change_that_cannot_be_compiled_is_only_said():
     def predict(batch, precision):
-        raise ProgramError("no")
+        raise TypeError("cannot reshape")
 
     (one,) = advice_for(WIDE, {}, predict)
     assert (one.tried, one.gain) == ("", None)

@@ -55,14 +55,19 @@ class Finding:
     steps_per_execution: int | None = None
 
 
-def findings(prediction: Prediction, weights: Weights) -> list[Finding]:
+def findings(prediction: Prediction, weights: Weights, is_model: bool = False) -> list[Finding]:
     """Return what a prediction asks to be changed.
 
     Args:
         prediction: what was predicted.
         weights: the shape of each weight of the program, by its name.
+        is_model: it is a Keras model, to be changed in Keras's words.
     """
-    found = [*(look(prediction) for look in LOOKS), odd_features(prediction, weights)]
+    found = [
+        *(look(prediction) for look in LOOKS),
+        wide_floats(prediction, is_model),
+        odd_features(prediction, weights),
+    ]
     return [finding for finding in found if finding]
 
 
@@ -116,7 +121,7 @@ def odd_features(prediction: Prediction, weights: Weights) -> Finding | None:
     return None
 
 
-def wide_floats(prediction: Prediction) -> Finding | None:
+def wide_floats(prediction: Prediction, is_model: bool) -> Finding | None:
     """Find float32 activations in a program that trains as well with bfloat16."""
     memory = prediction.memory
     large = [buffer for buffer in memory.buffers if buffer.use == "temporary"] if memory else []
@@ -127,7 +132,9 @@ def wide_floats(prediction: Prediction) -> Finding | None:
         return None
     return Finding(
         "precision",
-        'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16"), or bfloat16 activations.',
+        'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16") before the model is made.'
+        if is_model
+        else "Compute in bfloat16: cast the batch and the weights with .astype where the step uses them.",
         f"{wide / total:.0%} of the bytes of the largest temporaries are float32; the matrix units round to bfloat16 "
         "anyway, and every such array takes twice the memory and twice the time to move.",
         precision="bfloat16",
@@ -204,10 +211,15 @@ def too_large(prediction: Prediction) -> Finding | None:
     if memory is None or memory.fits:
         return None
     largest = prediction.largest_batch
-    smaller = f"Use a batch of {largest:,}, the largest that fits" if largest else "Use more or larger chips"
+    if largest:
+        text = f"Use a batch of {largest:,}, the largest that fits."
+    elif largest == 0:
+        text = "Use a chip with more memory, or split the state over the devices: not one example a device fits."
+    else:
+        text = "Use a smaller batch, or a chip with more memory."
     return Finding(
         "memory",
-        f"{smaller}.",
+        text,
         f"{units.format_bytes(memory.missing_bytes)} are missing: {units.format_bytes(memory.peak_bytes)} of "
         f"{units.format_bytes(memory.limit_bytes)}.",
         batch_size=largest or None,
@@ -218,7 +230,6 @@ def too_large(prediction: Prediction) -> Finding | None:
 LOOKS: tuple[Callable[[Prediction], Finding | None], ...] = (
     too_large,
     uneven_batch,
-    wide_floats,
     small_steps,
     slow_collectives,
     slow_input,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.findings import Finding, Weights, findings
 from anytpu.planning.records import Advice, Prediction
 
@@ -39,7 +38,7 @@ def advice_for(
         can_precision: the job's precision can be changed here.
     """
     advice = []
-    for finding in findings(prediction, weights):
+    for finding in findings(prediction, weights, can_precision):
         given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, can_precision)
         if finding.steps_per_execution:
             given = _reckoned(finding, prediction)
@@ -61,7 +60,7 @@ def _tried(
         return _said(finding)
     try:
         after = predict(batch or before.batch_size if can_batch else None, precision)
-    except AnyTPUError:
+    except Exception:  # A step that is written for one batch fails in its own way for another.
         return _said(finding)
     changes = {"batch_size": batch, "precision": precision}
     tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
