@@ -148,7 +148,11 @@ def test_a_program_has_one_batch(hungry):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"tpu": []}, 'tpu must name at least one system, such as "v3-8"'),
+        ({"tpu": []}, 'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not []'),
+        ({"tpu": None}, 'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not None'),
+        ({"tpu": [8]}, 'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not [8]'),
+        ({"sweep_batches": 8}, "sweep_batches must list batch sizes, such as [256, 512], not 8"),
+        ({"sweep_batches": [None]}, "sweep_batches must list batch sizes, such as [256, 512], not [None]"),
         ({"batch_size": 0}, "batch_size must be a positive integer, not 0"),
         ({"sweep_batches": [-1]}, "sweep_batches must be a positive integer, not -1"),
     ],
@@ -165,6 +169,35 @@ def test_a_tpu_that_does_not_exist():
     assert str(raised.value).startswith(
         '\'v3-9\' is not a TPU that exists: the number counts TensorCores, and the nearest are "v3-8" and "v3-32".'
     )
+
+
+def test_a_slice_by_two_names_is_planned_once():
+    assert [one.target.name for one in tpu.plan(network(), 256, ["v5e-1", "v5litepod-1"])] == ["v5e-1"]
+
+
+def test_a_step_that_is_written_for_one_batch():
+    def step(state, batch):
+        wide = jnp.tanh(batch.reshape(2**24, 64) @ state)
+        return state + batch.T @ wide, wide.sum()
+
+    specs = (jax.ShapeDtypeStruct((64, 4096), "float32"), jax.ShapeDtypeStruct((2**24, 64), "float32"))
+    found = tpu.plan(step, tpu="v2-8", input_specs=specs, advise=True)["v2-8"]
+    assert (found.fits, found.largest_batch) == (False, None)
+    assert found.notes[0].startswith("The largest batch that fits was not found: cannot reshape array of shape ")
+    assert found.advice[0].text == "Use a smaller batch, or a chip with more memory."
+
+
+def test_fit_starts_many_steps_with_a_call():
+    one, many = (tpu.plan(network(), 256, "v3-8", steps_per_execution=steps)["v3-8"] for steps in (1, None))
+    assert (one.steps_per_execution, many.steps_per_execution) == (1, 64)
+    assert one.step_s > many.step_s
+
+
+def test_larger_slices_of_a_step_with_a_batch_of_its_own(hungry):
+    step, specs = hungry
+    plan = tpu.scaling(step, "v3", [8, 32], input_specs=specs, sweep_batches=[512])
+    assert [one.batch_size for one in plan] == [64, 256]
+    assert [one.target.name for one in plan.sweep] == ["v3-8", "v3-32"]
 
 
 def test_scaling_without_slices():

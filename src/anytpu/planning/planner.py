@@ -19,7 +19,7 @@ from anytpu.errors import SettingError
 from anytpu.planning import gpu
 from anytpu.planning.asking import ask, ask_largest
 from anytpu.planning.compiler import close
-from anytpu.planning.job import Job
+from anytpu.planning.job import Job, batch_rows
 from anytpu.planning.judging import judged
 from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Plan, Prediction
@@ -28,6 +28,10 @@ from anytpu.planning.wish import Wish, positive_integer
 
 AT_ONCE = 2
 """Compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
+
+STEPS_BY_THE_CLOCK = 64
+"""Steps of one call that a plan reckons with where `fit` chooses them: there the host's share of a step is next to
+nothing, short or long."""
 
 
 def plan(
@@ -60,7 +64,8 @@ def plan(
         input_specs: the shapes that go in, as `program.of` takes them; a Keras model knows its own.
         mode: "train" or "infer"; None is the job's own, "train" for one that can do both.
         precision: "float32" or "bfloat16" for a Keras model in that precision; None for the model's own.
-        steps_per_execution: steps that one call of the host starts; None is the model's own, or 1.
+        steps_per_execution: steps that one call of the host starts. None is the model's own, or as many as `fit` would
+            choose, and 1 for what is no Keras model.
         input_examples_per_s: what the input pipeline delivers; None: fast enough.
         examples: examples of an epoch, for its time and cost.
         epochs: epochs of the run, for its time and cost.
@@ -184,35 +189,44 @@ def scaling(
     if not cores:
         raise SettingError("cores must list at least one number, such as [8, 32, 128]")
     targets = [target_named(f"{tpu}-{number}") for number in cores]
-    first = targets[0].devices
-    plans = [
-        plan(
-            job,
-            batch_size * target.devices // first if grow and batch_size is not None else batch_size,
-            target.name,
-            **settings,
-        )
-        for target in targets
-    ]
-    predictions = tuple(prediction for one in plans for prediction in one)
-    return dataclasses.replace(plans[0], predictions=predictions)
+    if grow and batch_size is None:
+        job_batch = Job(job, settings.get("input_specs"), settings.get("mode")).program(None)
+        batch_size = batch_rows(job_batch)
+    plans = []
+    for target in targets:
+        share = batch_size and batch_size * target.devices // targets[0].devices
+        plans.append(plan(job, share if grow else batch_size, target.name, **settings))
+    return dataclasses.replace(
+        plans[0],
+        predictions=tuple(prediction for one in plans for prediction in one),
+        sweep=tuple(prediction for one in plans for prediction in one.sweep),
+    )
 
 
 def _targets(tpu: str | Sequence[str]) -> list[Target]:
-    names = [tpu] if isinstance(tpu, str) else list(tpu)
-    if not names:
-        raise SettingError('tpu must name at least one system, such as "v3-8"')
-    return [gpu.target() if name in ("gpu", "local") else target_named(name) for name in names]
+    names = [tpu] if isinstance(tpu, str) else tpu
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise SettingError(f'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not {tpu!r}')
+    targets = {name: gpu.target() if name in ("gpu", "local") else target_named(name) for name in names}
+    return list({target.name: target for target in targets.values()}.values())
 
 
 def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     """Return the batches of a sweep that are not planned anyway, smallest first."""
+    if not isinstance(sweep_batches, Sequence) or None in sweep_batches:
+        raise SettingError(f"sweep_batches must list batch sizes, such as [256, 512], not {sweep_batches!r}")
     for batch in sweep_batches:
         positive_integer("sweep_batches", batch)
     return sorted(set(sweep_batches) - {planned})
 
 
 def _own_steps(job: Any) -> int:
-    """Return the steps of one call of the host that a Keras model was compiled with, or 1."""
-    steps = getattr(job, "steps_per_execution", 1)
-    return steps if isinstance(steps, int) and steps > 0 else 1
+    """Return the steps of one call of the host that `fit` would run, or 1 of what is no Keras model.
+
+    A model that was compiled with a number has that number. One compiled without reads 1, Keras's default, and
+    anytpu's `fit` chooses by the clock: tens of steps a call where they are short.
+    """
+    steps = getattr(job, "steps_per_execution", None)
+    if not isinstance(steps, int):
+        return 1
+    return steps if steps > 1 else STEPS_BY_THE_CLOCK
