@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+
 from anytpu.planning import calibration
 from anytpu.planning.compiler import Compiled, compile_program
 from anytpu.planning.found import Found
-from anytpu.planning.hlo import parse
+from anytpu.planning.hlo import Computation, Module, parse
 from anytpu.planning.job import batch_rows
 from anytpu.planning.memory import memory_of
 from anytpu.planning.target import Target
@@ -34,4 +36,26 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
         )
         time = calibration.kept(program, time, target)
     compile_s = None if answer.from_cache else answer.compile_s
-    return Found(time, memory, f"the TPU compiler ({answer.compiler})", target.flops_per_s, compile_s)
+    peak = peak_flops_per_s(module, target) if module else target.flops_per_s
+    return Found(time, memory, f"the TPU compiler ({answer.compiler})", peak, compile_s)
+
+
+def peak_flops_per_s(module: Module, target: Target) -> float:
+    """Return the peak rate of one device for the type in which most of a module's products are computed."""
+    counts = _flops_by_dtype(module, module.entry)
+    chip, main = target.chip, max(counts, key=lambda dtype: counts[dtype], default="")
+    assert chip is not None
+    fast = {"s": chip.int8_ops_per_s, "u": chip.int8_ops_per_s, "f8": chip.fp8_flops_per_s}
+    rate = next((rate for start, rate in fast.items() if main.startswith(start)), None)
+    return rate / chip.replicas if rate else target.flops_per_s
+
+
+def _flops_by_dtype(module: Module, home: Computation) -> collections.Counter[str]:
+    counts: collections.Counter[str] = collections.Counter()
+    for one in home.instructions.values():
+        if one.opcode in ("while", "conditional", "call"):
+            for name in one.called:
+                counts += _flops_by_dtype(module, module.computations[name])
+        elif one.opcode in ("fusion", "convolution", "dot"):
+            counts.update({dtype: int(flops) for dtype, flops in module.flops_by_dtype(one).items()})
+    return counts

@@ -1,0 +1,29 @@
+"""What a prediction takes from the compiler's module."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import anytpu as tpu
+
+
+@pytest.mark.parametrize(("dtype", "into", "peak"), [("bfloat16", "float32", 197e12), ("int8", "int32", 393e12)])
+def test_the_peak_is_that_of_the_type_of_the_products(dtype, into, peak):
+    def step(state, batch):
+        return state, jnp.dot(batch, state, preferred_element_type=into)
+
+    specs = (jax.ShapeDtypeStruct((1024, 1024), dtype), jax.ShapeDtypeStruct((1024, 1024), dtype))
+    found = tpu.plan(step, tpu="v5e-1", input_specs=specs, mode="train")["v5e-1"]
+    assert found.peak_flops_per_s == peak
+    assert 0 < found.mfu < 1
+
+
+def test_the_products_of_a_loop_count():
+    def step(state, batch):
+        wide = jax.lax.fori_loop(0, 4, lambda _, x: jnp.tanh(x @ state), batch)
+        return state, wide.sum()
+
+    specs = (jax.ShapeDtypeStruct((512, 512), "bfloat16"), jax.ShapeDtypeStruct((512, 512), "bfloat16"))
+    assert tpu.plan(step, tpu="v5e-1", input_specs=specs)["v5e-1"].flops == pytest.approx(4 * 2 * 512**3)
