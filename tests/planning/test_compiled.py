@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -27,3 +29,23 @@ def test_the_products_of_a_loop_count():
 
     specs = (jax.ShapeDtypeStruct((512, 512), "bfloat16"), jax.ShapeDtypeStruct((512, 512), "bfloat16"))
     assert tpu.plan(step, tpu="v5e-1", input_specs=specs)["v5e-1"].flops == pytest.approx(4 * 2 * 512**3)
+
+
+def test_what_rematerialisation_repeats_is_not_counted():
+    def block(x, w):
+        return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+    def step(remat, state, batch):
+        def loss(w):
+            body = jax.checkpoint(block) if remat else block
+            x, _ = jax.lax.scan(lambda x, one: (body(x, one), None), batch, w)
+            return x.astype(jnp.float32).mean()
+
+        return state - jax.grad(loss)(state), {}
+
+    specs = (jax.ShapeDtypeStruct((4, 256, 256), "bfloat16"), jax.ShapeDtypeStruct((512, 256), "bfloat16"))
+    plain, again = (
+        tpu.plan(functools.partial(step, remat), tpu="v5e-1", input_specs=specs)["v5e-1"] for remat in (False, True)
+    )
+    assert again.flops == plain.flops == 4 * 2 * 3 * 2 * 512 * 256**2
+    assert sum(op.flops for op in again.time.ops) > again.flops

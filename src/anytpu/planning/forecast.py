@@ -35,7 +35,7 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
         predicted_by=found.predicted_by,
         memory=found.memory,
         time=time,
-        flops=sum(op.flops for op in time.ops) if time else None,
+        flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         peak_flops_per_s=found.peak_flops_per_s,
         steps_per_execution=wish.steps_per_execution,
         cost=cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices) if time else None,

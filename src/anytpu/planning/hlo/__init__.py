@@ -2,7 +2,7 @@
 
 from anytpu.planning.hlo.collectives import Collective, collective_of
 from anytpu.planning.hlo.module import Computation, Instruction, Module, Shape, SourceLine
-from anytpu.planning.hlo.names import LayerName, layer_of
+from anytpu.planning.hlo.names import LayerName, is_recomputed, layer_of
 from anytpu.planning.hlo.text import parse
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Shape",
     "SourceLine",
     "collective_of",
+    "is_recomputed",
     "layer_of",
     "parse",
 ]

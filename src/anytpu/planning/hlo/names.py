@@ -55,6 +55,16 @@ def layer_of(op_name: str) -> LayerName:
     return LayerName("/".join(names), is_backward)
 
 
+def is_recomputed(op_name: str) -> bool:
+    """Return whether an operation computes again what the forward pass had computed: `jax.checkpoint`'s.
+
+    Example:
+        >>> is_recomputed("jit(step)/transpose(jvp())/checkpoint/rematted_computation/dot_general")
+        True
+    """
+    return "rematted_computation" in op_name
+
+
 def _split(path: str) -> list[str]:
     """Cut a path at the slashes that stand in no parentheses."""
     if "(" not in path:

@@ -6,6 +6,7 @@ Rule: nothing here was measured; `predicted_by` says who predicted, and every nu
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from anytpu.planning.records.advice import Advice
@@ -27,8 +28,8 @@ class Prediction:
         predicted_by: "the TPU compiler (libtpu 0.0.51)", "roofline", "the CUDA compiler".
         memory: of one device; None where nothing is known of it.
         time: of one step; None when it does not fit.
-        flops: floating-point operations of the matrix products and convolutions in one step of one device, as the
-            program has them; None when it does not fit.
+        flops: floating-point operations of the matrix products and convolutions in one step of one device, without
+            those that rematerialisation repeats; None when it does not fit.
         peak_flops_per_s: peak rate of one device for the type that most of those products are computed in.
         steps_per_execution: steps that one call of the host starts.
         largest_batch: the largest global batch that fits, where it was looked for.
@@ -71,7 +72,10 @@ class Prediction:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """The step time is expected between these, seconds; None when it does not fit."""
+        """The step time is expected between these, seconds; None when it does not fit.
+
+        The upper one is `math.inf` where a loop runs nobody knows how often.
+        """
         return self.time.interval_s if self.time else None
 
     @property
@@ -92,9 +96,12 @@ class Prediction:
         return tuple(sorted(self.time.ops, key=lambda op: -op.time_s)) if self.time else ()
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        """Return everything as what JSON has: numbers, strings, lists and dictionaries; null for no upper bound."""
         record = dataclasses.asdict(dataclasses.replace(self, target=None))  # type: ignore[arg-type]
         derived = {
             name: getattr(self, name) for name in ("fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
         }
+        if self.time is not None:
+            bounds_s = [bound_s if math.isfinite(bound_s) else None for bound_s in self.time.interval_s]
+            derived["interval_s"] = record["time"]["interval_s"] = bounds_s
         return {"tpu": self.target.name, **derived, **record, "target": self.target.to_record()}

@@ -31,6 +31,7 @@ class OpTime:
         layer: the layer or function of the user's that it came from: "conv1", or "" when the compiler made it.
         source: the user's source line, "model.py:12", or "".
         is_backward: True for the backward pass.
+        is_recomputed: True where rematerialisation computes again what the forward pass had computed.
         bound: what limits it: the compute units, the memory, or the network.
         priced_by: who said so: "cycles" (the compiler's estimate), "bandwidth", "network", "cost estimate", "roofline".
     """
@@ -45,6 +46,7 @@ class OpTime:
     layer: str = ""
     source: str = ""
     is_backward: bool = False
+    is_recomputed: bool = False
     bound: Literal["compute", "memory", "network", ""] = ""
     priced_by: str = "cycles"
 
@@ -56,7 +58,8 @@ class StepTime:
     Attributes:
         ops: the operations, in order of execution.
         step_s: predicted time of a step, seconds: that of `ops` together, as the calibration of the chip corrects it.
-        interval_s: the step time is expected between these, seconds.
+        interval_s: the step time is expected between these, seconds; the upper one is `math.inf` where only the least
+            that a step takes is known.
         unpriced: operations that nobody could price, each in words: "custom-call.3: a Pallas kernel without
             cost_estimate".
         evidence: what the numbers rest on, in sentences: the published measurements of this chip and how far off the

@@ -28,7 +28,10 @@ KIND_NAMES: dict[Kind, str] = {
 USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "output": "outputs", "code": "code"}
 """What the buffers of each use are."""
 
-MFU_FORMULA = "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device."
+MFU_FORMULA = (
+    "MFU = FLOPs of the matrix products and convolutions, rematerialised ones not counted again / (step time x peak "
+    "rate), of one device."
+)
 """How the model FLOPs utilisation is reckoned."""
 
 _LONGEST_FLAG = 28
@@ -93,11 +96,26 @@ def interval(ends_s: tuple[float, float] | None) -> str:
     Example:
         >>> interval((0.0981, 0.1212)), interval((0.9, 1.2)), interval(None)
         ('98.1 to 121 ms', '900 ms to 1.2 s', '-')
+        >>> interval((0.0981, math.inf))
+        'at least 98.1 ms'
     """
     if ends_s is None:
         return UNKNOWN
+    if math.isinf(ends_s[1]):
+        return f"at least {units.format_seconds(ends_s[0])}"
     low, high = (units.format_seconds(end_s) for end_s in ends_s)
     return f"{low.split()[0]} to {high}" if low.split()[1:] == high.split()[1:] and " " in low else f"{low} to {high}"
+
+
+def drawn(ends_s: tuple[float, float], time_s: float | None) -> tuple[float, float]:
+    """Return an interval as a picture can show it: without an upper end it ends at the predicted time.
+
+    Example:
+        >>> drawn((0.9, 1.2), 1.0), drawn((0.9, math.inf), 1.0)
+        ((0.9, 1.2), (0.9, 1.0))
+    """
+    low_s, high_s = ends_s
+    return low_s, high_s if math.isfinite(high_s) else max(low_s, time_s or 0.0)
 
 
 def count(number: float | None) -> str:
