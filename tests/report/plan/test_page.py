@@ -104,7 +104,8 @@ def test_what_a_page_says():
         "custom-call.3: a Pallas kernel without cost_estimate",
         "ResNet-50 at 2,048 images on v3-8, published 122 ms: predicted 118 ms, 3.3 % below.",
         "The batch is split as 256 examples a chip.",
-        "MFU = FLOPs of the matrix products and convolutions / (step time x peak rate), of one device.",
+        "MFU = FLOPs of the matrix products and convolutions, rematerialised ones not counted again / (step time x "
+        "peak rate), of one device.",
         "Prices: the clouds' catalogue, read in 2026-03.",
         "27 more operations",
     ):

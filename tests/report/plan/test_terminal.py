@@ -65,8 +65,8 @@ v7x-8  4 chips, 8 cores, 38.3 ms a step
   - custom-call.3: a Pallas kernel without cost_estimate
   - while.2: the number of its turns is not known
 
-MFU = FLOPs of the matrix products and convolutions / (step time x peak rate),
-of one device.
+MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
+counted again / (step time x peak rate), of one device.
 Prices: the clouds' catalogue, read in 2026-03."""
     )
 
@@ -121,8 +121,8 @@ v3-8  4 chips, 8 cores, 263 ms a step
     below.
   - Transformer LM on v3-8, published 210 ms: predicted 226 ms, 7.6 % above.
 
-MFU = FLOPs of the matrix products and convolutions / (step time x peak rate),
-of one device.
+MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
+counted again / (step time x peak rate), of one device.
 Prices: the clouds' catalogue, read in 2026-03."""
     )
 
