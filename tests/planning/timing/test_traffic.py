@@ -79,3 +79,24 @@ def test_slices_outside_of_fusions():
         ROOT %put = f32[64,1024,256]{2,1,0:T(8,128)} dynamic-update-slice(%a, %u, %i, %i, %i)"""
     )
     assert of(module, "cut") == of(module, "put") == 2 * MIB
+
+
+def test_an_operand_is_read_through_a_fusion_that_only_renames_it():
+    renamed = computation(
+        "renamed",
+        """%p0 = f32[1024,256]{1,0:T(8,128)} parameter(0)
+        ROOT %same = f32[1024,256]{1,0:T(8,128)} bitcast(%p0)""",
+    )
+    body = computation(
+        "negated",
+        """%p0 = f32[1024,256]{1,0:T(8,128)} parameter(0)
+        %inner = f32[1024,256]{1,0:T(8,128)} fusion(%p0), kind=kLoop, calls=%renamed
+        ROOT %out = f32[1024,256]{1,0:T(8,128)} negate(%inner)""",
+    )
+    module = module_of(
+        """%a = f32[1024,256]{1,0:T(8,128)} parameter(0)
+        ROOT %b = f32[1024,256]{1,0:T(8,128)} fusion(%a), kind=kOutput, calls=%negated""",
+        renamed,
+        body,
+    )
+    assert of(module, "b") == 2 * MIB

@@ -60,7 +60,7 @@ def _read(module: Module, body: Computation, number: int, whole: int) -> float:
     if parameter is None:
         return float(whole)
     read = 0.0
-    for user, name in _users(parameter.name, _readers(body)):
+    for user, name in _users(module, parameter.name, _readers(body)):
         if user.opcode in _SLICES and user.operands[0] == name:
             read += user.shapes[0].padded_bytes
         elif user.opcode == "fusion" and user.called:
@@ -78,12 +78,19 @@ def _is_untouched(user: Instruction, name: str) -> bool:
     return user.opcode == "tuple" or user.opcode.removesuffix("-start") in _SENT
 
 
-def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
+def _users(module: Module, name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
     """Return who uses a value, seen through bitcasts, each with the name under which it does."""
     users: list[tuple[Instruction, str]] = []
     for user in readers.get(name, ()):
-        users += _users(user.name, readers) if user.opcode in _VIEWS else [(user, name)]
+        is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _is_bitcast(module, user))
+        users += _users(module, user.name, readers) if is_view else [(user, name)]
     return users
+
+
+def _is_bitcast(module: Module, fusion: Instruction) -> bool:
+    """Tell whether a fusion inside of another only gives its operand another name, as the compiler writes them."""
+    body = module.computations[fusion.called[0]].instructions.values()
+    return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *_VIEWS) for inner in body)
 
 
 def _parameters(body: Computation) -> dict[int, Instruction]:
