@@ -273,9 +273,18 @@ def test_the_environment_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
         "disabled",
         "kept",
     )
-    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(Path(_env.__file__).parent.parent)
+    assert environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
     assert _env.compiler_arguments() == "--xla_tpu_flag=1"
     assert environment["LIBTPU_INIT_ARGS"] == " --xla_tpu_flag=1 "
+
+
+def test_what_a_compiler_keeps_from_its_start(monkeypatch: pytest.MonkeyPatch):
+    before = _env.compiler_surroundings()
+    assert before["libtpu"] == str(_env.libtpu_version())
+    monkeypatch.setenv("MINE", "1")
+    assert _env.compiler_surroundings() == before
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=1")
+    assert _env.compiler_surroundings() == before | {"LIBTPU_INIT_ARGS": "--xla_tpu_flag=1"}
 
 
 def test_where_the_answers_of_the_compiler_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -287,6 +296,21 @@ def test_where_the_answers_of_the_compiler_are_kept(monkeypatch: pytest.MonkeyPa
     assert _env.plan_cache() == tmp_path / "all/anytpu/plan"
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "own"))
     assert _env.plan_cache() == tmp_path / "own/plan"
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "KERAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ANYTPU_CACHE_DIR", "~/mine")
+    own = _env.plan_cache()
+    monkeypatch.delenv("ANYTPU_CACHE_DIR")
+    for folder in (own, _env.plan_cache(), _env.own_folder(), _env.keras_datasets()):
+        with pytest.raises(NotADirectoryError):
+            folder.mkdir(parents=True, exist_ok=True)
 
 
 def test_the_version_of_libtpu(monkeypatch: pytest.MonkeyPatch):

@@ -45,6 +45,8 @@ _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "
 
 # What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
 _NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
+# What it reads once, as it starts.
+_OF_THE_COMPILER = ("LIBTPU_", "XLA_", "MEGASCALE_", "PYTHONPATH", "LD_LIBRARY_PATH")
 # Without these libtpu asks a metadata server that is not there, and complains.
 _FOR_THE_COMPILER = {
     "JAX_PLATFORMS": "cpu",
@@ -62,6 +64,8 @@ _GOOGLE_PCI_VENDOR = "0x1ae0"
 _TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
 _GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
 _NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
+
+_NO_HOME = Path(os.devnull) / "no-home"
 
 ROOT = Path("/")
 
@@ -123,7 +127,7 @@ def require_keras_on_jax() -> None:
 def keras_datasets() -> Path:
     """Return the folder in which Keras keeps the data sets that it has downloaded: below KERAS_HOME or ~/.keras."""
     home = os.environ.get("KERAS_HOME")
-    return (Path(home) if home else Path.home() / ".keras") / "datasets"
+    return (Path(home) if home else _expanded("~/.keras")) / "datasets"
 
 
 def compiler_environment() -> dict[str, str]:
@@ -133,9 +137,21 @@ def compiler_environment() -> dict[str, str]:
     LIBTPU_INIT_ARGS says is meant for the compiler, and stays.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_THE_COMPILER)}
-    source = str(Path(__file__).parent.parent)
-    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return kept | _FOR_THE_COMPILER | {"PYTHONPATH": os.pathsep.join(paths)}
+    return kept | _FOR_THE_COMPILER
+
+
+def compiler_surroundings() -> dict[str, str]:
+    """Return what the answers of the TPU compiler depend on from its start on: its libtpu, and part of its environment.
+
+    A compiler that was started in other surroundings would answer another question than the one asked.
+    """
+    started = {name: value for name, value in compiler_environment().items() if name.startswith(_OF_THE_COMPILER)}
+    return started | {"libtpu": str(libtpu_version())}
+
+
+def package_folder() -> Path:
+    """Return the folder that this anytpu is imported from: of the sources, or site-packages."""
+    return Path(__file__).parent.parent
 
 
 def compiler_arguments() -> str:
@@ -157,8 +173,8 @@ def plan_cache() -> Path:
     """Return the folder of what the TPU compiler answered: below ANYTPU_CACHE_DIR, XDG_CACHE_HOME or ~/.cache."""
     own, everyones = (os.environ.get(name, "").strip() for name in ("ANYTPU_CACHE_DIR", "XDG_CACHE_HOME"))
     if own:
-        return Path(own).expanduser() / "plan"
-    return (Path(everyones) if everyones else Path.home() / ".cache") / "anytpu" / "plan"
+        return _expanded(own) / "plan"
+    return (Path(everyones) if everyones else _expanded("~/.cache")) / "anytpu" / "plan"
 
 
 def forced_devices(count: int) -> dict[str, str]:
@@ -252,7 +268,15 @@ def recorded_runs() -> str:
 def own_folder() -> Path:
     """Return the folder in which anytpu keeps what it learns from this user's runs: XDG_DATA_HOME or ~/.local/share."""
     home = os.environ.get("XDG_DATA_HOME", "").strip()
-    return (Path(home) if home else Path.home() / ".local" / "share") / "anytpu"
+    return (Path(home) if home else _expanded("~/.local/share")) / "anytpu"
+
+
+def _expanded(path: str) -> Path:
+    """Return a path with its "~" replaced; one in which nothing can be read or written where there is no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # Neither HOME nor an entry in the list of users, as in many containers.
+        return _NO_HOME / path.removeprefix("~/")
 
 
 def _has_usable_gpu() -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError, UnknownTPUError
+from anytpu.planning.compiler import children
 from anytpu.planning.planner import together
 
 
@@ -212,3 +215,28 @@ def test_the_first_error_ends_the_others():
 
     with pytest.raises(ProgramError):
         together([fails, fails, fails])
+
+
+def test_a_task_that_still_traces_when_another_fails_starts_no_compiler():
+    traces, refused = threading.Event(), []
+
+    def tracing() -> Any:
+        ours = children._CURRENT.get()
+        assert ours is not None
+        traces.set()
+        while not ours.is_closed:
+            threading.Event().wait(0.01)
+        try:
+            with children.borrowed():
+                raise AssertionError("a child was lent")
+        except children.ClosedError:
+            refused.append(True)
+            raise
+
+    def fails() -> Any:
+        traces.wait()
+        raise ProgramError("no")
+
+    with pytest.raises(ProgramError, match=r"^no"):
+        together([tracing, fails])  # in this order: the error does not wait for what comes before it
+    assert refused == [True]

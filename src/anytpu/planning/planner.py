@@ -18,7 +18,7 @@ from typing import Any
 from anytpu.errors import SettingError
 from anytpu.planning import gpu
 from anytpu.planning.asking import ask, ask_largest
-from anytpu.planning.compiler import close
+from anytpu.planning.compiler import compilations
 from anytpu.planning.job import Job, batch_rows
 from anytpu.planning.judging import judged
 from anytpu.planning.prices import read_prices
@@ -111,13 +111,15 @@ def plan(
 
 def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
     """Run tasks two at a time and return their results in order; the first error ends them all."""
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+    with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
         try:
-            return [future.result() for future in futures]
+            # Not in order: an error is not to wait for the tasks before it.
+            done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            return [future.result() for future in futures if future in done]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            close()  # Or Ctrl-C would wait for the compilations that run.
+            ours.close()  # Or Ctrl-C would wait for the compilations that run.
             raise
 
 

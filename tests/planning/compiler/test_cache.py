@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -20,6 +21,15 @@ def test_what_was_written_is_read(cache_folder: Path):
     assert cache.read(key) == (HEADER, TEXT)
     (entry,) = cache_folder.iterdir()
     assert entry.stat().st_size < len(TEXT) / 4
+
+
+def test_an_entry_of_a_folder_that_is_only_read_from(monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    cache.write("key", HEADER, TEXT)
+    monkeypatch.setattr(cache.os, "utime", refuse)
+    assert cache.read("key") == (HEADER, TEXT)
 
 
 def test_a_key_tells_its_parts_apart():
@@ -71,6 +81,23 @@ def test_a_folder_that_cannot_be_used_is_said_once(tmp_path: Path, monkeypatch: 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cache.write("key", HEADER, TEXT)
+    assert cache.read("key") is None
+
+
+def test_a_user_without_a_home_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "ANYTPU_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.warns(UserWarning) as said:
+        cache.write("key", HEADER, TEXT)
+        cache.write("key", HEADER, TEXT)
+    assert [str(one.message) for one in said] == [
+        "What the TPU compiler answers is not kept for the next time: '/dev/null/no-home/.cache/anytpu/plan': Not a "
+        "directory. Make room there, or name another folder with the environment variable ANYTPU_CACHE_DIR."
+    ]
     assert cache.read("key") is None
 
 

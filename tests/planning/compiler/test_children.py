@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextvars
 import os
+import random
 import select
 import signal
 import subprocess
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import children, compile_program
+from anytpu.planning.compiler.parent import Child, UnusableError
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, slow, train
 
@@ -27,9 +31,9 @@ def compile_train() -> None:
 
 
 def idle() -> int:
-    """Return the number of the one warm child."""
-    compile_train()
-    return children._IDLE[-1].pid
+    """Return the number of a child that waits; it need not have loaded its compiler yet."""
+    with children.borrowed() as child:
+        return child.pid
 
 
 def ends(pid: int) -> bool:
@@ -45,24 +49,7 @@ def ends(pid: int) -> bool:
     return found
 
 
-def compiling(errors: list[Exception]) -> tuple[threading.Thread, int]:
-    """Start a slow compilation in a thread; return it and the number of its child, once that compiles."""
-
-    def work() -> None:
-        try:
-            compile_program(program_of(slow), V3)
-        except PlanError as error:
-            errors.append(error)
-
-    pid = idle()
-    thread = threading.Thread(target=work)
-    thread.start()
-    while not any(child.is_busy for child in children._LENT):
-        thread.join(0.01)
-    return thread, pid
-
-
-def test_a_warm_child_is_used_again():
+def test_a_child_that_waits_is_used_again():
     assert idle() == idle()
 
 
@@ -73,59 +60,117 @@ def test_a_child_that_was_killed_while_it_waited_is_replaced():
     assert idle() != before
 
 
-def test_a_child_that_is_killed_while_it_compiles():
+def test_a_child_is_lent_only_in_the_surroundings_that_it_was_started_in(monkeypatch: pytest.MonkeyPatch):
+    before = idle()
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=1")
+    after = idle()
+    assert ends(before)
+    assert b"LIBTPU_INIT_ARGS=--xla_tpu_flag=1" in Path(f"/proc/{after}/environ").read_bytes().split(b"\0")
+    monkeypatch.setattr(_env, "libtpu_version", lambda: "99")  # as after an upgrade while this process runs
+    assert idle() != after and ends(after)
+
+
+def test_those_of_compilations_that_were_closed_end_and_no_more_begin():
+    with children.borrowed() as other, children.compilations() as ours:
+        with pytest.raises(children.ClosedError), children.borrowed() as child:
+            ours.close()
+            assert ends(child.pid)
+            child.ask({}, b"", 60)
+        with pytest.raises(children.ClosedError), children.borrowed():
+            raise AssertionError("a closed one was lent a child")
+        assert other.is_alive and list(children._LENT) == [other]
+    with children.borrowed() as again:
+        assert again is other
+
+
+def test_an_answer_that_came_before_the_end_counts():
+    with children.compilations() as ours:
+        with children.borrowed() as child:
+            ours.close()
+        assert ends(child.pid) and child not in children._IDLE
+
+
+def test_close_ends_those_that_are_lent_and_those_that_wait():
+    with children.borrowed() as lent:
+        waits = idle()
+        children.close()
+        assert not lent.is_alive and ends(lent.pid) and ends(waits)
+    assert children._IDLE == [] and not children._LENT
+
+
+def compiling(errors: list[Exception]) -> threading.Thread:
+    """Start a slow compilation, as one of this thread's, in a thread."""
+
+    def work() -> None:
+        try:
+            compile_program(program_of(slow), V3)
+        except (PlanError, children.ClosedError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+    thread.start()
+    return thread
+
+
+def test_compilations_that_are_ended():
+    """One plan's by its token, while another's goes on; that one by a signal."""
     errors: list[Exception] = []
-    thread, pid = compiling(errors)
-    os.kill(pid, signal.SIGKILL)
+    with children.compilations() as ours:
+        thread = compiling(errors)
+    others: list[Exception] = []
+    other = compiling(others)
+    while sum(child.is_busy for child in list(children._LENT)) < 2:
+        thread.join(0.01)
+    ours.close()
     thread.join()
-    assert [str(error) for error in errors] == [
+    assert [type(error) for error in errors] == [children.ClosedError]
+    (child,) = children._LENT
+    assert child.is_busy and child.is_alive
+    os.kill(child.pid, signal.SIGKILL)
+    other.join()
+    assert [str(error) for error in others] == [
         f"The TPU compiler was ended by SIGKILL while it compiled 'slow/train' for v3-8. It said nothing. {AFTER}"
     ]
-    compile_train()
-
-
-def test_close_ends_those_that_compile_and_those_that_wait():
-    errors: list[Exception] = []
-    thread, pid = compiling(errors)
-    children.close()
-    thread.join()
-    assert len(errors) == 1 and ends(pid)
-    assert children._IDLE == children._LENT == []
     compile_train()
 
 
 PARENT = """
 import signal, sys, threading
 from anytpu.planning.compiler import children, compile_program
+from anytpu.planning.compiler.parent import Child, UnusableError
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, slow
 
 def tell():
-    while not children._LENT or not children._LENT[0].is_busy:
+    while not any(child.is_busy for child in list(children._LENT)):
         pass
-    print(children._LENT[0].pid, flush=True)
+    print(*[child.pid for child in children._LENT], flush=True)
 
 threading.Thread(target=tell, daemon=True).start()
 compile_program(program_of(slow), target_named("v3-8"))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_child_ends_with_its_parent(number: signal.Signals):
-    tests = str(Path(__file__).parents[2])
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": tests},
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.send_signal(number)
-    _, said = parent.communicate()
-    assert ends(child)
-    assert said == "" if number == signal.SIGKILL else said.rstrip().endswith("KeyboardInterrupt")
+def test_children_end_with_their_parents():
+    ended_by = (signal.SIGKILL, signal.SIGINT)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    parents = [
+        subprocess.Popen(
+            [sys.executable, "-c", PARENT],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in ended_by
+    ]
+    for parent, number in zip(parents, ended_by, strict=True):
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(number)
+        _, said = parent.communicate()
+        assert ends(child)
+        assert said == "" if number == signal.SIGKILL else said.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_two_threads_have_a_child_each():
@@ -150,10 +195,33 @@ def test_a_compiler_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "libtpu").mkdir()
     (tmp_path / "libtpu/__init__.py").write_text("def get_library_path():\n    return '/nowhere/libtpu.so'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    children.close()
     with pytest.raises(CompilerMissingError) as error:
         compile_train()
     said = str(error.value)
     assert said.startswith("The TPU compiler, libtpu, is installed and cannot be used here: ")
     assert said.endswith(". Install the one that this JAX pairs with: pip install --force-reinstall 'anytpu[plan]'")
     assert "/nowhere/libtpu.so" in said and "\n" not in said
+
+
+CHILD = """
+import os, random
+from anytpu.planning.compiler import wire
+
+def main():
+    wire.send(os.fdopen(1, "wb"), {"unusable": random.__file__})
+"""
+
+
+def test_the_folder_of_this_package_hides_no_module_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler, wire = tmp_path / "anytpu/planning/compiler", Path(_env.__file__).parent / "planning/compiler/wire.py"
+    compiler.mkdir(parents=True)
+    (compiler / "child.py").write_text(CHILD)
+    (compiler / "wire.py").write_text(wire.read_text())
+    (tmp_path / "anytpu/__init__.py").touch()  # or one that is installed would come first
+    (tmp_path / "random.py").write_text("__file__ = 'hidden'")
+    monkeypatch.setattr(_env, "package_folder", lambda: tmp_path)
+    child = Child()
+    with pytest.raises(UnusableError) as error:
+        child.ask({}, b"", 60)
+    child.kill()
+    assert str(error.value) == random.__file__

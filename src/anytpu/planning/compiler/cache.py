@@ -43,11 +43,12 @@ def read(key: str) -> tuple[dict[str, Any], bytes] | None:
     """Return what was kept under a key, header and text, or None when there is nothing that can be used."""
     path = _env.plan_cache() / f"{key}{_SUFFIX}"
     try:
-        content = path.read_bytes()
-        os.utime(path)
-        return _unpacked(content)
+        found = _unpacked(path.read_bytes())
     except (OSError, ValueError, zlib.error):
         return None
+    with contextlib.suppress(OSError):  # A folder that is only read from serves as well.
+        os.utime(path)
+    return found
 
 
 def write(key: str, header: dict[str, Any], text: bytes) -> None:

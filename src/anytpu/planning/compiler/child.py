@@ -1,4 +1,4 @@
-"""The child: reads requests, compiles them with libtpu, and writes answers. Run with `python -m`.
+"""The child: reads requests, compiles them with libtpu, and writes answers. `Child` of parent.py starts it.
 
 Rule: this process imports neither Keras nor the user's program. Whatever is printed in it, by libtpu above all, goes
 where the parent sends its standard error, never into the answers. It ends when the parent does, at once even in the
@@ -54,7 +54,3 @@ def _read(requests: _Requests, parent: int) -> None:
         except EOFError:
             break
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

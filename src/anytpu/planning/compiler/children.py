@@ -1,40 +1,85 @@
 """The children of this process: borrowed for one compilation, given back, all killed at its end.
 
+Idea: compilations that belong together, those of one plan, are made inside `compilations()`, and are ended together
+when one of them fails; those of other plans and threads go on.
+
 Rule: a child is borrowed by one thread at a time. What ends a loan badly (a crash, a time-out, Ctrl-C) ends the child.
-A process that is forked off has none.
+One that was started in other surroundings (LIBTPU_INIT_ARGS, another libtpu) is not lent any more. A process that is
+forked off has none.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import os
 import threading
 from collections.abc import Iterator
 
-from anytpu.planning.compiler.parent import Child
+from anytpu import _env
+from anytpu.planning.compiler.parent import Child, EndedError
+
+
+class Compilations:
+    """Compilations that belong together.
+
+    Attributes:
+        is_closed: whether they were ended: no more may begin.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        """End those that run and refuse those that would begin: each raises `ClosedError` in its own thread."""
+        with _LOCK:
+            self.is_closed = True
+            for child, whose in _LENT.items():
+                if whose is self:
+                    child.end()
+
+
+class ClosedError(Exception):
+    """The compilations that this one belongs to were ended, because another of them failed."""
+
 
 _LOCK = threading.Lock()
 _IDLE: list[Child] = []
-_LENT: list[Child] = []
+_LENT: dict[Child, Compilations | None] = {}
 _NOT_OURS: list[Child] = []
+_CURRENT = contextvars.ContextVar[Compilations | None]("compilations", default=None)
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[Compilations]:
+    """Count what this thread compiles from here on, and what copies of its context compile, as belonging together."""
+    ours = Compilations()
+    before = _CURRENT.set(ours)
+    try:
+        yield ours
+    finally:
+        _CURRENT.reset(before)
 
 
 @contextlib.contextmanager
 def borrowed() -> Iterator[Child]:
-    """Lend a child, a warm one where there is one."""
-    child = _taken()
+    """Lend a child, a warm one where there is one.
+
+    Raises:
+        ClosedError: the compilations that this one belongs to were ended, before it or during it.
+    """
+    whose = _CURRENT.get()
+    child = _taken(whose)
     try:
         yield child
-    except BaseException:
+    except BaseException as error:
         child.kill()
+        if whose is not None and whose.is_closed and isinstance(error, EndedError):
+            raise ClosedError from None
         raise
-    else:
-        with _LOCK:
-            _IDLE.append(child)
     finally:
-        with _LOCK:
-            _LENT.remove(child)
+        _given_back(child)
 
 
 def close() -> None:
@@ -48,17 +93,29 @@ def close() -> None:
         child.kill()
 
 
-def _taken() -> Child:
+def _taken(whose: Compilations | None) -> Child:
+    surroundings = _env.compiler_surroundings()
     with _LOCK:
+        if whose is not None and whose.is_closed:
+            raise ClosedError
         while _IDLE:
             child = _IDLE.pop()
-            if child.is_alive:
+            if child.is_alive and child.surroundings == surroundings:
                 break
             child.kill()
         else:
             child = Child()
-        _LENT.append(child)
+        _LENT[child] = whose
         return child
+
+
+def _given_back(child: Child) -> None:
+    with _LOCK:
+        _LENT.pop(child, None)
+        if child.is_alive:
+            _IDLE.append(child)
+        else:
+            child.kill()
 
 
 def _forget() -> None:

@@ -65,7 +65,7 @@ def compile_program(
     header, text = asked(request, program.name, target.name, timeout_s)
     if "said" in header and shortage(header["said"]) is None:
         raise PlanError(refused(header["said"], program.name, target.name, request.code.jaxpr))
-    if use_cache:
+    if use_cache and key == _key(request, str(_env.libtpu_version())):  # LIBTPU_INIT_ARGS may have changed meanwhile.
         cache.write(key, header, text)
     return _result(header, text, from_cache=False)
 

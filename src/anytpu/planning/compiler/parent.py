@@ -25,6 +25,18 @@ _TAIL_BYTES, _TAIL_LINES = 65536, 8
 _ENDS_S = 30.0  # A crash takes its time to report itself.
 
 
+# After the standard library and before other packages, where this anytpu would not be found anyway.
+_START = """
+import sys
+folder = sys.argv[1]
+if folder not in sys.path:
+    others = [at for at, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
+    sys.path.insert(min(others, default=len(sys.path)), folder)
+from anytpu.planning.compiler.child import main
+main()
+"""
+
+
 class EndedError(Exception):
     """The child ended before it answered.
 
@@ -51,12 +63,14 @@ class Child:
 
     Attributes:
         is_busy: whether it has a request to answer.
+        surroundings: what its answers depend on that was settled when it started.
     """
 
     def __init__(self) -> None:
+        self.surroundings = _env.compiler_surroundings()
         self._log = os.fdopen(os.memfd_create("anytpu-compiler"), "w+b")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "anytpu.planning.compiler.child"],
+            [sys.executable, "-P", "-c", _START, str(_env.package_folder())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -65,7 +79,7 @@ class Child:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._greeted = self.is_busy = False
+        self._greeted = self.is_busy = self._is_ended = False
 
     @property
     def pid(self) -> int:
@@ -74,8 +88,8 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
+        """Whether the process still runs, and nobody has ended it."""
+        return not self._is_ended and self._process.poll() is None
 
     def ask(self, header: dict[str, Any], code: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Ask for one compilation, and wait for the answer.
@@ -99,11 +113,12 @@ class Child:
 
     def end(self) -> None:
         """End the process, if it runs. Whoever waits for its answer is told."""
+        self._is_ended = True
         self._process.kill()
 
     def kill(self) -> None:
         """End the process, if it runs, and forget what it printed. Nobody may wait for it."""
-        self._process.kill()
+        self.end()
         self._process.wait()
         for stream in (self._requests, self._answers, self._log):
             with contextlib.suppress(OSError):
