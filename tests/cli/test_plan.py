@@ -230,7 +230,8 @@ def test_words_that_are_wrong(words: list[str], message: str, capsys: pytest.Cap
 
 def test_a_model_that_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert error_of(capsys, "train.py:uncompiled", "--batch", "64") == (
-        "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\""
+        "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\" "
+        "(--infer)"
     )
     assert error_of(capsys, "train.py:create_model") == (
         "the model 'tiny' can be planned for any batch; say which, the examples of a step over all devices: --batch "

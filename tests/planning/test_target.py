@@ -58,6 +58,7 @@ def test_single_cores_have_half_a_chip():
     ("name", "message"),
     [
         ("v9-8", f"'v9-8' is not a TPU that can be planned for. {KNOWN}"),
+        ("v5e8", f"'v5e8' is not a TPU that can be planned for. Did you mean \"v5e-8\"? {KNOWN}"),
         ("", f"'' is not a TPU that can be planned for. {KNOWN}"),
         ("v4i-4", f"'v4i-4' is not a TPU that can be planned for. {KNOWN}"),
         ("0xv5e-4", f"'0xv5e-4' is not a TPU that can be planned for. {KNOWN}"),

@@ -91,11 +91,16 @@ def test_no_specs():
     )
 
 
-@pytest.mark.parametrize("specs", [(1,), 3, {"state": 1}])
-def test_specs_that_are_no_pair(specs):
+@pytest.mark.parametrize(
+    ("specs", "what"), [((STATE, STATE, BATCH, 1), "a tuple of 4"), (3, "one int"), ({"state": 1}, "a dict of 1")]
+)
+def test_specs_that_are_no_pair(specs, what):
     assert error_of(step, specs) == (
-        f"input_specs of 'step/train' must be a pair, the tree of the state and the tree of the batch, not {specs!r}: "
-        "anytpu.program.of(step, input_specs=(state, batch))."
+        f"input_specs of 'step/train' must be a pair, the tree of the state and the tree of the batch, not {what}: "
+        "anytpu.program.of(step, input_specs=(state, batch)). A step takes that pair and returns one, "
+        "step(state, batch) -> (state, outputs):\n"
+        "    def step(weights, x):\n"
+        '        return weights - 0.1 * x.mean(0), {"mean": x.mean()}'
     )
 
 

@@ -105,6 +105,11 @@ def test_what_it_does_not_have(file: Path):
 def test_a_file_that_is_none(tmp_path: Path):
     missing, cut = tmp_path / "missing.mlir", tmp_path / "cut.mlir"
     assert error_of(missing) == f"The StableHLO file {str(missing)!r} cannot be read: No such file or directory."
+    cut.write_text("\n")
+    assert error_of(cut) == (
+        f"The StableHLO file {str(cut)!r} cannot be used. The file is empty: write jax.jit(step).lower(...).as_text() "
+        "into it."
+    )
     cut.write_text("module {")
     assert error_of(cut) == (
         f"The StableHLO file {str(cut)!r} cannot be used. It is not StableHLO: line 1, column 7: expected operation "

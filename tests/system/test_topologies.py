@@ -145,6 +145,26 @@ def test_what_is_no_slice(name: str):
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("v5e8", '"v5e-8"'),
+        ("v5-8", '"v5e-8" or "v5p-8"'),
+        ("v5-4", '"v5e-4"'),
+        ("TPU v6-8", '"v6e-8"'),
+        ("v2_8", '"v2-8"'),
+        ("v5litepod16", '"v5e-16"'),
+    ],
+)
+def test_a_name_that_is_nearly_one(name: str, meant: str):
+    with pytest.raises(UnknownTPUError) as error:
+        topology_of(name)
+    assert str(error.value) == (
+        f"{name!r} is not a TPU that exists. Did you mean {meant}? The slices are {known_slices()}. "
+        'Write the name of one for a virtual TPU of that shape, or "local" for the TPU or GPU of this machine.'
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "counted", "nearest"),
     [
         ("v2-16", "TensorCores", 'are "v2-8" and "v2-32"'),

@@ -88,7 +88,8 @@ def test_no_compiled_loss_is_needed_to_infer():
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)], name="plain")
     assert tpu.program.of(model, batch_size=8, mode="infer").rows == 8
     assert error_of(model) == (
-        "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\""
+        "the model 'plain' is not compiled: call model.compile(optimizer, loss) first, or ask for mode=\"infer\" "
+        "(--infer)"
     )
 
 

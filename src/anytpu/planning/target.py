@@ -20,7 +20,7 @@ from typing import Any
 
 from anytpu.errors import UnknownTPUError
 from anytpu.system.chips import CHIPS, Chip
-from anytpu.system.topologies import ALIASES, Bounds, known_slices, slice_sizes, topology_of
+from anytpu.system.topologies import ALIASES, Bounds, did_you_mean, known_slices, slice_sizes, topology_of
 
 # What libtpu calls each chip in the name of a topology.
 _LIBTPU_NAMES = {"v7x": "tpu7x"}
@@ -179,7 +179,8 @@ def _no_such_size(name: str, chip: Chip, number: int) -> str:
 
 def _unknown(name: str) -> str:
     return (
-        f"{name!r} is not a TPU that can be planned for. The slices are {known_slices()}; one chip alone is "
+        f"{name!r} is not a TPU that can be planned for. {did_you_mean(name)}The slices are {known_slices()}; one chip "
+        "alone is "
         f"{', '.join(f'{chip}-{_one_chip(CHIPS[chip])}' for chip in _SLICED)}; the single cores of v4 are such as "
         '"v4-8:cores", several slices such as "2xv5e-256".'
     )

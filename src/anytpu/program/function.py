@@ -86,6 +86,18 @@ FUNCTION_MAKER = FunctionMaker()
 _HOW = "anytpu.program.of(step, input_specs=(state, batch))"
 
 
+_STEP = """\
+A step takes that pair and returns one, step(state, batch) -> (state, outputs):
+    def step(weights, x):
+        return weights - 0.1 * x.mean(0), {"mean": x.mean()}"""
+
+
+def _briefly(value: Any) -> str:
+    """Return what a value is, without what is in it."""
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"one {kind}"
+
+
 def _name(job: Any) -> str:
     return _name(job.func) if isinstance(job, functools.partial) else job.__name__
 
@@ -99,7 +111,7 @@ def _state_and_batch(name: str, input_specs: Any) -> tuple[Tree, Tree]:
     if not isinstance(input_specs, tuple | list) or len(input_specs) != 2:
         raise ProgramError(
             f"input_specs of {name!r} must be a pair, the tree of the state and the tree of the batch, not "
-            f"{input_specs!r}: {_HOW}."
+            f"{_briefly(input_specs)}: {_HOW}. {_STEP}"
         )
     return input_specs[0], input_specs[1]
 

@@ -36,7 +36,10 @@ def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None
             not fit its arguments.
     """
     try:
-        module = parse(Path(path).read_bytes())
+        content = Path(path).read_bytes()
+        if not content.strip():
+            raise ProgramError("The file is empty: write jax.jit(step).lower(...).as_text() into it.")
+        module = parse(content)
         given = _layouts(module, layouts)
         return _program(Path(path).stem, module, given)
     except OSError as error:

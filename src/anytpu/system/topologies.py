@@ -138,7 +138,7 @@ def split_name(name: str) -> tuple[str, int]:
     chip = ALIASES.get(found[1], found[1]) if found else ""
     if not found or chip not in _COUNTED:
         raise UnknownTPUError(
-            f"{name!r} is not a TPU that exists. The slices are {known_slices()}. "
+            f"{name!r} is not a TPU that exists. {did_you_mean(name)}The slices are {known_slices()}. "
             'Write the name of one for a virtual TPU of that shape, or "local" for the TPU or GPU of this machine.'
         )
     return chip, int(found[2])
@@ -159,6 +159,25 @@ def slice_sizes(chip: str) -> dict[int, Bounds]:
 def known_slices() -> str:
     """Return the slices that exist in one line, "v2-8 to v2-512, v3-8 to v3-2048, ...", as errors show them."""
     return ", ".join(f"{chip}-{min(slice_sizes(chip))} to {chip}-{max(slice_sizes(chip))}" for chip in sorted(_COUNTED))
+
+
+def did_you_mean(name: str) -> str:
+    """Return what a name that is nearly one of a slice may mean, as a sentence before another, or "".
+
+    Example:
+        >>> did_you_mean("v5e8"), did_you_mean("v5-8"), did_you_mean("v9-8")
+        ('Did you mean "v5e-8"? ', 'Did you mean "v5e-8" or "v5p-8"? ', '')
+    """
+    found = [f'"{chip}-{number}"' for chip in sorted(_COUNTED) if (number := _number_after(chip, name)) is not None]
+    return f"Did you mean {' or '.join(found)}? " if found else ""
+
+
+def _number_after(chip: str, name: str) -> int | None:
+    """Return the number of a slice of a chip in a name that leaves out the dash, or which "v5" it is, or adds "tpu"."""
+    aliases = [alias for alias, of in ALIASES.items() if of == chip]
+    names = "|".join({chip, chip.rstrip("epx"), *aliases})
+    found = re.fullmatch(rf"(?:tpu[-_ ]*)?(?:{names})[-_ ]*(\d{{1,9}})", name.strip().lower())
+    return int(found[1]) if found and int(found[1]) in slice_sizes(chip) else None
 
 
 def row_of_cores(count: int, kind: str = "virtual") -> Topology:

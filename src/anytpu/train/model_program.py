@@ -58,7 +58,7 @@ def program_of_model(
     if mode == "train" and not model.compiled:
         raise ProgramError(
             f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first, or ask for "
-            'mode="infer"'
+            'mode="infer" (--infer)'
         )
     if precision is not None:
         model = in_precision(model, precision)

@@ -39,6 +39,20 @@ def test_features_that_do_not_fill_the_lanes():
     ]
 
 
+def test_few_features_are_what_a_layer_is_for():
+    weights = {"head/kernel": (80, 10), "conv1/kernel": (3, 3, 3, 32), "conv2/kernel": (3, 3, 32, 63)}
+    ops = tuple(OpTime(f"f.{n}", "fusion", "matmul", 0.03, layer=name) for n, name in enumerate(["head", "conv1"]))
+    assert found("features", prediction((*ops, OpTime("f.3", "fusion", "matmul", 0.03, layer="conv2"))), weights) == []
+    at_least = {"conv2/kernel": (3, 3, 32, 64)}
+    assert found("features", prediction((OpTime("f.3", "fusion", "matmul", 0.03, layer="conv2"),)), at_least) != []
+
+
+def test_a_batch_is_advised_once():
+    ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
+    roomy = prediction(ops, memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
+    assert [(one.topic, one.batch_size) for one in findings(roomy, {})] == [("collectives", 2048)]
+
+
 def test_float32_activations():
     buffers = (buffer("f32[128,28,28,32]", 3 * MIB), buffer("bf16[128,10]", MIB), buffer("s32[4]", 9 * MIB))
     assert found("precision", prediction(memory=Memory(9 * MIB, 10 * MIB, buffers=buffers))) == [

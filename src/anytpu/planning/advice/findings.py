@@ -27,6 +27,9 @@ ROOMY_SHARE = 0.45
 LANES, SUBLANES = 128, 8
 """A vector register, and a tile of the memory, has 8 rows of 128 numbers; a matrix unit takes 128 or 256 of them."""
 
+LEAST_FEATURES = 64
+"""Fewer features than this are what a layer is for, a class or a channel each; 64 more of them would be another model,
+and would gain little: that few outputs are little work."""
 
 _KERNELS = ("kernel", "embeddings", "/w", "weight", "weights")
 
@@ -68,7 +71,18 @@ def findings(prediction: Prediction, weights: Weights, is_model: bool = False) -
         wide_floats(prediction, is_model),
         odd_features(prediction, weights),
     ]
-    return [finding for finding in found if finding]
+    return _each_batch_once([finding for finding in found if finding])
+
+
+def _each_batch_once(found: list[Finding]) -> list[Finding]:
+    """Leave out a finding that asks for the batch of one before it: that is one change, with two reasons."""
+    seen: set[int] = set()
+    kept = []
+    for finding in found:
+        if finding.batch_size not in seen:
+            kept.append(finding)
+        seen.update([finding.batch_size] if finding.batch_size else [])
+    return kept
 
 
 def uneven_batch(prediction: Prediction) -> Finding | None:
@@ -108,7 +122,7 @@ def odd_features(prediction: Prediction, weights: Weights) -> Finding | None:
     """Find the weights whose features do not fill the lanes, largest share of the time first."""
     layers = _share_by_layer(prediction)
     for name, share in layers.items():
-        widths = sorted({width for width in _widths(weights, name) if width % LANES})
+        widths = sorted({width for width in _widths(weights, name) if width % LANES and width >= LEAST_FEATURES})
         if widths and share >= WORTH_SHARE:
             width = widths[-1]
             better = math.ceil(width / LANES) * LANES

@@ -55,8 +55,8 @@ def _of_a_child(request: Request, timeout_s: float) -> Answer:
 def _too_slow(program: str, target: str, timeout_s: float) -> str:
     return (
         f"The TPU compiler took longer than {timeout_s:g} s for {program!r} on {target}, and was ended. Give "
-        f"it more with timeout_s={2 * timeout_s:g}, or plan less at a time: layers that are alike compile once inside "
-        "a jax.lax.scan."
+        f"it more with timeout_s={2 * timeout_s:g} (--timeout {2 * timeout_s:g}), or plan less at a time: layers that "
+        "are alike compile once inside a jax.lax.scan."
     )
 
 
