@@ -262,6 +262,13 @@ def test_the_environment_of_forced_devices(monkeypatch: pytest.MonkeyPatch):
     assert done.stdout == "3\n"
 
 
+def test_forced_devices_of_an_installed_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    assert _env.forced_devices(2)["PYTHONPATH"] == f"{_env.package_folder()}{os.pathsep}mine"
+    monkeypatch.setattr(_env, "package_folder", lambda: Path("/lib/site-packages"))
+    assert _env.forced_devices(2)["PYTHONPATH"] == "mine"
+
+
 def test_the_environment_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"XLA_FLAGS": "--unknown", "JAX_ENABLE_X64": "1", "TPU_NAME": "mine", "MINE": "kept"}.items():
         monkeypatch.setenv(name, value)

@@ -180,8 +180,10 @@ def plan_cache() -> Path:
 def forced_devices(count: int) -> dict[str, str]:
     """Return the environment of a process whose JAX has so many devices, forced out of the CPU, and nothing else."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    source = str(Path(__file__).parent.parent)
-    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    source = package_folder()
+    # What is installed is found anyway, and its neighbours are not to come before the standard library.
+    own = [] if source.name in ("site-packages", "dist-packages") else [str(source)]
+    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **{name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES},
         "JAX_PLATFORMS": "cpu",
