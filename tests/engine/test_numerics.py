@@ -121,6 +121,12 @@ def test_a_difference_of_near_values_is_lost_as_on_a_tpu():
     assert float((near @ jnp.array([[1.0], [-1.0]]))[0, 0]) == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.parametrize("precision", [None, "default", lax.DotAlgorithmPreset.DEFAULT])
+def test_who_leaves_the_choice_gets_what_a_tpu_chooses(precision: Any):
+    x = normal(8, 8)
+    assert count(lambda x: jnp.matmul(x, x, precision=precision), x) == (1, 1)
+
+
 @pytest.mark.parametrize("precision", ["high", "highest", lax.DotAlgorithmPreset.F32_F32_F32])
 def test_who_asks_for_more_gets_it(precision: Any):
     x = jnp.ones((4, 4))

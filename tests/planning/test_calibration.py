@@ -15,6 +15,7 @@ from anytpu.planning.calibration import LocalCalibration, LocalFactor, calibrate
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import Run
 from anytpu.planning.target import target_named
+from anytpu.planning.wish import Wish
 from anytpu.program.program import ROWS, Program
 
 V3 = target_named("v3-8")
@@ -116,6 +117,12 @@ def test_a_wide_interval_narrows_with_programs(home: Path):
     assert time.step_s / time.interval_s[0] < 1.2
 
 
+def test_runs_give_no_upper_end_to_an_interval_without_one(home: Path):
+    save(calibrate([run(number, 1.3) for number in range(20)]))
+    time = corrected(dataclasses.replace(TIME, interval_s=(0.05, math.inf)), V3)
+    assert time.interval_s[1] == math.inf
+
+
 def test_nothing_is_corrected_without_runs(home: Path):
     assert corrected(TIME, V3) is TIME
     save(calibrate([run(0, 1.3)]))
@@ -142,10 +149,37 @@ def test_predictions_are_kept_before_they_are_corrected(home: Path):
     save(calibrate([run(0, 1.3)]))
     batch = jax.ShapeDtypeStruct((8, 4), jnp.float32)
     program = Program("sum/train", lambda s, b: (s, b), jnp.zeros(()), batch, ROWS)
-    time = calibration.kept(program, TIME, V3)
+    time = calibration.kept(program, TIME, V3, Wish())
     forecast = runs.forecast_for(runs.digest(program), "v3-8", 8)
     assert forecast is not None
     assert forecast.step_s == TIME.step_s < time.step_s
+
+
+def small(rows: int = 8) -> Program:
+    batch = jax.ShapeDtypeStruct((rows, 4), jnp.float32)
+    return Program("sum/train", lambda s, b: (s, b), jnp.zeros(()), batch, ROWS)
+
+
+def test_the_wait_for_the_input_is_the_users(home: Path):
+    save(calibrate([run(number, 2.0) for number in range(100)]))
+    device_s = corrected(TIME, V3).step_s
+    assert device_s > 0.19
+    for input_s, expected_s in ((10.0, 10.0), (0.15, device_s)):
+        time = calibration.kept(small(), TIME, V3, Wish(input_examples_per_s=8 / input_s))
+        assert time.step_s == pytest.approx(expected_s)
+        assert time.ops[-1].kind == "input"
+        assert time.ops[-1].time_s == pytest.approx(max(0.0, expected_s - device_s))
+        assert time.interval_s[0] < time.step_s < time.interval_s[1]
+
+
+def test_only_what_was_asked_for_is_kept_and_without_its_input(home: Path):
+    for wish in (Wish(is_trial=True), Wish(options={"xla_tpu_scoped_vmem_limit_kib": "65536"})):
+        assert calibration.kept(small(), TIME, V3, wish) == TIME
+        assert not home.exists()
+    assert calibration.kept(small(), TIME, V3, Wish(input_examples_per_s=1.0)).step_s == 8.0
+    forecast = runs.forecast_for(runs.digest(small()), "v3-8", 8)
+    assert forecast is not None
+    assert forecast.step_s == TIME.step_s
 
 
 def test_from_files_to_a_corrected_plan(home: Path):
@@ -153,7 +187,7 @@ def test_from_files_to_a_corrected_plan(home: Path):
     program = Program("sum/train", lambda s, b: (s, b), jnp.zeros(()), batch, ROWS)
     runs.append(runs.runs_file(), run(0, 2.0, program=runs.digest(program), predicted_s=None, predicted_by=""))
     assert calibrate().factors == ()
-    calibration.kept(program, TIME, V3)
+    calibration.kept(program, TIME, V3, Wish())
     found = calibrate()
     assert [one.error for one in found.runs] == [pytest.approx(-0.5)]
     assert save(found) == home / "calibration.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,11 +10,13 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.errors import PlanError, TPUNotFoundError
-from anytpu.planning import gpu
+from anytpu.planning import gpu, runs
+from anytpu.planning.estimated import on_gpu
 from anytpu.planning.gpus import GPUS, gpu_of_kind
 from anytpu.planning.hlo import parse
 from anytpu.planning.records import Memory, StepTime
 from anytpu.planning.roofline.compiled import compiled_ops, hidden_products
+from anytpu.planning.wish import Wish
 from anytpu.program.program import ROWS, Program
 
 H100 = gpu_of_kind("NVIDIA H100 80GB HBM3")
@@ -56,9 +59,29 @@ def test_it_says_what_it_is(predicted: tuple[StepTime, Memory, float]):
         "a roofline over the kernels that XLA made for this GPU, with the peak rates of its data sheet; not fitted on "
         "measurements of GPUs",
     )
-    assert time.unpriced[-1] == "the host's dispatch and the input pipeline: not in a roofline"
+    assert time.unpriced[-1] == "the host's dispatch: not in a roofline"
     assert all(op.priced_by == "roofline" and op.time_s > 0 for op in time.ops)
     assert {op.layer for op in time.ops if op.flops} == {"first", "looped"}
+
+
+def test_a_plan_on_a_gpu_knows_the_steps_and_the_input(
+    predicted: tuple[StepTime, Memory, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("ANYTPU_RECORD_RUNS", "1")
+    cpu = jax.devices("cpu")[:1]
+    # The seam: this machine's GPUs, as which its CPU stands in.
+    monkeypatch.setattr(gpu, "_devices", lambda: cpu)
+    monkeypatch.setattr(gpu, "gpu_of_kind", lambda kind: H100)
+    program = Program("mean/train", lambda s, b: (s, (b @ b.T).mean()), spec(), spec(128, 256), ROWS)
+    wish = Wish(steps_per_execution=50, input_examples_per_s=64.0)
+    found = on_gpu(program, gpu.target(), wish)
+    assert found.time is not None
+    assert found.time.step_s == 2.0
+    assert found.time.ops[-1].kind == "input"
+    assert found.time.unpriced[-1] == "the host's dispatch, once in 50 steps: not in a roofline"
+    forecast = runs.forecast_for(runs.digest(program), "gpu", 1)
+    assert forecast is not None and forecast.step_s < 1e-3
 
 
 def test_float32_is_multiplied_as_tf32(predicted: tuple[StepTime, Memory, float]):

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.planning import runs
-from anytpu.planning.records import StepTime
+from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.run_log import FIRST_CALLS, RunLog, start
 from anytpu.planning.runs import Forecast, Run
 from anytpu.planning.target import target_named
-from anytpu.program.program import ROWS, Program
+from anytpu.program.program import REPLICA_AXIS, ROWS, Program
 from anytpu.system.cores import Core
 
 V3 = target_named("v3-8")
@@ -33,7 +33,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def program(rows: int = 8, mode: str = "train", replicas: int | None = None) -> Program:
     batch = jax.ShapeDtypeStruct((rows, 4), jnp.float32)
-    return Program(f"sum/{mode}", lambda s, b: (s + b.sum(), ()), jnp.zeros(()), batch, ROWS, replicas, mode)
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        total = batch.sum()
+        return state + (total if replicas is None else jax.lax.psum(total, REPLICA_AXIS)), ()
+
+    return Program(f"sum/{mode}", step, jnp.zeros(()), batch, ROWS, replicas, mode)
 
 
 def run(**changes: Any) -> Run:
@@ -49,6 +54,34 @@ def test_a_program_is_known_by_its_shapes():
     assert runs.digest(program()) == runs.digest(dataclasses.replace(program(), name="another"))
     others = [program(rows=16), program(mode="infer"), program(replicas=8)]
     assert len({runs.digest(one) for one in [program(), *others]}) == 4
+
+
+def products(dtype: Any, function: Any = jnp.tanh) -> Program:
+    """Return a product in some precision, of float32 arrays that give a float32 state."""
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        made = jax.jit(lambda x: function(x @ state.astype(dtype)))(batch.astype(dtype))
+        return state, made.astype(jnp.float32)
+
+    return Program("net/train", step, jnp.zeros((4, 4)), jax.ShapeDtypeStruct((8, 4), jnp.float32), ROWS)
+
+
+def test_a_program_is_known_by_its_precision_and_its_operations():
+    assert runs.digest(products(jnp.float32)) == runs.digest(products(jnp.float32))
+    others = [products(jnp.float32), products(jnp.bfloat16), products(jnp.float32, jnp.exp)]
+    assert len({runs.digest(one) for one in others}) == 3
+
+
+def test_the_hosts_call_is_shared_by_the_steps_of_the_run(home: Path):
+    call = OpTime("host dispatch", "host", "host", 0.001)
+    planned = StepTime((OpTime("fusion", "fusion", "matmul", 0.2), call), 0.201, (0.1, 0.4))
+    runs.remember(program(), V3, planned, "compiler", steps_per_execution=50)
+    for steps, expected_s in ((1, 0.25), (10, 0.205), (50, 0.201)):
+        runs.append(runs.runs_file(), run(run=str(steps), program=runs.digest(program()), steps_per_execution=steps))
+        assert runs.read_runs()[-1].predicted_s == pytest.approx(expected_s)
+        log = RunLog(run(program=runs.digest(program())))
+        tell(log, [0.2] * 3, steps)
+        assert log.measured().predicted_s == pytest.approx(expected_s)
 
 
 def test_runs_come_back(home: Path):
@@ -197,7 +230,7 @@ def trained(folder: Path, settings: str, record: str, steps: int = 40) -> tuple[
 
 def test_a_real_run_is_kept_and_found_by_the_program_that_a_plan_makes(tmp_path: Path):
     # Runs on virtual cores are kept only where somebody asks for them.
-    planned, (kept,) = trained(tmp_path, "steps_per_execution=4", "all")
+    planned, (kept,) = trained(tmp_path, "steps_per_execution=4", "all", steps=400)
     assert kept.program == planned
     assert (kept.chip, kept.devices, kept.batch_size) == ("virtual core", 2, 64)
     assert kept.steps_per_execution == 4

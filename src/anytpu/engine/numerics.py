@@ -31,6 +31,9 @@ PRODUCTS = frozenset(["conv_general_dilated", "dot_general", "ragged_dot_general
 products too, which ask for the highest precision."""
 
 _KERNELS = frozenset(["pallas_call"])
+_UNASKED = (None, lax.Precision.DEFAULT, lax.DotAlgorithmPreset.DEFAULT)
+"""The precisions that leave the choice to the backend."""
+
 _BITS = {"exponent_bits": 8, "mantissa_bits": 7}
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
@@ -72,7 +75,7 @@ def is_rounded(equation: JaxprEqn) -> bool:
         return False
     asked = equation.params["precision"]
     asked = asked if isinstance(asked, tuple) else (asked,)
-    return all(one in (None, lax.Precision.DEFAULT) for one in asked)
+    return all(one in _UNASKED for one in asked)
 
 
 class _Rewriting:

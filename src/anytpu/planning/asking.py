@@ -5,12 +5,15 @@ Rule: each question is announced (`Wish.progress`) before it is asked, for it ma
 
 from __future__ import annotations
 
+import dataclasses
+
 from anytpu.planning.forecast import forecast
 from anytpu.planning.job import Job, batch_rows
 from anytpu.planning.largest import Largest, largest_batch
 from anytpu.planning.records import Memory, Prediction
 from anytpu.planning.target import Target
 from anytpu.planning.wish import Wish
+from anytpu.units import format_bytes
 
 ROWS_TO_BEGIN_WITH = 128
 """Rows a device with which the search for the largest batch begins where nothing else is known."""
@@ -35,9 +38,20 @@ def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -
         most: a batch that is known not to fit, or None.
     """
 
+    trial = dataclasses.replace(wish, is_trial=True)
+
     def memory_at(batch: int) -> Memory:
-        memory = ask(job, batch, target, wish).memory
+        memory = ask(job, batch, target, trial).memory
         assert memory is not None
+        wish.progress(f"{batch:,} examples on {target.name}: {_verdict(memory)}")
         return memory
 
+    if most:
+        wish.progress(f"{most:,} examples do not fit on {target.name}: looking for the largest batch that does")
     return largest_batch(target.devices, memory_at, most or ROWS_TO_BEGIN_WITH * target.devices, most)
+
+
+def _verdict(memory: Memory) -> str:
+    if memory.fits:
+        return f"fits, with {memory.peak_bytes / memory.limit_bytes:.0%} of the memory"
+    return f"does not fit, {format_bytes(memory.missing_bytes)} are missing"

@@ -24,9 +24,12 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
+from anytpu.planning.input_wait import waiting_for_input
+from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import Run, read_runs, remember
 from anytpu.planning.target import Target
+from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
 PRIOR_PROGRAMS = 2
@@ -158,20 +161,25 @@ def _saved(path: Path, stamp: int) -> tuple[LocalFactor, ...]:
     )
 
 
-def kept(program: Program, time: StepTime, target: Target, by: str = "compiler") -> StepTime:
-    """Keep what was predicted, for the runs to come, and return it corrected by those that were.
+def kept(program: Program, time: StepTime, target: Target, wish: Wish, by: str = "compiler") -> StepTime:
+    """Keep what was predicted, for the runs to come, and return it corrected by those that were, and with its input.
+
+    Kept is what was asked for as it will run: no trial of a changed program, and nothing of other compiler options.
+    The wait for the input is not corrected: its rate is the user's.
 
     Args:
         program: what it was predicted for.
-        time: its time, as nobody corrected it yet.
+        time: its time, as nobody corrected it yet, without any wait for input.
         target: the system.
+        wish: what holds for every prediction of the plan.
         by: who predicted it: "compiler", "roofline", "gpu".
 
     Raises:
         SettingError: the file of the corrections cannot be read.
     """
-    remember(program, target, time, by)
-    return corrected(time, target, by)
+    if not wish.is_trial and not wish.options:
+        remember(program, target, time, by, wish.steps_per_execution)
+    return waiting_for_input(corrected(time, target, by), wish.input_examples_per_s, batch_rows(program))
 
 
 def corrected(time: StepTime, target: Target, by: str = "compiler") -> StepTime:
@@ -190,7 +198,7 @@ def corrected(time: StepTime, target: Target, by: str = "compiler") -> StepTime:
         return time
     step_s = time.step_s * found.factor
     low_s, high_s = (bound_s * found.factor for bound_s in time.interval_s)
-    if found.programs > PRIOR_PROGRAMS:
+    if found.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
         # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
         width = math.exp(1.645 * found.spread)
         low_s, high_s = max(low_s, step_s / width), min(high_s, step_s * width)

@@ -8,7 +8,6 @@ from anytpu.planning import calibration
 from anytpu.planning.compiler import Compiled, compile_program
 from anytpu.planning.found import Found
 from anytpu.planning.hlo import Computation, Module, parse
-from anytpu.planning.job import batch_rows
 from anytpu.planning.memory import memory_of
 from anytpu.planning.target import Target
 from anytpu.planning.timing import step_time
@@ -27,14 +26,8 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
     module = parse(answer.hlo) if isinstance(answer, Compiled) else None
     memory, time = memory_of(answer, module, program, target), None
     if module is not None and memory.fits:
-        time = step_time(
-            module,
-            target,
-            steps_per_execution=wish.steps_per_execution,
-            input_examples_per_s=wish.input_examples_per_s,
-            batch_size=batch_rows(program),
-        )
-        time = calibration.kept(program, time, target)
+        time = step_time(module, target, steps_per_execution=wish.steps_per_execution)
+        time = calibration.kept(program, time, target, wish)
     compile_s = None if answer.from_cache else answer.compile_s
     peak = peak_flops_per_s(module, target) if module else target.flops_per_s
     return Found(time, memory, f"the TPU compiler ({answer.compiler})", peak, compile_s)

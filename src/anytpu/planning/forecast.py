@@ -46,7 +46,7 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
 
 def _found(program: Program, target: Target, wish: Wish) -> Found:
     if target.chip is None:
-        return on_gpu(program)
+        return on_gpu(program, target, wish)
     try:
         return by_compiler(program, target, wish)
     except CompilerMissingError as error:

@@ -15,7 +15,6 @@ import jax
 
 from anytpu import _env
 from anytpu.errors import TPUNotFoundError
-from anytpu.planning import calibration
 from anytpu.planning.gpus import Gpu, gpu_of_kind
 from anytpu.planning.records import Memory, StepTime
 from anytpu.planning.roofline.on_device import estimate_on
@@ -45,12 +44,15 @@ def target() -> Target:
     return _target(devices)
 
 
-def predict(program: Program, devices: list[Any] | None = None) -> tuple[StepTime, Memory, float]:
+def predict(
+    program: Program, devices: list[Any] | None = None, *, steps_per_execution: int = 1
+) -> tuple[StepTime, Memory, float]:
     """Predict a step on this machine's GPUs.
 
     Args:
         program: what to predict.
         devices: JAX devices; None is all GPUs of this machine.
+        steps_per_execution: steps that one call of the host starts.
 
     Returns:
         The time of a step, the memory of one GPU, and its peak rate for the type that most products are computed in.
@@ -60,16 +62,18 @@ def predict(program: Program, devices: list[Any] | None = None) -> tuple[StepTim
         PlanError: XLA could not compile the program, or the peak rates of this GPU are not known.
     """
     devices = _devices() if devices is None else devices
-    time, memory, rate = predict_on(program, devices, gpu_of_kind(devices[0].device_kind))
-    return calibration.kept(program, time, _target(devices), "gpu"), memory, rate
+    return predict_on(program, devices, gpu_of_kind(devices[0].device_kind), steps_per_execution=steps_per_execution)
 
 
-def predict_on(program: Program, devices: list[Any], gpu: Gpu) -> tuple[StepTime, Memory, float]:
+def predict_on(
+    program: Program, devices: list[Any], gpu: Gpu, *, steps_per_execution: int = 1
+) -> tuple[StepTime, Memory, float]:
     """Predict a step on devices whose rates are given; see `predict`."""
     machine = machine_of(gpu)
     ops, unpriced, memory, main = estimate_on(program, devices, machine)
     step_s = sum(op.time_s for op in ops)
-    host = "the host's dispatch and the input pipeline: not in a roofline"
+    often = "" if steps_per_execution == 1 else f", once in {steps_per_execution} steps"
+    host = f"the host's dispatch{often}: not in a roofline"
     time = StepTime(tuple(ops), step_s, (step_s / WIDTH, step_s * WIDTH), (*unpriced, host), (_EVIDENCE,))
     return time, memory, machine.rate(main)
 

@@ -22,6 +22,7 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
         tries: compile changed programs to see what they gain.
     """
     weights, saving = weights_of(job.program(batch_size)), None
+    wish = dataclasses.replace(wish, is_trial=True)
     if not found.fits and job.has_batches and found.batch_size and found.memory:
         found, saving = _smaller(job, found, weights, wish)
 

@@ -73,7 +73,7 @@ class RunLog:
         step_s = statistics.median(duration_s for steps, duration_s in self._calls if 2 * steps >= most)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         forecast = runs.forecast_for(self._run.program, self._run.system, self._run.devices)
-        predicted = (forecast.step_s, forecast.by) if forecast else (None, "")
+        predicted = (forecast.step_of(most), forecast.by) if forecast else (None, "")
         return dataclasses.replace(
             self._run,
             time=now,

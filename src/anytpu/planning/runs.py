@@ -4,27 +4,28 @@ Idea: a prediction is worth what it was worth the last time. Each run on a real 
 the user's; each plan leaves what it predicted, and the two are brought together by the program, the system and the
 batch.
 
-Rule: a program is known by the shapes of its state and batch, which costs nothing to look at; two programs that agree
-in all of them count as one. Files are only ever appended to; a line that cannot be read is skipped. Nothing leaves this
-machine.
+Rule: a program is known by its `digest`. A prediction is kept without what the run may do otherwise: the host's call
+apart, for as many steps as it will start, and no wait for input. Files are only ever appended to; a line that cannot be
+read is skipped. Nothing leaves this machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from anytpu import _env
+from anytpu.planning.identity import digest
 from anytpu.planning.records import StepTime
 from anytpu.planning.target import Target
-from anytpu.program.program import Layout, Program
+from anytpu.program.program import Program
+
+HOST_CALL = "host dispatch"
+"""What the operation is called that is the host's call, shared by the steps that it starts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,46 +73,44 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What a plan predicted for a program on a system, before the corrections of this machine."""
+    """What a plan predicted for a program on a system, before the corrections of this machine.
+
+    Attributes:
+        program: which program; see `digest`.
+        system: the slice, "v3-8", or "gpu".
+        devices: how many devices.
+        step_s: of a step, without the host's call, seconds.
+        by: who predicted: "compiler", "roofline", "gpu".
+        call_s: of one call of the host, however many steps it starts, seconds.
+    """
 
     program: str
     system: str
     devices: int
     step_s: float
     by: str
+    call_s: float = 0.0
+
+    def step_of(self, steps: int) -> float:
+        """Return how long a step takes where a call starts so many, seconds."""
+        return self.step_s + self.call_s / max(steps, 1)
 
 
-def digest(program: Program) -> str:
-    """Return what a program is known by: the shapes and types of its state and batch, its mode, its kind.
-
-    Example:
-        >>> digest(program) == digest(dataclasses.replace(program, name="another name"))
-        True
-    """
-    leaves = [
-        *((leaf.shape, str(leaf.dtype), "state") for leaf in jax.tree.leaves(program.state)),
-        *((leaf.shape, str(leaf.dtype), _axis(layout)) for leaf, layout in program.leaves()),
-    ]
-    text = json.dumps([program.mode, program.replicas, leaves])
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _axis(layout: Layout) -> str:
-    return f"batch {layout.axis}"
-
-
-def remember(program: Program, target: Target, time: StepTime, by: str) -> None:
+def remember(program: Program, target: Target, time: StepTime, by: str, steps_per_execution: int = 1) -> None:
     """Keep what was predicted, so that a run of the program can be compared with it. What cannot be written is not.
 
     Args:
         program: the program.
         target: the system.
-        time: its time, before the corrections of this machine.
+        time: its time, before the corrections of this machine and any wait for input.
         by: who predicted: "compiler", "roofline", "gpu".
+        steps_per_execution: the steps of a call that it was predicted for.
     """
     if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
         return
-    forecast = Forecast(digest(program), target.name, target.devices, time.step_s, by)
+    host_s = sum(op.time_s for op in time.ops if op.name == HOST_CALL)
+    known, call_s = digest(program), host_s * steps_per_execution
+    forecast = Forecast(known, target.name, target.devices, time.step_s - host_s, by, call_s)
     try:
         append(forecasts_file(), forecast)
     except OSError:
@@ -161,7 +160,8 @@ def forecast_for(program: str, system: str, devices: int) -> Forecast | None:
 def _with_forecast(run: Run, forecast: Forecast | None) -> Run:
     if forecast is None:
         return run
-    return dataclasses.replace(run, predicted_s=forecast.step_s, predicted_by=forecast.by)
+    predicted_s = forecast.step_of(run.steps_per_execution)
+    return dataclasses.replace(run, predicted_s=predicted_s, predicted_by=forecast.by)
 
 
 def _key(one: Run | Forecast) -> tuple[str, str, int]:

@@ -27,6 +27,7 @@ class Wish:
         timeout_s: how long one compilation may take, seconds.
         use_cache: take what was compiled before from the disk.
         progress: is told each step of the work, a line each.
+        is_trial: whether the program is not what was asked for, but a changed one that is tried.
     """
 
     steps_per_execution: int = 1
@@ -38,6 +39,7 @@ class Wish:
     timeout_s: float = 600.0
     use_cache: bool = True
     progress: Callable[[str], None] = _silent
+    is_trial: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import threading
 import weakref
 from typing import Any
 
@@ -24,6 +23,7 @@ from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
 from anytpu.planning.compiler.refusal import refused
 from anytpu.planning.compiler.wide import refuse_wide
+from anytpu.planning.tracing import TRACING
 from anytpu.program.lowering import lower_traced, trace
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
 
@@ -52,7 +52,6 @@ class Code:
     explicit: tuple[str, ...] = ()
 
 
-_LOCK = threading.RLock()
 _KEPT: list[tuple[weakref.ref[Program], Code]] = []
 
 
@@ -63,7 +62,7 @@ def exported(program: Program) -> Code:
         ProgramError: it cannot be traced.
         PlanError: it computes with float64, or has an operation that no TPU has.
     """
-    with _LOCK:
+    with TRACING:
         for kept, code in _KEPT:
             if kept() is program:
                 return code
@@ -87,7 +86,7 @@ def exported_over(program: Program, devices: int) -> Code:
         ReplicaError: a new state differs between the replicas.
         PlanError: it computes with float64.
     """
-    with _LOCK:
+    with TRACING:
         trace(program)  # In its form for one device, which tells what `shard_map` does not check.
         mesh = AbstractMesh((devices,), (REPLICA_AXIS,))
         specs = _specs_over(program, mesh)
