@@ -63,7 +63,18 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
             ["demo", "--cores", "x"],
             "argument --cores: must be a positive integer, not 'x'; `anytpu demo --help` shows what it takes",
         ),
-        (["demo", "--epoch", "3"], "anytpu demo does not take --epoch 3; `anytpu demo --help` shows what it takes"),
+        (
+            ["demo", "--epoch", "3"],
+            "anytpu demo does not take --epoch 3; did you mean --epochs? `anytpu demo --help` shows what it takes",
+        ),
+        (
+            ["plan", "net.mlir", "--mode", "infer"],
+            "anytpu plan does not take --mode infer; did you mean --infer? `anytpu plan --help` shows what it takes",
+        ),
+        (
+            ["plan", "net.mlir", "--epoch=3"],
+            "anytpu plan does not take --epoch=3; did you mean --epochs? `anytpu plan --help` shows what it takes",
+        ),
         (["--quick"], "anytpu does not take --quick; `anytpu --help` shows what it takes"),
         (["env", "--tpu"], "anytpu env does not take --tpu; `anytpu env --help` shows what it takes"),
         (

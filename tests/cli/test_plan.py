@@ -14,6 +14,8 @@ import pytest
 
 import anytpu
 from anytpu.cli import main
+from anytpu.cli.parser import build_parser
+from anytpu.cli.planning import show
 from anytpu.program import ROWS, of, write
 from cli.commands import anytpu as command
 
@@ -132,6 +134,7 @@ def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.
     words = "--tpu v3-8,v5e-16 --batch 64 --infer --precision bfloat16 --steps-per-execution 50 --input-rate 1e4"
     more = "--examples 6400 --epochs 90 --prices p.csv --advise --sweep-batch 32,128 --timeout 60 --no-cache"
     files = "--html a.html --json a.json --svg plots"
+    (folder / "p.csv").write_text("chip,usd_per_chip_hour\nv3,1.5\n")
     assert main(["plan", "train.py:create_model", *words.split(), *more.split(), *files.split()]) == 0
     ((_, _, settings),) = calls
     assert settings == {
@@ -156,6 +159,26 @@ def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.
         "Wrote a.json",
         "Wrote 2 plots into plots",
     ]
+
+
+@pytest.mark.parametrize("fails", ["to_json", "show"])
+def test_files_and_terminal_do_not_wait_for_each_other(folder: Path, fails: str):
+    called = []
+
+    class Answer:
+        def __getattr__(self, name: str) -> Any:
+            def write(*path: Path) -> Path | None:
+                called.append(name)
+                if name == fails:  # a reader that went away, or a disk that is full
+                    raise BrokenPipeError
+                return path[0] if path else None
+
+            return write
+
+    typed = build_parser().parse_args(["plan", "net.mlir", "--html", "a.html", "--json", "a.json"])
+    with pytest.raises(BrokenPipeError):
+        show(Answer(), typed)
+    assert called == ["to_html", "to_json", "show"]
 
 
 def test_the_arguments_of_a_file_that_are_split(folder: Path, calls: list):

@@ -121,8 +121,9 @@ def test_a_function_that_needs_arguments(folder: Path):
 
 
 MUST = (
-    "of which nothing can be planned; it must return a compiled Keras model, or a pair (step, input_specs) with a JAX "
-    "function step(state, batch) and input_specs=(state, batch)"
+    "of which nothing can be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
+    "input_specs=(x, y), or a pair (step, input_specs) with a JAX function step(state, batch) and "
+    "input_specs=(state, batch)"
 )
 
 

@@ -123,7 +123,7 @@ def test_a_model_that_does_not_know_its_inputs(make):
     assert error_of(model) == (
         "the model 'written' does not know the shapes of its inputs. Start it with keras.Input(shape), for example "
         "keras.Sequential([keras.Input((28, 28, 1)), ...]), or pass the shapes of a batch: input_specs=(x, y), arrays "
-        "or jax.ShapeDtypeStruct"
+        "or jax.ShapeDtypeStruct; for `anytpu plan`, a function of a file returns the pair (model, input_specs)"
     )
     assert error_of(model, mode="infer") == error_of(model)
 
@@ -138,7 +138,8 @@ def test_sizes_that_are_left_open(shape, axes: str, typed: str):
         f"the input 'x' of the model 'open' has the shape {(None, *shape)}: only the size of the batch may be left "
         f"open, and {axes} open too. A TPU program has one size for each: make the model with keras.Input(({typed})), "
         "the sizes in place of the dots. Or leave it as it is: pass the shapes of a batch: input_specs=(x, y), arrays "
-        "or jax.ShapeDtypeStruct of 4 rows, for example program.of(open, input_specs=(x_train[:4], y_train[:4]))"
+        "or jax.ShapeDtypeStruct of 4 rows, for example program.of(open, input_specs=(x_train[:4], y_train[:4])); "
+        "for `anytpu plan`, a function of a file returns the pair (model, input_specs)"
     )
 
 
@@ -180,7 +181,8 @@ def test_labels_that_cannot_be_guessed(own: str):
     assert error_of(model) == (
         "a training step of the model 'small' cannot be traced with the labels that its outputs and its loss suggest, "
         f"float32[4,5]: {why}. Pass the shapes of a batch: input_specs=(x, y), arrays or jax.ShapeDtypeStruct of 4 "
-        "rows, for example program.of(small, input_specs=(x_train[:4], y_train[:4]))"
+        "rows, for example program.of(small, input_specs=(x_train[:4], y_train[:4])); "
+        "for `anytpu plan`, a function of a file returns the pair (model, input_specs)"
     )
     if own == "loss":
         program = tpu.program.of(model, (np.zeros((2, 3), "float32"), np.zeros(2, "int32")), batch_size=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -52,7 +53,9 @@ class Parser(argparse.ArgumentParser):
             command: the command that they were given to, or None.
         """
         taker = f"{self.prog} {command}" if command else self.prog
-        raise SettingError(f"{taker} does not take {' '.join(unknown)}; `{taker} --help` shows what it takes")
+        near = _near_option(unknown, help_of(command or ""))
+        hint = f"did you mean {near}? " if near else ""
+        raise SettingError(f"{taker} does not take {' '.join(unknown)}; {hint}`{taker} --help` shows what it takes")
 
 
 def build_parser() -> Parser:
@@ -98,6 +101,14 @@ def check_command(words: Sequence[str]) -> None:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"did you mean `anytpu {near[0]}`?" if near else f"the commands are {', '.join(names)}"
     raise SettingError(f"there is no command {word!r}; {hint}")
+
+
+def _near_option(unknown: Sequence[str], text: str) -> str | None:
+    """Return the option that one of some words may mean, in the text of a help: "--infer" for "--mode infer"."""
+    known = list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", text)))
+    meant = [f"--{word.lstrip('-').partition('=')[0]}" for word in unknown if word.strip("-")]
+    same = [word for word in meant if word in known]
+    return next(iter([*same, *(one for word in meant for one in difflib.get_close_matches(word, known, 1, 0.8))]), None)
 
 
 def _add_traceback(parser: argparse.ArgumentParser, default: Any) -> None:

@@ -18,8 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "job",
         metavar="JOB",
         nargs="?",
-        help="train.py:create_model, a function of a file that returns a compiled Keras model or a pair (step, "
-        "input_specs); or a program file, .anytpu or .mlir",
+        help="train.py:create_model, a function of a file that returns a compiled Keras model, a pair (model, "
+        "input_specs) where the model does not know its shapes, or a pair (step, input_specs) for a JAX function "
+        "step(state, batch); or a program file, .anytpu (which anytpu.program.write makes) or .mlir (StableHLO)",
     )
     _add_settings(parser.add_argument_group("what is planned"))
     _add_run(parser.add_argument_group("the run"))
@@ -87,10 +88,11 @@ def _add_files(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that was asked, and write the files."""
-    from anytpu.cli import planning
+    from anytpu.cli import planning, typed
 
     if arguments.calibrate:
         return planning.calibrate()
+    typed.check(arguments)
     asked = planning.asked(arguments)
     if arguments.check:
         return DIFFERS_STATUS if planning.check(asked) else 0

@@ -106,17 +106,28 @@ def scaling(asked: Asked) -> Any:
 
 
 def show(plan: Any, arguments: argparse.Namespace) -> None:
-    """Print a plan, and write the files that were asked for."""
+    """Write the files that were asked for, and print a plan: in this order, for `| head` ends what prints."""
     console = open_console()
-    plan.show()
+    try:
+        wrote = _write(plan, arguments)
+    finally:
+        plan.show()  # also where a file could not be written
+    for line in wrote:
+        say(console, line)
+
+
+def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
+    """Write the files that were asked for, and return a line on each."""
+    wrote = []
     if arguments.html:
-        say(console, f"Wrote {plan.to_html(arguments.html)}")
+        wrote.append(f"Wrote {plan.to_html(arguments.html)}")
     if arguments.json:
-        say(console, f"Wrote {plan.to_json(arguments.json)}")
+        wrote.append(f"Wrote {plan.to_json(arguments.json)}")
     if arguments.svg:
-        say(console, f"Wrote {len(plan.to_svg(arguments.svg))} plots into {arguments.svg}")
+        wrote.append(f"Wrote {len(plan.to_svg(arguments.svg))} plots into {arguments.svg}")
     if arguments.png:
-        say(console, f"Wrote {len(plan.to_png(arguments.png))} plots into {arguments.png}")
+        wrote.append(f"Wrote {len(plan.to_png(arguments.png))} plots into {arguments.png}")
+    return wrote
 
 
 def show_largest(asked: Asked) -> None:

@@ -94,8 +94,8 @@ def _check_is_job(path: Path, function: str, job: Any, returned: Any) -> None:
     if not is_job(job):
         raise SettingError(
             f"{function}() in {path} returned {_short(returned)}, of which nothing can be planned; it must return a "
-            "compiled Keras model, or a pair (step, input_specs) with a JAX function step(state, batch) and "
-            "input_specs=(state, batch)"
+            "compiled Keras model, a pair (model, input_specs) with input_specs=(x, y), or a pair (step, input_specs) "
+            "with a JAX function step(state, batch) and input_specs=(state, batch)"
         )
 
 

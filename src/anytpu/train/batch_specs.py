@@ -89,7 +89,8 @@ def how_to_give_specs(model: Any, batch_size: int) -> str:
     """Return what to type to give the specs of a batch, as the end of an error."""
     return (
         f"Pass the shapes of a batch: input_specs=(x, y), arrays or jax.ShapeDtypeStruct of {batch_size} rows, for "
-        f"example program.of({model.name}, input_specs=(x_train[:{batch_size}], y_train[:{batch_size}]))"
+        f"example program.of({model.name}, input_specs=(x_train[:{batch_size}], y_train[:{batch_size}])); "
+        "for `anytpu plan`, a function of a file returns the pair (model, input_specs)"
     )
 
 
@@ -102,7 +103,8 @@ def _inputs(model: Any) -> Tree:
         raise ProgramError(
             f"the model {model.name!r} does not know the shapes of its inputs. Start it with keras.Input(shape), for "
             "example keras.Sequential([keras.Input((28, 28, 1)), ...]), or pass the shapes of a batch: input_specs=(x, "
-            "y), arrays or jax.ShapeDtypeStruct"
+            "y), arrays or jax.ShapeDtypeStruct; for `anytpu plan`, a function of a file returns the pair (model, "
+            "input_specs)"
         )
     return _shapes(config["input_shape"])
 
