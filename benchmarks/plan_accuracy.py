@@ -3,7 +3,8 @@
 Each case of `plan_cases` is compiled by the TPU's compiler (its answers are kept, so that a second run is quick) and
 priced three ways: with the calibration that is shipped, which has seen all cases; with one that was fitted without the
 case (leave one out); and with one that was fitted without its whole family (leave the family out: the same program on
-other slices is gone too). The interval is the one that the left-out errors of all other cases give.
+other slices is gone too). The interval is what `plan` gives (`planning.timing.uncertainty`), from the family-left-out
+errors of all other steps; a step has to lie in it around the prediction that knows nothing of its family.
 
 Writes `benchmarks/results/plan_accuracy.json`.
 """
@@ -47,7 +48,8 @@ class Row:
         left_out: the same without the case.
         family_out: the same without the case's family.
         half_width: half of the interval, as a part of the prediction.
-        holds: whether the interval around the left-out prediction holds what was measured.
+        holds: whether the interval around the prediction holds what was measured: of a step, the prediction without
+            its family; of a micro-benchmark, the one without itself.
     """
 
     name: str
@@ -104,24 +106,22 @@ def compared(seen: list[Seen]) -> list[Row]:
 
     alone = without(lambda other, case: other.name == case.name)
     family = without(lambda other, case: other.family == case.family)
-    return [_row(one, misses[at], alone, family, at, seen) for at, one in enumerate(seen)]
+    intervals = [calibration.bounds(seen, np.array(family), at, fitted) for at in range(len(seen))]
+    return [_row(one, float(misses[at]), alone[at], family[at], intervals[at]) for at, one in enumerate(seen)]
 
 
-def _row(one: Seen, miss: float, alone: list[float], family: list[float], at: int, seen: list[Seen]) -> Row:
-    is_step = one.case.kind == "step"
-    others = sorted(abs(off) for i, off in enumerate(alone) if i != at and (seen[i].case.kind == "step") == is_step)
-    # Of n others that come from the same place, a new one lies below the k-th smallest with a chance of k / (n + 1).
-    spread = others[min(len(others), math.ceil(0.9 * (len(others) + 1))) - 1] if others else 0.2
+def _row(one: Seen, miss: float, alone: float, family: float, interval: tuple[float, float]) -> Row:
+    low, high = interval
     return Row(
         name=one.case.name,
         kind=one.case.kind,
         target=one.case.target,
         measured_s=one.case.measured_s,
         fitted=math.expm1(miss),
-        left_out=math.expm1(alone[at]),
-        family_out=math.expm1(family[at]),
-        half_width=math.sinh(spread),
-        holds=abs(alone[at]) <= spread,
+        left_out=math.expm1(alone),
+        family_out=math.expm1(family),
+        half_width=calibration.half_widths([interval])[0],
+        holds=low <= -(family if calibration.is_step(one) else alone) <= high,
     )
 
 

@@ -260,9 +260,19 @@ def is_kin(other: Case, case: Case) -> bool:
     return other.name == case.name or (case.kind == "step" and other.family == case.family)
 
 
-def spread_of(seen: list[Seen], without: np.ndarray) -> dict[str, Any]:
-    """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each."""
-    steps = [(one.case.generation, float(off)) for one, off in zip(seen, without, strict=True) if is_step(one)]
+def spread_of(seen: list[Seen], without: np.ndarray, skipped: int | None = None) -> dict[str, Any]:
+    """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each.
+
+    Args:
+        seen: the cases.
+        without: what each is off by where the fit knows nothing of its family.
+        skipped: the row of a case that is left out here as well.
+    """
+    steps = [
+        (one.case.generation, float(off))
+        for row, (one, off) in enumerate(zip(seen, without, strict=True))
+        if is_step(one) and row != skipped
+    ]
     typical = math.sqrt(sum(off**2 for _, off in steps) / len(steps)) if steps else 0.15
     of_chips = {
         chip: [sum(of == chip for of, _ in steps), sum(off**2 for of, off in steps if of == chip)]
@@ -306,18 +316,21 @@ def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, table: dict[
         if errors:
             print(f"{kind}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
         if kind == "step" and rows:
-            widths = [width(one, off, table) for one, off in rows]
-            held = sum(abs(off) <= wide for (_, off), wide in zip(rows, widths, strict=True))
-            print(f"intervals: {held} of {len(rows)} hold, median half-width {math.expm1(np.median(widths)):.1%}")
+            found = [bounds(seen, without, at, table) for at, one in enumerate(seen) if is_step(one)]
+            held = sum(low <= -off <= high for (_, off), (low, high) in zip(rows, found, strict=True))
+            print(f"intervals: {held} of {len(rows)} hold, median half-width {np.median(half_widths(found)):.1%}")
 
 
-def width(one: Seen, off: float, table: dict[str, Any]) -> float:
-    """Return the half-width of a step's interval, as a logarithm, as if the step had not been measured."""
+def bounds(seen: list[Seen], without: np.ndarray, at: int, table: dict[str, Any]) -> tuple[float, float]:
+    """Return the interval of a case that `plan` gives, as logarithms, as if nobody had seen what the case is off by."""
+    one = seen[at]
     time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
-    chip = one.case.generation
-    count, squares = table["spread"]["chips"][chip]
-    others = {**table["spread"]["chips"], chip: [count - 1, squares - off**2]}
-    return uncertainty.spread_of(time.ops, one.target, {**table, "spread": {**table["spread"], "chips": others}})
+    return uncertainty.logarithms_of(time.ops, one.target, {"spread": spread_of(seen, without, skipped=at)})
+
+
+def half_widths(found: list[tuple[float, float]]) -> list[float]:
+    """Return half of each interval, as a part of the prediction."""
+    return [(math.exp(high) - math.exp(low)) / 2 for low, high in found]
 
 
 if __name__ == "__main__":

@@ -146,6 +146,15 @@ def test_larger_slices_take_longer_to_add_up():
     assert all_reduce_s(1e9, target_named("v5e-8")) > 2 * 7 / 8 * 1e9 / (4 * 50e9)
 
 
+def test_what_several_slices_exchange_is_listed():
+    said = (
+        "the data center's network between slices: what they exchange is priced as if they were one slice, and takes "
+        "longer"
+    )
+    assert roofline_time(training(), target_named("2xv5e-8"))[0].unpriced == (said,)
+    assert roofline_time(training(), target_named("v5e-16"))[0].unpriced == ()
+
+
 def test_per_replica_code():
     def step(weight: Any, x: Any) -> tuple[Any, Any]:
         slope = jax.grad(lambda w: ((x @ w) ** 2).mean())(weight)

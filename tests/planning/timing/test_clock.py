@@ -1,9 +1,11 @@
 import dataclasses
+import math
 
 import pytest
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
 from anytpu.planning.target import target_named
+from anytpu.planning.timing import step_time
 from anytpu.planning.timing.clock import Clock
 from anytpu.planning.timing.pricing import Pricer
 from anytpu.planning.timing.rates import rates_of
@@ -61,6 +63,10 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
     clock, seconds = clock_of(module)
     assert seconds == pytest.approx(5 * US)
     assert clock.unpriced == ["loop: a loop of which nobody knows how often it runs; counted once"]
+    assert clock.is_endless
+    low_s, high_s = step_time(module, V6E).interval_s
+    assert low_s > 0 and math.isinf(high_s)
+    assert not clock_of(module_of(START, *LOOP))[0].is_endless
 
 
 def test_of_a_conditional_the_longest_branch_counts():

@@ -100,3 +100,39 @@ def test_an_operand_is_read_through_a_fusion_that_only_renames_it():
         body,
     )
     assert of(module, "b") == 2 * MIB
+
+
+TILED = (
+    computation(
+        "tiled",
+        """%q = bf16[64,1024,256]{2,1,0:T(16,128)(2,1)} parameter(0)
+        ROOT %r = bf16[64,1024,256]{2,1,0:T(8,128)(2,1)} copy(%q)""",
+    ),
+    computation(
+        "sliced",
+        """%p0 = bf16[64,1024,256]{2,1,0:T(16,128)(2,1)} parameter(0)
+        %p1 = s32[] parameter(1)
+        %zero = s32[] constant(0)
+        %other = bf16[64,1024,256]{2,1,0:T(8,128)(2,1)} fusion(%p0), kind=kLoop, calls=%tiled
+        ROOT %cut = bf16[1,1024,256]{2,1,0:T(8,128)(2,1)} dynamic-slice(%other, %p1, %zero, %zero)""",
+    ),
+)
+
+
+def test_a_slice_of_what_a_fusion_tiles_anew_reads_the_slice():
+    module = module_of(
+        """%a = bf16[64,1024,256]{2,1,0:T(16,128)(2,1)} parameter(0)
+        %i = s32[]{:T(128)S(6)} parameter(1)
+        ROOT %b = bf16[1,1024,256]{2,1,0:T(8,128)(2,1)} fusion(%a, %i), kind=kLoop, calls=%sliced""",
+        *TILED,
+    )
+    assert of(module, "b") == 2 * 1024 * 256 * 2
+
+
+def test_a_fusion_that_is_a_copy_reads_and_writes_all():
+    module = module_of(
+        """%a = bf16[64,1024,256]{2,1,0:T(16,128)(2,1)} parameter(0)
+        ROOT %b = bf16[64,1024,256]{2,1,0:T(8,128)(2,1)} fusion(%a), kind=kLoop, calls=%tiled""",
+        TILED[0],
+    )
+    assert of(module, "b") == 2 * 64 * 1024 * 256 * 2

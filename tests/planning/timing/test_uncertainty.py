@@ -1,7 +1,11 @@
+import doctest
+import math
+
 import pytest
 
 from anytpu.planning.records import OpTime
 from anytpu.planning.target import target_named
+from anytpu.planning.timing import uncertainty
 from anytpu.planning.timing.rates import calibration, rates_from, rates_of
 from anytpu.planning.timing.uncertainty import evidence_of, interval_of
 
@@ -34,6 +38,42 @@ def test_a_chip_that_fitted_well_has_a_narrower_one_than_a_chip_that_nobody_meas
 
 def test_a_chip_that_fitted_badly_has_a_wider_one():
     assert ratio([op("matmul", 1.0)], V3, fitted(v3=(2, 0.18))) > ratio([op("matmul", 1.0)], V3, fitted(v3=(2, 0.02)))
+
+
+def test_the_fewer_steps_of_a_chip_were_measured_the_wider_it_is():
+    # Each as far off as all are: only how many there are differs.
+    widths = [ratio([op("matmul", 1.0)], V3, fitted(v3=(count, count * 0.1**2))) for count in (0, 1, 2, 4, 8)]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 5
+
+
+def test_one_step_that_was_hit_does_not_make_a_chip_sure():
+    table = fitted(v3=(1, 0.0))
+    assert ratio([op("matmul", 1.0)], V3, table) > math.exp(2 * 1.645 * 0.1)
+
+
+def test_chips_without_a_step_are_wider_than_those_with_several():
+    spread = calibration()["spread"]
+    widths = {count: [] for count, _ in spread["chips"].values()}
+    for chip, (count, _) in spread["chips"].items():
+        name = {"v2": "v2-8", "v3": "v3-8", "v4": "v4-8", "v5p": "v5p-8", "v7x": "v7x-8"}.get(chip, f"{chip}-4")
+        widths[count].append(ratio([op("matmul", 1.0)], target_named(name), calibration()))
+    assert min(widths[min(widths)]) > max(widths[max(widths)])
+
+
+def test_a_kernel_that_is_counted_at_its_least_widens_the_upper_side_alone():
+    known, floor = op("kernel", 0.5), OpTime("kernel", "custom-call", "kernel", 0.5, priced_by="bandwidth")
+    sure, unsure = (interval_of([op("matmul", 0.5), kernel], V3, fitted()) for kernel in (known, floor))
+    assert unsure[0] == pytest.approx(sure[0])
+    assert unsure[1] == pytest.approx(2.5 * sure[1])
+
+
+def test_without_a_number_of_turns_there_is_no_upper_end():
+    assert interval_of([op("matmul", 1.0)], V3, fitted(), is_endless=True)[1] == math.inf
+
+
+def test_the_examples_of_the_docstrings_run():
+    assert doctest.testmod(uncertainty).failed == 0
 
 
 @pytest.mark.parametrize("kind", ["collective", "kernel", "host"])

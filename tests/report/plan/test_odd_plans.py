@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 import random
 import re
 import xml.etree.ElementTree as ElementTree
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import plan_samples
 from anytpu.planning.records import KINDS, Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.target import Target, target_named
 from anytpu.report.plan import svg
@@ -123,6 +126,24 @@ def report(plan: Plan) -> None:
         text = svg.document(drawing)
         ElementTree.fromstring(text.encode())
         assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
+
+
+@pytest.mark.parametrize("made", [plan_samples.five, plan_samples.swept, plan_samples.one])
+def test_a_step_of_which_only_the_least_is_known(made: Callable[[], Plan], tmp_path: Path):
+    plan = made()
+    endless = dataclasses.replace(
+        plan, predictions=tuple(map(_endless, plan.predictions)), sweep=tuple(map(_endless, plan.sweep))
+    )
+    text = page(endless)
+    assert "at least " in text
+    assert not re.search(r"\b(inf|nan)\b", text)
+    assert endless.to_png(tmp_path)
+
+
+def _endless(one: Prediction) -> Prediction:
+    if one.time is None:
+        return one
+    return dataclasses.replace(one, time=dataclasses.replace(one.time, interval_s=(0.8 * one.time.step_s, math.inf)))
 
 
 def test_nothing_breaks_a_painting(tmp_path: Path):

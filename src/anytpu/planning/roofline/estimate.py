@@ -117,4 +117,9 @@ def _unpriced(program: Program, share: Share, target: Target) -> list[str]:
             "the step could not be traced for the rows of one device: each is taken to do an even part of it, and the "
             "network between them is counted for gradients only"
         )
+    if target.slices > 1:
+        found.append(
+            "the data center's network between slices: what they exchange is priced as if they were one slice, and takes "
+            "longer"
+        )
     return found

@@ -2,7 +2,7 @@
 
 Idea: a device does one thing after another, but for copies and collectives that it starts and waits for later. What
 of these is not over when it is waited for is exposed, and takes time; the rest is hidden behind what was done
-meanwhile. Copies share the memory, collectives the links, so that each of the two kinds queues up.
+meanwhile. Copies share the memory, collectives the links, slices the hosts' network, so that each kind queues up.
 
 Rule: the body of a loop is walked once and counted as often as it runs; of a conditional, the longest branch.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, layer_of
+from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, is_recomputed, layer_of
 from anytpu.planning.records import OpTime
+from anytpu.planning.timing.dcn import Transfer, is_between_slices, transfer_of
 from anytpu.planning.timing.pricing import HOST_SPACE, OpPrice, Pricer
 
 
@@ -30,6 +31,7 @@ class _Started:
     def __init__(self) -> None:
         self._pending: dict[str | int, _Pending] = {}
         self._free_s: dict[str, float] = {}
+        self._exchanges: dict[str, str] = {}
 
     def begin(self, one: Instruction, found: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note that something starts, when what was started before it leaves room."""
@@ -40,9 +42,20 @@ class _Started:
         if found and found.channel is not None:
             self._pending[found.channel] = self._pending[one.name]
 
+    def exchange(self, one: Instruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float) -> None:
+        """Note that a half of an exchange with other slices starts; it is over when what is sent has been answered."""
+        if half.way == "send" or not is_answered:
+            end_s = max(self._free_s.get("slices", 0.0), now_s) + price.time_s
+            self._free_s["slices"] = end_s
+            self._pending[half.name] = _Pending(end_s, price)
+        if half.way == "recv" or not is_answered:
+            # Whoever waits for a "send" that is answered waits for the copy to the host alone.
+            self._exchanges[one.name] = half.name
+
     def ended_by(self, one: Instruction, found: Collective | None) -> _Pending | None:
         """Return what an instruction waits for, or None; what only hands a start on stands for it from then on."""
-        pending = next((self._pending[name] for name in one.operands if name in self._pending), None)
+        names = (self._exchanges.get(name, name) for name in one.operands)
+        pending = next((self._pending[name] for name in names if name in self._pending), None)
         if found and found.stage == "done":
             return pending or (self._pending.get(found.channel) if found.channel is not None else None)
         if pending and one.opcode.endswith("-done"):
@@ -63,6 +76,12 @@ def _queue(one: Instruction, found: Collective | None) -> str:
     return "links"
 
 
+def _exchanged(home: Computation) -> frozenset[tuple[str, str]]:
+    """Return the halves of exchanges with other slices that start in a computation: name and way of each."""
+    halves = (transfer_of(one) for one in home.instructions.values())
+    return frozenset((half.name, half.way) for half in halves if half)
+
+
 @dataclasses.dataclass
 class Clock:
     """A walk over one module.
@@ -72,12 +91,14 @@ class Clock:
         pricer: who prices its instructions.
         ops: what was found, in order.
         unpriced: what nobody could price, in words.
+        is_endless: whether a loop was met of which nobody knows how often it runs, so that the time is the least.
     """
 
     module: Module
     pricer: Pricer
     ops: list[OpTime] = dataclasses.field(default_factory=list)
     unpriced: list[str] = dataclasses.field(default_factory=list)
+    is_endless: bool = False
 
     def run(self) -> float:
         """Walk over the program; return its time."""
@@ -86,17 +107,22 @@ class Clock:
     def _walk(self, home: Computation, count: int) -> float:
         """Walk over a computation that runs `count` times; return the time of once."""
         now_s = 0.0
-        started = _Started()
+        started, halves = _Started(), _exchanged(home)
         for one in home.instructions.values():
             found = collective_of(self.module, one)
             if one.opcode == "while":
                 now_s += self._loop(one, count)
             elif one.opcode == "conditional":
                 now_s += self._branch(one, count)
+            elif half := transfer_of(one):
+                other = (half.name, "recv" if half.way == "send" else "send")
+                started.exchange(one, half, other in halves, self.pricer.transfer(half), now_s)
             elif (found and found.stage == "start") or (not found and one.opcode.endswith("-start")):
                 started.begin(one, found, self._started_price(home, one, found), now_s)
             elif pending := started.ended_by(one, found):
                 now_s += self._wait(one, pending, now_s, count)
+            elif one.opcode == "recv-done" and is_between_slices(one):
+                self.unpriced.append(f"{one.name}: an exchange between slices that began elsewhere; taken for hidden")
             elif one.opcode == "call" and one.called and not found:
                 now_s += self._walk(self.module.computations[one.called[0]], count)
             elif price := self._price(home, one, found):
@@ -105,7 +131,7 @@ class Clock:
         return now_s
 
     def _price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice | None:
-        if found and found.stage == "done":
+        if (found and found.stage == "done") or one.opcode in ("send-done", "recv-done"):
             return None
         return self.pricer.collective(found) if found and found.stage == "whole" else self.pricer.price(home, one)
 
@@ -124,6 +150,7 @@ class Clock:
         trips = self.module.trip_count(one)
         if trips is None:
             self.unpriced.append(f"{one.name}: a loop of which nobody knows how often it runs; counted once")
+            self.is_endless = True
             trips = 1
         condition, body = (self.module.computations[name] for name in one.called[:2])
         return trips * (self._walk(condition, count * trips) + self._walk(body, count * trips))
@@ -133,6 +160,7 @@ class Clock:
         for name in one.called:
             inner = Clock(self.module, self.pricer)
             seconds = inner._walk(self.module.computations[name], count)
+            self.is_endless |= inner.is_endless
             if seconds >= longest[0]:
                 longest = (seconds, inner.ops, inner.unpriced)
         self.ops += longest[1]
@@ -156,6 +184,7 @@ class Clock:
                 layer=layer,
                 source=str(source) if source else "",
                 is_backward=is_backward,
+                is_recomputed=is_recomputed(one.op_name),
                 bound=price.bound,
                 priced_by=price.priced_by,
             )

@@ -17,6 +17,7 @@ from anytpu.planning.hlo import Collective, Computation, Instruction, Module
 from anytpu.planning.records import Kind
 from anytpu.planning.target import Target
 from anytpu.planning.timing.attention import attention_flops
+from anytpu.planning.timing.dcn import Transfer, transfer_s
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import Rates
 from anytpu.planning.timing.traffic import FREE, traffic_of
@@ -103,6 +104,11 @@ class Pricer:
         """Return the price of a collective from start to end."""
         priced = collective_price(found, self.target, self.rates)
         return OpPrice(priced.time_s, "collective", "network", "network", bytes=priced.bytes)
+
+    def transfer(self, half: Transfer) -> OpPrice:
+        """Return the price of an exchange with other slices from start to end."""
+        seconds, sent = transfer_s(half, self.target)
+        return OpPrice(seconds, "collective", "network", "network", bytes=sent)
 
     def _custom_call(self, home: Computation, one: Instruction) -> OpPrice | None:
         match = _TARGET.search(one.text)

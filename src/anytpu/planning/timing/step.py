@@ -3,7 +3,8 @@
 Idea: the time of a step is that of its operations one after another, as `Clock` walks over them, and what the host
 adds: a call for every so many steps, and waiting for input that comes too slowly.
 
-Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements were.
+Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements were. It has
+no upper end (`math.inf`) where a loop was met of which nobody knows how often it runs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def step_time(
     return StepTime(
         ops=tuple(ops),
         step_s=step_s,
-        interval_s=interval_of(ops, target),
+        interval_s=interval_of(ops, target, is_endless=clock.is_endless),
         unpriced=tuple(clock.unpriced),
         evidence=evidence_of(target),
     )

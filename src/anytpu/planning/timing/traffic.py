@@ -79,18 +79,26 @@ def _is_untouched(user: Instruction, name: str) -> bool:
 
 
 def _users(module: Module, name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
-    """Return who uses a value, seen through bitcasts, each with the name under which it does."""
+    """Return who uses a value, seen through bitcasts and copies, each with the name under which it does.
+
+    Inside a fusion a copy (to another tiling) is made of what is taken from it only, unless it is the result.
+    """
     users: list[tuple[Instruction, str]] = []
     for user in readers.get(name, ()):
-        is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _is_bitcast(module, user))
+        is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _consists_of(module, user, _VIEWS))
+        is_view = is_view or (user.name in readers and _is_copy(module, user))
         users += _users(module, user.name, readers) if is_view else [(user, name)]
     return users
 
 
-def _is_bitcast(module: Module, fusion: Instruction) -> bool:
-    """Tell whether a fusion inside of another only gives its operand another name, as the compiler writes them."""
+def _is_copy(module: Module, one: Instruction) -> bool:
+    return one.opcode == "copy" or (one.opcode == "fusion" and _consists_of(module, one, (*_VIEWS, "copy")))
+
+
+def _consists_of(module: Module, fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
+    """Tell whether a fusion inside of another only does so much with its one operand, as the compiler writes them."""
     body = module.computations[fusion.called[0]].instructions.values()
-    return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *_VIEWS) for inner in body)
+    return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *opcodes) for inner in body)
 
 
 def _parameters(body: Computation) -> dict[int, Instruction]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu.planning.records import Cost, Plan, Prediction
-from anytpu.report.plan import phrases
+from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.axes import Scale, duration, durations, fitting, horizontal, vertical
-from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
+from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
 from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 
 Point = tuple[Prediction, float, float, float | None, float | None]
@@ -23,23 +23,26 @@ def cost_time(plan: Plan) -> Drawing | None:
     x = durations([*(end for span in spans.values() for end in span), *(s for *_, s, _ in points if s)], LEFT, RIGHT)
     prices = [usd * end / time_s for one, time_s, usd, _, _ in points for end in spans[id(one)] if time_s]
     y = fitting([*prices, *(spot for *_, spot in points if spot)], BOTTOM, TOP)
+    marks = [shape for point in points for shape in _marks(point, x, y, spans[id(point[0])])]
     shapes = [
         *horizontal(x, BOTTOM, duration, f"time of {what}", TOP),
         *vertical(y, LEFT, _round_usd, RIGHT),
         *_key(any(spot is not None for *_, spot in points)),
-        *(shape for point in points for shape in _marks(point, x, y, spans[id(point[0])])),
-        *_names(plan, points, x, y),
+        *marks,
+        *_names(plan, points, x, y, along(mark.points for mark in marks if isinstance(mark, Line))),
     ]
-    summary = "; ".join(f"{kind}: {one.target.name}, {why}" for kind, one, why in phrases.choice(plan)) + "."
+    summary = "; ".join(f"{kind}: {one.target.name}, {why}" for kind, one, why in costs.choice(plan)) + "."
     return Drawing("cost_against_time", f"Cost against time of {what}", summary, WIDTH, HEIGHT, tuple(shapes))
 
 
 def _points(plan: Plan) -> tuple[list[Point], str]:
-    """Return the systems that have a price, and what it is the price of: a run where all know one, else a step."""
+    """Return the systems that have a price, and of what: of a run where all know that, else of a million examples."""
     priced = [(one, one.cost) for one in plan.predictions if one.cost and one.cost.usd_per_step and one.step_s]
     if priced and all(cost.usd_per_run and cost.run_s for _, cost in priced):
         return [(one, *_run(cost)) for one, cost in priced], "a run"
-    return [(one, one.step_s or 0.0, cost.usd_per_step or 0.0, None, None) for one, cost in priced], "a step"
+    work = costs.unit(plan)
+    amounts = [(one, *work.amounts(one)) for one, _ in priced]
+    return [(one, time_s or 0.0, usd or 0.0, None, None) for one, time_s, usd in amounts], work.name
 
 
 def _run(cost: Cost) -> tuple[float, float, float | None, float | None]:
@@ -50,12 +53,17 @@ def _span(one: Prediction, time_s: float) -> tuple[float, float]:
     """Return the interval of the step time, carried over to a time of many steps."""
     if one.interval_s is None or not one.step_s:
         return time_s, time_s
-    return time_s * one.interval_s[0] / one.step_s, time_s * one.interval_s[1] / one.step_s
+    low_s, high_s = phrases.drawn(one.interval_s, one.step_s)
+    return time_s * low_s / one.step_s, time_s * high_s / one.step_s
 
 
 def _key(has_spot: bool) -> list[Shape]:
-    shapes: list[Shape] = [Dot(LEFT + 6, 10, 5, "c0"), Label(LEFT + 16, 14, "on demand")]
-    return [*shapes, Dot(LEFT + 106, 10, 4.5, "c1", True), Label(LEFT + 116, 14, "spot")] if has_spot else shapes
+    shapes: list[Shape] = [
+        Line(((LEFT, 10), (LEFT + 24, 10)), "c0", 1.5),
+        Dot(LEFT + 12, 10, 5, "c0"),
+        Label(LEFT + 30, 14, "on demand, with its interval"),
+    ]
+    return [*shapes, Dot(LEFT + 256, 10, 4.5, "c1", True), Label(LEFT + 266, 14, "spot")] if has_spot else shapes
 
 
 def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[Shape]:
@@ -75,13 +83,16 @@ def _marks(point: Point, x: Scale, y: Scale, span: tuple[float, float]) -> list[
     return [*shapes, Dot(x(time_s), y(usd), 5.5, "c0", title=said)]
 
 
-def _names(plan: Plan, points: Sequence[Point], x: Scale, y: Scale) -> list[Label]:
-    marks = {id(one): kind for kind, one, _ in phrases.choice(plan)}
+def _names(
+    plan: Plan, points: Sequence[Point], x: Scale, y: Scale, lines: Sequence[tuple[float, float]]
+) -> list[Label]:
+    marks = {id(one): kind for kind, one, _ in costs.choice(plan)}
     named = [
         (x(time_s), y(usd), f"{one.target.name}{f', {marks[id(one)]}' if id(one) in marks else ''}", "ink")
         for one, time_s, usd, *_ in points
     ]
-    return place_labels(named)
+    rings = [(x(spot_s), y(spot)) for *_, spot_s, spot in points if spot_s is not None and spot is not None]
+    return place_labels(named, rings, lines=lines)
 
 
 def _round_usd(amount: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from anytpu import units
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.plan import phrases
+from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.markup import Markup, element, joined
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
@@ -17,7 +17,9 @@ from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_c
 def systems_table(plan: Plan) -> Markup:
     """Return a row for each system: how fast, how full."""
     titles = ("system", "step time", "examples/s", "MFU", "memory of a device")
-    slowest_s = max((one.interval_s[1] for one in plan.predictions if one.interval_s), default=1.0)
+    slowest_s = max(
+        (phrases.drawn(one.interval_s, one.step_s)[1] for one in plan.predictions if one.interval_s), default=1.0
+    )
     rows = [
         (
             _name(one),
@@ -51,7 +53,7 @@ def _step(one: Prediction, slowest_s: float) -> Markup:
     """Return the step time over its interval, drawn on the scale of the slowest system."""
     if one.interval_s is None or one.step_s is None:
         return joined(phrases.UNKNOWN)
-    low_s, high_s = one.interval_s
+    low_s, high_s = phrases.drawn(one.interval_s, one.step_s)
     left, width = 100 * low_s / slowest_s, max(100 * (high_s - low_s) / slowest_s, 0.5)
     span = element("i", class_="between", style=f"left:{left:.2f}%;width:{width:.2f}%")
     point = element("i", class_="point", style=f"left:{100 * one.step_s / slowest_s:.2f}%")
@@ -83,27 +85,19 @@ def meter(share: float, class_: str = "") -> Markup:
 
 def cost_table(plan: Plan) -> Markup:
     """Return a row for each system with a price: an hour, an epoch, a run, on demand and spot."""
-    titles = ("system", "an hour", "a step", "an epoch", "a run", "takes", "spot run", "takes on spot", "save every")
-    rows = [
-        (
-            one.target.name,
-            phrases.usd(one.cost.usd_per_hour),
-            phrases.usd(one.cost.usd_per_step),
-            phrases.usd(one.cost.usd_per_epoch),
-            phrases.usd(one.cost.usd_per_run),
-            phrases.seconds(one.cost.run_s),
-            phrases.usd(one.cost.spot_usd_per_run),
-            phrases.seconds(one.cost.spot_run_s),
-            phrases.seconds(one.cost.checkpoint_every_s),
-        )
-        for one in plan.predictions
-        if one.cost is not None
-    ]
-    if not rows:
+    known = costs.columns(plan)
+    if not known:
         return joined()
+    names = [one.target.name for one in costs.priced(plan)]
+    rows = list(zip(names, *(column.cells for column in known), strict=True))
     remarks = [element("li", element("b", f"{names}: "), said) for names, said in phrases.price_remarks(plan)]
-    listed = element("ul", *remarks, class_="remark") if remarks else None
-    return joined(element("h2", "Cost"), table(titles, rows, "costs", numbers=range(1, 9)), listed)
+    wanted = costs.wanted(plan)
+    return joined(
+        element("h2", "Cost"),
+        table(["system", *(column.long for column in known)], rows, "costs", numbers=range(1, len(known) + 1)),
+        element("p", wanted, class_="remark") if wanted else None,
+        element("ul", *remarks, class_="remark") if remarks else None,
+    )
 
 
 def sweep_table(plan: Plan) -> Markup:

@@ -5,6 +5,7 @@ Rule: a number that is not known is `UNKNOWN`, never 0.
 
 from __future__ import annotations
 
+import math
 import re
 
 from anytpu import units
@@ -35,6 +36,7 @@ MFU_FORMULA = (
 """How the model FLOPs utilisation is reckoned."""
 
 _LONGEST_FLAG = 28
+_MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 
 NOT_MEASURED = "Predicted, not measured."
 """What every report of a plan says."""
@@ -54,35 +56,30 @@ def percent(fraction: float | None) -> str:
     """Write a part of a whole.
 
     Example:
-        >>> percent(0.1234), percent(0.004), percent(0), percent(None)
-        ('12 %', '0.4 %', '0 %', '-')
+        >>> percent(0.1234), percent(0.004), percent(0.0001), percent(0), percent(12.5), percent(None)
+        ('12 %', '0.4 %', '< 0.1 %', '0 %', '1,250 %', '-')
     """
     if fraction is None:
         return UNKNOWN
     value = 100 * fraction
-    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+    if 0 < value < 0.05:
+        return "< 0.1 %"
+    return f"{value:,.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
 def usd(amount: float | None) -> str:
     """Write an amount of money.
 
     Example:
-        >>> usd(1234.5), usd(12.3), usd(0.000123), usd(None)
-        ('$1,234', '$12.30', '$0.000123', '-')
+        >>> usd(1234.5), usd(12.3), usd(0.0123), usd(0.000123), usd(None)
+        ('$1,234', '$12.30', '$0.012', '< $0.001', '-')
     """
     if amount is None:
         return UNKNOWN
-    if amount >= 1000:
-        return f"${amount:,.0f}"
-    return f"${amount:.2f}" if amount >= 0.995 else f"${float(f'{amount:.3g}'):.{_digits(amount)}f}"
-
-
-def _digits(amount: float) -> int:
-    """Return how many digits behind the point show three that count."""
-    digits = 2
-    while amount and amount < 0.0995 and digits < 12:
-        amount, digits = amount * 10, digits + 1
-    return digits + 1 if digits > 2 else digits
+    if 0 < amount < 0.0005:
+        return "< $0.001"
+    digits = 0 if amount >= 999.5 else 2 if amount >= 0.0995 or amount == 0 else 3
+    return f"${amount:,.{digits}f}"
 
 
 def seconds(duration_s: float | None) -> str:
@@ -157,6 +154,17 @@ def devices(one: Prediction) -> str:
 def memory_share(memory: Memory | None) -> float | None:
     """Return which part of the memory the peak takes, over 1 where it does not fit."""
     return memory.peak_bytes / memory.limit_bytes if memory and memory.limit_bytes else None
+
+
+def used(memory: Memory) -> str:
+    """Write how much of a memory is in use.
+
+    Example:
+        >>> used(Memory(9 * 2**30, 15 * 2**30)), used(Memory(700 * 2**20, 15 * 2**30))
+        ('9 of 15 GiB', '700 MiB of 15 GiB')
+    """
+    peak, limit = units.format_bytes(memory.peak_bytes), units.format_bytes(memory.limit_bytes)
+    return f"{peak.split()[0]} of {limit}" if peak.split()[1] == limit.split()[1] else f"{peak} of {limit}"
 
 
 def verdict(one: Prediction) -> str:
@@ -240,7 +248,8 @@ def padding(buffer: Buffer) -> str:
         >>> padding(Buffer("image", "batch", bytes=128, logical_bytes=32, shape="f32[8,1]"))
         '4 x'
     """
-    return "" if buffer.padding_factor < 1.005 else f"{buffer.padding_factor:.3g} x"
+    factor = buffer.padding_factor
+    return "" if factor < 1.005 else f"{factor:,.0f} x" if factor >= 99.5 else f"{factor:.3g} x"
 
 
 def subtitle(plan: Plan) -> str:
@@ -263,38 +272,17 @@ def predictors(plan: Plan) -> str:
     return ", ".join(dict.fromkeys(one.predicted_by for one in (*plan.predictions, *plan.sweep)))
 
 
-def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
-    """Return the fastest and the cheapest system, each as (what it is, its prediction, why)."""
-    fastest, cheapest = plan.fastest, plan.cheapest
-    chosen: list[tuple[str, Prediction, str]] = []
-    if fastest is not None:
-        many = len({one.batch_size for one in plan.predictions}) > 1 and fastest.examples_per_s is not None
-        speed = f"{rate(fastest.examples_per_s)} examples/s" if many else f"{seconds(fastest.step_s)} a step"
-        chosen.append(("fastest", fastest, speed))
-    if cheapest is not None and cheapest.cost is not None:
-        chosen.append(("cheapest", cheapest, price_of_most(cheapest.cost)))
-    if fastest is not None and fastest is cheapest:
-        return [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
-    return chosen
-
-
-def price_of_most(cost: Cost) -> str:
-    """Write the price on demand of the run, or of an epoch, or of a step, the largest that is known."""
-    for amount, what in ((cost.usd_per_run, "run"), (cost.usd_per_epoch, "epoch"), (cost.usd_per_step, "step")):
-        if amount is not None:
-            return f"{usd(amount)} a {what}"
-    return UNKNOWN
-
-
 def price_source(plan: Plan) -> str:
     """Say where the prices are from and how old they are, "" where there are none."""
     places: dict[tuple[str, str], list[str]] = {}
     for one in plan.predictions:
         if one.cost is not None and one.cost.price.source:
             catalogue, _, place = one.cost.price.source.partition(": ")
-            places.setdefault((catalogue, one.cost.price.date), []).append(place)
+            # The machine that a price is listed for says no more than the row that it stands in.
+            named = [part for part in place.split(", ") if part and not _MACHINE.fullmatch(part)]
+            places.setdefault((catalogue, one.cost.price.date), []).extend(named)
     written = [
-        f"{catalogue}{': ' if any(found) else ''}{'; '.join(dict.fromkeys(filter(None, found)))}, read in {date}"
+        f"{catalogue}{': ' if found else ''}{', '.join(dict.fromkeys(found))}, read in {date}"
         for (catalogue, date), found in places.items()
     ]
     return f"Prices: {'. '.join(written)}." if written else ""

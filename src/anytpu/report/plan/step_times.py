@@ -9,7 +9,7 @@ from anytpu.report.plan.frame import WIDTH
 from anytpu.report.plan.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
 
 _ROW = 30.0
-_TOP = 8.0
+_TOP, _KEY = 8.0, 20.0
 _MOST_NAME = 130.0
 
 
@@ -19,11 +19,14 @@ def step_times(plan: Plan) -> Drawing | None:
     if len(plan) < 2 or not timed:
         return None
     names = min(max(text_width(one.target.name) for one in plan.predictions), _MOST_NAME)
-    bottom = _TOP + _ROW * len(plan)
-    scale = durations([one.interval_s[1] for one in timed if one.interval_s], names + 14, WIDTH - 28)
-    shapes: list[Shape] = horizontal(scale, bottom, duration, "time of one step, with its interval", _TOP)
+    top = _TOP + _KEY
+    bottom = top + _ROW * len(plan)
+    longest = [phrases.drawn(one.interval_s, one.step_s)[1] for one in timed if one.interval_s]
+    scale = durations(longest, names + 14, WIDTH - 28)
+    shapes: list[Shape] = horizontal(scale, bottom, duration, "time of one step", top)
+    shapes += _key(scale.start)
     for row, one in enumerate(plan.predictions):
-        middle = _TOP + _ROW * (row + 0.5)
+        middle = top + _ROW * (row + 0.5)
         shapes.append(Label(names + 6, middle + 4, shortened(one.target.name, names), "end"))
         shapes += _bar(one, scale, middle)
     best = plan.fastest
@@ -31,15 +34,28 @@ def step_times(plan: Plan) -> Drawing | None:
     return Drawing("step_time", "Step time", summary, WIDTH, bottom + 46, tuple(shapes))
 
 
+def _key(left: float) -> list[Shape]:
+    middle = _TOP + 4
+    return [
+        Box(left, middle - 5, 10, 10, "c0", 0.85),
+        Label(left + 16, middle + 4, "predicted"),
+        *_whisker(left + 96, left + 120, middle),
+        Label(left + 128, middle + 4, "expected between"),
+    ]
+
+
+def _whisker(low: float, high: float, middle: float, said: str = "") -> list[Shape]:
+    ends = [Line(((end, middle - 4), (end, middle + 4)), "ink", 1.5) for end in (low, high)]
+    return [Line(((low, middle), (high, middle)), "ink", 1.5, title=said), *ends]
+
+
 def _bar(one: Prediction, scale: Scale, middle: float) -> list[Shape]:
     if one.step_s is None or one.interval_s is None:
         return [Label(scale.start + 6, middle + 4, f"does not fit: {phrases.verdict(one)}", colour="c3")]
-    low, high = (scale(end_s) for end_s in one.interval_s)
+    low, high = (scale(end_s) for end_s in phrases.drawn(one.interval_s, one.step_s))
     said = f"{one.target.name}: {phrases.seconds(one.step_s)}, {phrases.interval(one.interval_s)}"
     end = scale(one.step_s)
     return [
         Box(scale.start, middle - 9, max(end - scale.start, 1.5), 18, "c0", 0.85, said),
-        Line(((low, middle), (high, middle)), "ink", 1.5, title=said),
-        Line(((low, middle - 4), (low, middle + 4)), "ink", 1.5),
-        Line(((high, middle - 4), (high, middle + 4)), "ink", 1.5),
+        *_whisker(low, high, middle, said),
     ]

@@ -50,11 +50,11 @@ def scaling_time(plan: Plan) -> Drawing | None:
     curves = _timed(scaling_curves(plan))
     if not curves:
         return None
-    ends = [end_s for curve in curves for one in curve.points for end_s in one.interval_s or ()]
+    ends = [end_s for curve in curves for _, between in _intervals(curve) for end_s in between]
     ideals = [ideal for curve in curves for one in curve.points if (ideal := ideal_step_s(curve, one))]
     x, y = _devices(curves), fitting([*ends, *ideals], BOTTOM, TOP)
     shapes = [
-        *_axes(x, y, "devices", phrases.count, duration),
+        *_axes(x, y, "devices; an upright line spans what a step is expected between", phrases.count, duration),
         *_ideal(curves, x, y, ideal_step_s),
         *_whiskers(curves, x, y),
         *_lines(curves, x, y, _device, lambda one: one.step_s, _step_said),
@@ -150,9 +150,13 @@ def _ideal(curves: Sequence[Curve], x: Scale, y: Scale, ideal: Callable) -> list
 def _whiskers(curves: Sequence[Curve], x: Scale, y: Scale) -> list[Shape]:
     lines: list[Shape] = []
     for number, curve in enumerate(curves):
-        timed = [(x(_device(one)), one.interval_s) for one in curve.points if one.interval_s is not None]
+        timed = [(x(_device(one)), between) for one, between in _intervals(curve)]
         lines += [Line(((at, y(low)), (at, y(high))), series_colour(number), 1.5) for at, (low, high) in timed]
     return lines
+
+
+def _intervals(curve: Curve) -> list[tuple[Prediction, tuple[float, float]]]:
+    return [(one, phrases.drawn(one.interval_s, one.step_s)) for one in curve.points if one.interval_s is not None]
 
 
 def _drawing(name: str, title: str, shapes: list[Shape], curves: Sequence[Curve], dashed: str = "") -> Drawing:
