@@ -191,6 +191,18 @@ def swept() -> Plan:
     return dataclasses.replace(plan, predictions=chosen, sweep=(*batches, *scaled))
 
 
+def without_run() -> Plan:
+    """Return a plan of two slices with a batch each, of which nobody said how long the run is."""
+    slices = (prediction("v3-8", 2048, 1010, 15.48), prediction("v3-32", 8192, 1010, 15.48))
+    costs = [(one, cost(one)) for one in slices]
+    short = [
+        dataclasses.replace(one, cost=Cost(known.price, known.usd_per_hour, known.usd_per_step))
+        for one, known in costs
+        if known is not None
+    ]
+    return Plan("resnet50/train", tuple(short))
+
+
 def hostile() -> Plan:
     """Return a plan in which every word of a user is markup, a quotation or a control character."""
     evil = "</style></title><script>alert('x')</script>\"'><img src=http://evil.test/x onerror=alert(1)>&amp;\x07é日本"

@@ -6,7 +6,7 @@ import pytest
 
 import plan_samples
 from anytpu.planning.records import Cost, Plan, Price
-from anytpu.report.plan import phrases
+from anytpu.report.plan import costs, phrases
 
 PRICE = Price(
     "v3", 2.0, 0.5, None, "2026-03", "a catalogue: somewhere", "an old generation: ask first; nobody says how often"
@@ -45,8 +45,9 @@ def test_sources_of_prices_are_named_once():
 
     assert (
         phrases.price_source(plan(": here", ": there", ": here"))
-        == "Prices: a catalogue: here; there, read in 2026-03."
+        == "Prices: a catalogue: here, there, read in 2026-03."
     )
+    assert phrases.price_source(plan(": v2-8, here", ": here")) == "Prices: a catalogue: here, read in 2026-03."
     assert phrases.price_source(plan("")) == "Prices: a catalogue, read in 2026-03."
     assert phrases.price_source(plan_samples.gpu()) == ""
 
@@ -56,7 +57,7 @@ def test_the_fastest_of_growing_slices_is_named_by_its_speed():
     slices = tuple(one for one in plan.sweep if one.target.name in ("v3-32", "v3-128"))
     grown = Plan("job", (plan["v3-8"], *slices))
     assert grown.fastest is not None and grown.fastest.target.name == "v3-128"
-    assert phrases.choice(grown)[0][0::2] == ("fastest", "123,229 examples/s")
+    assert costs.choice(grown)[0][0::2] == ("fastest", "123,229 examples/s")
 
 
 @pytest.mark.parametrize(

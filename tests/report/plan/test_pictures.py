@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from PIL import Image, ImageFont
 import plan_samples
 from anytpu.errors import SettingError
 from anytpu.report.plan import png, svg
+from anytpu.report.plan.frame import along, place_labels
 from anytpu.report.plan.pictures import common_drawings, system_drawings
+from anytpu.report.plan.roofline import roofline
 from anytpu.report.plan.shapes import COLOURS, Box, Dot, Drawing, Label, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -72,6 +75,29 @@ def test_hostile_names_in_files(tmp_path: Path):
         tags = {element.tag.removeprefix(SVG) for element in ElementTree.parse(path).iter()}
         assert tags <= {"svg", "title", "desc", "rect", "polyline", "circle", "text"}
     assert len(plan_samples.hostile().to_png(tmp_path)) == 7
+
+
+def test_operations_that_move_nothing_are_counted():
+    one = plan_samples.one()["v3-8"]
+    assert one.time is not None
+    drawing = roofline(one)
+    assert drawing is not None and "not shown" not in drawing.summary
+    ops = tuple(dataclasses.replace(op, bytes=0.0) if op.name == "fusion.1" else op for op in one.time.ops)
+    drawing = roofline(dataclasses.replace(one, time=dataclasses.replace(one.time, ops=ops)))
+    assert drawing is not None
+    assert drawing.summary.endswith("; 1 operation that moves nothing to memory is not shown.")
+    words = {shape.text for shape in drawing.shapes if isinstance(shape, Label)}
+    assert {"1 operation that moves nothing to memory is not shown", "FLOP/s"} <= words
+
+
+def test_labels_keep_off_lines():
+    lines = along([((100.0, 100.0), (300.0, 100.0))])
+    (free,) = place_labels([(150.0, 100.0, "v3-8", "ink")])
+    (moved,) = place_labels([(150.0, 100.0, "v3-8", "ink")], lines=lines)
+    assert (free.x, free.y) == (159.0, 104.0)
+    assert moved.y + 3 < 99 or moved.y - 13 > 101
+    everywhere = along([((70.0, float(y)), (460.0, float(y))) for y in range(40, 240, 3)])
+    assert [label.text for label in place_labels([(150.0, 100.0, "v3-8", "ink")], lines=everywhere)] == ["v3-8"]
 
 
 @pytest.mark.parametrize("name", ["five", "one", "swept", "gpu"])

@@ -12,6 +12,9 @@ from anytpu.errors import SettingError
 from anytpu.planning.records.prediction import Prediction
 from anytpu.planning.showing import report
 
+FORMAT = 1
+"""The form of `Plan.to_record`; another number means that names in it have changed."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -84,8 +87,12 @@ class Plan:
 
     def to_record(self) -> dict[str, Any]:
         """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        fastest, cheapest = self.fastest, self.cheapest
         return {
+            "format": FORMAT,
             "job": self.job,
+            "fastest": fastest.target.name if fastest else None,
+            "cheapest": cheapest.target.name if cheapest else None,
             "examples": self.examples,
             "epochs": self.epochs,
             "predictions": [one.to_record() for one in self.predictions],

@@ -112,7 +112,7 @@ def duration(tick_s: float) -> str:
     for size_s, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if tick_s >= size_s and math.isclose(tick_s / size_s, round(tick_s / size_s, 1)):
             return f"{tick_s / size_s:,.12g} {name}"
-    return f"{tick_s:.3g} s" if tick_s >= 60 else units.format_seconds(tick_s)
+    return f"{tick_s:,.0f} s" if tick_s >= 60 else units.format_seconds(tick_s)
 
 
 def doubling(values: Sequence[float], start: float, end: float, most_ticks: int = 7) -> Scale:

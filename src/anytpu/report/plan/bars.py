@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from anytpu import units
-from anytpu.planning.records import Prediction
+from anytpu.planning.records import Buffer, Prediction
 from anytpu.report.plan import phrases
 from anytpu.report.plan.shapes import KIND_COLOURS, Box, Drawing, Label, Shape, shortened
 from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares
@@ -76,11 +76,16 @@ def buffers(one: Prediction) -> Drawing | None:
     """Return the largest buffers; what padding adds is pale."""
     rows = [
         Row(buffer.name, buffer.source or phrases.USE_NAMES[buffer.use], "", units.format_bytes(buffer.bytes),
-            ((float(buffer.logical_bytes), "c0", 1.0), (float(buffer.bytes - buffer.logical_bytes), "c0", 0.35)),
+            _needed_and_padding(buffer),
             buffer.shape)
         for buffer in (one.memory.buffers[:_MOST] if one.memory else ())
     ]  # fmt: skip
     return _drawing("memory_by_buffer", "Memory by buffer; what padding adds is pale", rows)
+
+
+def _needed_and_padding(buffer: Buffer) -> tuple[tuple[float, str, float], ...]:
+    needed = min(buffer.logical_bytes, buffer.bytes)
+    return (float(needed), "c0", 1.0), (float(buffer.bytes - needed), "c0", 0.35)
 
 
 def _drawing(name: str, title: str, rows: Sequence[Row]) -> Drawing | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from anytpu import units
-from anytpu.planning.records import KINDS, Advice, Prediction, StepTime
+from anytpu.planning.records import KINDS, Advice, Buffer, Prediction, StepTime
 from anytpu.report.comparison import bar
 from anytpu.report.plan import phrases
 from anytpu.report.plan.shares import kind_shares, layer_shares
@@ -35,12 +35,10 @@ def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, bri
         yield from _ops(one, most, width)
     if one.memory is not None and (not brief or not one.fits):
         yield from _buffers(one, most, width)
-    yield from _advice(one.advice[: 1 if brief else None], width)
+    yield from _advice(one.advice, width, brief)
     if one.time is not None:
         yield from _listed("not priced, or not in full", one.time.unpriced, width)
         yield from _listed("rests on", one.time.evidence[: 2 if brief else None], width)
-    if not brief:
-        yield from _listed("notes", one.notes, width)
 
 
 def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
@@ -93,19 +91,20 @@ def _buffers(one: Prediction, most: int, width: int) -> Iterator[Text]:
     yield Text("")
     yield _heading("largest buffers of a device, with what padding makes of them", width)
     for buffer in memory.buffers[:most]:
-        label = f"{buffer.name}  {buffer.shape}"
-        yield _row(label, buffer.source, phrases.padding(buffer), units.format_bytes(buffer.bytes), width)
+        label, size = _named(buffer, width), units.format_bytes(buffer.bytes)
+        yield _row(label, buffer.source, phrases.padding(buffer), size, width)
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
     yield from _hung("  ", f"{peak} at the peak, of {limit}; padding wastes {waste}.", width)
 
 
-def _advice(advice: Sequence[Advice], width: int) -> Iterator[Text]:
+def _advice(advice: Sequence[Advice], width: int, brief: bool) -> Iterator[Text]:
     if advice:
         yield Text("")
         yield _heading("advice", width)
     for piece in advice:
         yield from _hung("  > ", piece.text, width, "bold")
-        yield from _hung("    ", piece.evidence, width)
+        if not brief:
+            yield from _hung("    ", piece.evidence, width)
         if gain_sentence(piece):
             yield from _hung("    ", gain_sentence(piece), width, "green")
 
@@ -119,10 +118,14 @@ def gain_sentence(piece: Advice) -> str:
     """
     parts = [f"{units.format_seconds(piece.step_s)} a step"] if piece.step_s is not None else []
     if piece.gain is not None:
-        parts.append(f"{piece.gain:.3g} times the examples a second")
+        parts.append(f"{_times(piece.gain)} times the examples a second")
     if not parts:
         return ""
     return f"{f'Tried with {piece.tried}' if piece.tried else 'Predicted with it'}: {', '.join(parts)}."
+
+
+def _times(gain: float) -> str:
+    return f"{gain:,.0f}" if gain >= 99.5 else f"{gain:.3g}"
 
 
 def _listed(title: str, sentences: Sequence[str], width: int) -> Iterator[Text]:
@@ -139,10 +142,24 @@ def _heading(title: str, width: int) -> Text:
 
 def _row(label: str, source: str, share: str, amount: str, width: int) -> Text:
     """Return a line of a list: what, where in the user's program, which part, how much."""
-    room = width - 2 - _SOURCE_WIDTH - 2 - 8 - 10
+    room = _room(width)
     line = Text(f"  {_shortened(label, room):<{room}}")
     line.append(f"  {_shortened(source, _SOURCE_WIDTH, from_left=True):<{_SOURCE_WIDTH}}", "dim")
     return line.append(f"{share:>8}{amount:>10}")
+
+
+def _room(width: int) -> int:
+    return width - 2 - _SOURCE_WIDTH - 2 - 8 - 10
+
+
+def _named(buffer: Buffer, width: int) -> str:
+    """Return a buffer's name and its whole shape; a long name loses its middle."""
+    name, shape = phrases.one_line(buffer.name), phrases.one_line(buffer.shape)
+    room = max(_room(width) - len(shape) - 1, 12)
+    if len(name) > room:
+        front = (room - 3) // 2
+        name = f"{name[:front]}...{name[len(name) - (room - 3 - front) :]}"
+    return f"{name} {shape}"
 
 
 def _shortened(text: str, width: int, from_left: bool = False) -> str:

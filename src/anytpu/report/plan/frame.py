@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 from anytpu.report.plan.shapes import SERIES, Box, Label, Shape, text_width
 
@@ -33,7 +34,10 @@ def legend(
 
 
 def place_labels(
-    points: Sequence[tuple[float, float, str, str]], others: Sequence[tuple[float, float]] = (), size: float = 13.0
+    points: Sequence[tuple[float, float, str, str]],
+    others: Sequence[tuple[float, float]] = (),
+    size: float = 13.0,
+    lines: Sequence[tuple[float, float]] = (),
 ) -> list[Label]:
     """Return a label beside each point (x, y, text, colour), where it covers no other label and none of the points.
 
@@ -41,20 +45,43 @@ def place_labels(
         points: what is named.
         others: further points (x, y) that stay visible.
         size: of the letters.
+        lines: points along lines, which a label crosses only where there is no other place for it.
 
     A label that has no such place is left out; the plot's tooltips still name the point.
     """
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in (*((x, y) for x, y, _, _ in points), *others)]
+    drawn = [(x - 1, y - 1, x + 1, y + 1) for x, y in lines]
     labels = []
     for x, y, text, colour in points:
         width = text_width(text, size)
-        for at, base in ((x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, y - 11), (x - width / 2, y + 20)):
-            box = (at, base - size, at + width, base + 3)
-            if at >= LEFT and box[2] <= RIGHT + 8 and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                labels.append(Label(at, base, text, "start", colour, size))
-                break
+        places = [(at, base, (at, base - size, at + width, base + 3)) for at, base in _around(x, y, width)]
+        free = [
+            place
+            for place in places
+            if place[0] >= LEFT and place[2][2] <= RIGHT + 8 and not any(_overlap(place[2], box) for box in taken)
+        ]
+        clear = [place for place in free if not any(_overlap(place[2], box) for box in drawn)]
+        for at, base, box in (clear or free)[:1]:
+            taken.append(box)
+            labels.append(Label(at, base, text, "start", colour, size))
     return labels
+
+
+def _around(x: float, y: float, width: float) -> list[tuple[float, float]]:
+    """Return where the label of a point may start, the best place first."""
+    above, below = y - 11, y + 20
+    sides = [(x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, above), (x - width / 2, below)]
+    return [*sides, (x - width, above), (x, below), (x, above), (x - width, below), (x - width / 2, y + 36)]
+
+
+def along(lines: Iterable[Sequence[tuple[float, float]]], every: float = 3.0) -> list[tuple[float, float]]:
+    """Return points along lines through points, close enough together that no letter fits between them."""
+    found: list[tuple[float, float]] = []
+    for points in lines:
+        for (x, y), (end_x, end_y) in itertools.pairwise(points):
+            steps = max(round(max(abs(end_x - x), abs(end_y - y)) / every), 1)
+            found += [(x + (end_x - x) * n / steps, y + (end_y - y) * n / steps) for n in range(steps + 1)]
+    return found
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anytpu.planning.records import Plan
-from anytpu.report.plan import phrases, svg
+from anytpu.report.plan import costs, phrases, svg
 from anytpu.report.plan.markup import Markup, element, joined
 from anytpu.report.plan.page_system import system
 from anytpu.report.plan.page_table import cost_table, sweep_table, systems_table
@@ -79,7 +79,7 @@ def _choices(plan: Plan) -> Markup:
             element("div", why, class_="why"),
             class_="card",
         )
-        for what, one, why in phrases.choice(plan)
+        for what, one, why in costs.choice(plan)
     ]
     return element("div", *cards, class_="cards")
 

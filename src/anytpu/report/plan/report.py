@@ -14,7 +14,7 @@ from rich.text import Text
 
 from anytpu.errors import SettingError
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.plan import phrases
+from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.details import detail_lines
 from anytpu.report.plan.table import chosen_lines, cost_table, remarks, speed_table, sweep_tables
 from anytpu.report.terminal import hang, is_ascii_only, open_console
@@ -84,10 +84,11 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
     console.print(Text(phrases.one_line(plan.job), "bold"), soft_wrap=True)
     _wrapped(console, phrases.subtitle(plan))
     _wrapped(console, f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", "yellow")
-    tables: list[RenderableType | None] = [speed_table(plan, ascii_only), cost_table(plan)]
+    tables: list[RenderableType | None] = [speed_table(plan, width, ascii_only), cost_table(plan)]
     for table in tables:
         if table is not None:
             console.print(table)
+    _wrapped(console, costs.wanted(plan))
     for line in chosen_lines(plan):
         console.print(line, soft_wrap=True)
     for name, sentence in remarks(plan):
@@ -113,7 +114,7 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
 def _title(console: Console, one: Prediction) -> None:
     step = f"{phrases.seconds(one.step_s)} a step" if one.step_s else phrases.verdict(one)
     console.print()
-    words = f"  {phrases.devices(one)}, {step}"
+    words = f"  {phrases.devices(one)} ({phrases.one_line(one.target.compiler_name)}), {step}"
     console.print(
         Text(phrases.one_line(one.target.name), "bold underline").append(words, "not underline"), soft_wrap=True
     )

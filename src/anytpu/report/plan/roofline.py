@@ -12,7 +12,7 @@ from anytpu import units
 from anytpu.planning.records import OpTime, Prediction
 from anytpu.report.plan import phrases
 from anytpu.report.plan.axes import Scale, horizontal, logarithmic, vertical
-from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, place_labels
+from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
 from anytpu.report.plan.shapes import KIND_COLOURS, Dot, Drawing, Label, Line, Shape
 
 _MOST = 40
@@ -27,17 +27,28 @@ def roofline(one: Prediction) -> Drawing | None:
     ridge = peak / bandwidth
     x = logarithmic([*(op.flops / op.bytes for op in ops), ridge / 4, ridge * 4], LEFT, RIGHT)
     y = logarithmic([*(op.flops / op.time_s for op in ops), peak, peak / 20], BOTTOM, TOP - 10)
+    roof = _roof(x, y, peak, bandwidth)
+    unseen = _unseen(one)
     shapes = [
         *horizontal(x, BOTTOM, _number, "FLOPs for each byte moved", TOP - 10),
         *vertical(y, LEFT, _short_rate, RIGHT),
-        *_roof(x, y, peak, bandwidth),
-        *_dots(ops, x, y),
+        Label(12, 14, "FLOP/s", colour="muted"),
+        *([Label(RIGHT, 14, unseen, "end", "muted", 11.0)] if unseen else []),
+        *roof,
+        *_dots(ops, x, y, along(line.points for line in roof if isinstance(line, Line))),
     ]
     summary = (
         f"{phrases.plural(len(ops), 'operation')}; the roof is {units.format_rate(peak, 'FLOP')} and "
-        f"{units.format_rate(bandwidth, 'B')}."
+        f"{units.format_rate(bandwidth, 'B')}{f'; {unseen}' if unseen else ''}."
     )
     return Drawing("roofline", "Operations under the roofline of a device", summary, WIDTH, HEIGHT, tuple(shapes))
+
+
+def _unseen(one: Prediction) -> str:
+    """Say how many operations compute on what lies on the chip already: they have no place under the roof."""
+    count = sum(op.flops > 0 and op.bytes == 0 and op.time_s > 0 for op in one.time_by_op)
+    move = "moves nothing to memory is" if count == 1 else "move nothing to memory are"
+    return f"{phrases.plural(count, 'operation')} that {move} not shown" if count else ""
 
 
 def _roof(x: Scale, y: Scale, peak: float, bandwidth: float) -> list[Shape]:
@@ -49,14 +60,16 @@ def _roof(x: Scale, y: Scale, peak: float, bandwidth: float) -> list[Shape]:
     ]
 
 
-def _dots(ops: Sequence[OpTime], x: Scale, y: Scale) -> list[Shape]:
+def _dots(ops: Sequence[OpTime], x: Scale, y: Scale, lines: Sequence[tuple[float, float]]) -> list[Shape]:
     """Return a disc for each operation, as large as it is long, the longest three with their names."""
     longest_s = ops[0].time_s
     places = [(x(op.flops / op.bytes), y(op.flops / op.time_s)) for op in ops]
     dots = [_dot(op, *place, longest_s) for op, place in zip(ops, places, strict=True)]
     return [
         *dots,
-        *place_labels([(*place, _name(op), "ink") for op, place in zip(ops[:3], places[:3], strict=True)], places),
+        *place_labels(
+            [(*place, _name(op), "ink") for op, place in zip(ops[:3], places[:3], strict=True)], places, lines=lines
+        ),
     ]
 
 
@@ -75,4 +88,4 @@ def _number(value: float) -> str:
 
 
 def _short_rate(flops_per_s: float) -> str:
-    return units.format_rate(flops_per_s, "FLOP").replace("FLOP/s", "F/s")
+    return units.format_rate(flops_per_s, "FLOP").removesuffix("FLOP/s")

@@ -5,6 +5,8 @@ Rule: shares are of the operations' own sum, which the calibration of a chip may
 
 from __future__ import annotations
 
+import dataclasses
+
 from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
 
 NO_LAYER = "(outside of layers)"
@@ -19,18 +21,25 @@ def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
 
 
 def layer_shares(time: StepTime) -> list[tuple[str, str, float, float]]:
-    """Return (layer, a source line of it, part of the whole, seconds), the longest first."""
-    seconds = time.by(lambda op: op.layer)
-    total_s = sum(seconds.values()) or 1.0
+    """Return (layer, a source line of it, part of the whole, seconds), the longest first.
+
+    What the host and the input pipeline take is of no layer, and has a row by its kind.
+    """
+    seconds = dataclasses.replace(time, ops=_on_device(time)).by(lambda op: op.layer)
+    total_s = sum(op.time_s for op in time.ops) or 1.0
     sources = {op.layer: op.source for op in reversed(time.ops) if op.layer and op.source}
     return [(layer or NO_LAYER, sources.get(layer, ""), time_s / total_s, time_s) for layer, time_s in seconds.items()]
 
 
 def kinds_of_layer(time: StepTime, layer: str) -> list[tuple[Kind, float]]:
     """Return (kind, seconds) of one layer, in the order of `KINDS`."""
-    own = [op for op in time.ops if (op.layer or NO_LAYER) == layer]
+    own = [op for op in _on_device(time) if (op.layer or NO_LAYER) == layer]
     sums: list[tuple[Kind, float]] = [(kind, sum(op.time_s for op in own if op.kind == kind)) for kind in KINDS]
     return [(kind, time_s) for kind, time_s in sums if time_s > 0]
+
+
+def _on_device(time: StepTime) -> tuple[OpTime, ...]:
+    return tuple(op for op in time.ops if op.kind not in ("host", "input"))
 
 
 def ops_difference(time: StepTime) -> float:

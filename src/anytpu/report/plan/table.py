@@ -5,72 +5,94 @@ Rule: 80 columns hold every table, and each table a row for each system.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.comparison import bar
-from anytpu.report.plan import phrases
+from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
-_BAR_WIDTH = 6
+
+class _Form(NamedTuple):
+    """Which columns a table has room for."""
+
+    has_slice: bool
+    bar_width: int
+    has_sizes: bool
 
 
-def speed_table(predictions: Iterable[Prediction], ascii_only: bool = False) -> Table:
-    """Return how fast each system would be and how much of its memory is used.
+_FORMS = (
+    _Form(True, 6, True),
+    _Form(False, 6, True),
+    _Form(False, 4, True),
+    _Form(False, 0, True),
+    _Form(True, 6, False),
+    _Form(False, 6, False),
+)
+
+
+def speed_table(plan: Plan, width: int = 80, ascii_only: bool = False) -> Table:
+    """Return how fast each system would be and how much of its memory is used, with as much as there is room for.
 
     Args:
-        predictions: what to show, a row each.
+        plan: what to show, a row for each system.
+        width: columns of the terminal.
         ascii_only: draw with # in place of blocks.
     """
-    shown = _table("system", "slice", right=("step", "between", "examples/s", "MFU"))
+    tables = (_speeds(plan, form, ascii_only) for form in _FORMS)
+    fitting = (table for table in tables if _width(table) <= width)
+    return next(fitting, None) or _speeds(plan, _FORMS[-1], ascii_only)
+
+
+def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
+    slices = ("slice",) if form.has_slice else ()
+    shown = _table("system", *slices, right=("step", "between", "examples/s", "MFU"))
     shown.add_column("memory", no_wrap=True)
-    for one in predictions:
+    for one in plan.predictions:
         shown.add_row(
             one.target.name,
-            one.target.compiler_name,
+            *([one.target.compiler_name] if form.has_slice else []),
             phrases.seconds(one.step_s),
             phrases.interval(one.interval_s),
             phrases.rate(one.examples_per_s),
             phrases.percent(one.mfu),
-            memory_bar(one, ascii_only),
+            _memory(one, form, ascii_only),
         )
     return shown
 
 
-def memory_bar(one: Prediction, ascii_only: bool = False, width: int = _BAR_WIDTH) -> Text:
-    """Return how full the memory of a device is, as a bar and a number; a full bar in red does not fit."""
-    share = phrases.memory_share(one.memory)
-    if share is None:
+def _width(table: Table) -> int:
+    console = Console(width=1000)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def _memory(one: Prediction, form: _Form, ascii_only: bool) -> Text:
+    """Return how full the memory of a device is: a bar, a number, sizes; red where it does not fit."""
+    share, red = phrases.memory_share(one.memory), "" if one.fits else "red"
+    if share is None or one.memory is None:
         return Text(phrases.UNKNOWN)
-    filled = bar(min(share, 1.0), width, ascii_only)
-    text = Text(filled, "green" if one.fits else "red")
-    return text.append(f"{' ' * (width - len(filled))} {phrases.percent(share):>5}", "" if one.fits else "red")
+    text = Text()
+    if form.bar_width:
+        filled = bar(min(share, 1.0), form.bar_width, ascii_only)
+        text.append(f"{filled:<{form.bar_width}} ", red or "green")
+    text.append(f"{phrases.percent(share):>5}", red)
+    return text.append(f"  {phrases.used(one.memory)}", red) if form.has_sizes else text
 
 
 def cost_table(plan: Plan) -> Table | None:
     """Return what each system costs, or None where nothing is known of any price."""
-    priced = [one for one in plan.predictions if one.cost is not None]
-    if not priced:
+    known = costs.columns(plan)
+    if not known:
         return None
-    whole = "run" if any(one.cost and one.cost.usd_per_run for one in priced) else "step"
-    shown = _table("system", right=("$/hour", "$/epoch", f"$/{whole}", "time", "spot $", "time", "save every"))
-    for one in priced:
-        cost = one.cost
-        assert cost is not None
-        shown.add_row(
-            one.target.name,
-            phrases.usd(cost.usd_per_hour),
-            phrases.usd(cost.usd_per_epoch),
-            phrases.usd(cost.usd_per_run if whole == "run" else cost.usd_per_step),
-            phrases.seconds(cost.run_s),
-            phrases.usd(cost.spot_usd_per_run),
-            phrases.seconds(cost.spot_run_s),
-            phrases.seconds(cost.checkpoint_every_s),
-        )
+    shown = _table("system", right=tuple(column.short for column in known))
+    for one, *cells in zip(costs.priced(plan), *(column.cells for column in known), strict=True):
+        shown.add_row(one.target.name, *cells)
     return shown
 
 
@@ -113,7 +135,7 @@ def chosen_lines(plan: Plan) -> list[Text]:
     """Return the fastest and the cheapest system that fit, a line each."""
     lines = [
         Text(f"{what} ").append(phrases.one_line(one.target.name), "bold").append(f", {why}")
-        for what, one, why in phrases.choice(plan)
+        for what, one, why in costs.choice(plan)
         if len(plan) > 1
     ]
     if len(plan) and plan.fastest is None:

@@ -1,0 +1,119 @@
+"""What systems cost beside each other: in which unit, in which columns, and which of them is cheapest.
+
+Idea: steps of different batches are not the same work, and one step costs next to nothing; so, without a whole run,
+systems are compared by what a million examples cost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anytpu.planning.records import Plan, Prediction
+from anytpu.report.plan import phrases
+
+_LEAST_USD = 0.01
+_SIZES = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"))
+
+
+class Unit(NamedTuple):
+    """An amount of work that systems are compared by.
+
+    Attributes:
+        size: examples, or steps where somewhere the examples of a step are not known.
+        name: "a million examples".
+        is_examples: whether it is examples.
+    """
+
+    size: float
+    name: str
+    is_examples: bool
+
+    def amounts(self, one: Prediction) -> tuple[float | None, float | None]:
+        """Return (seconds, USD on demand) of this much work on one system."""
+        steps = self.size / (one.batch_size or 1) if self.is_examples else self.size
+        usd = one.cost.usd_per_step if one.cost else None
+        return (
+            one.step_s * steps if one.step_s is not None else None,
+            usd * steps if usd is not None else None,
+        )
+
+
+class Column(NamedTuple):
+    """A column of a table of costs.
+
+    Attributes:
+        short: its title in the terminal.
+        long: its title on a page.
+        cells: a text for each system with a price.
+    """
+
+    short: str
+    long: str
+    cells: list[str]
+
+
+def priced(plan: Plan) -> list[Prediction]:
+    """Return the systems of which some cost is known."""
+    return [one for one in plan.predictions if one.cost is not None]
+
+
+def unit(plan: Plan) -> Unit:
+    """Return the smallest amount of work that costs a cent or more on every system."""
+    known = [one for one in priced(plan) if one.cost and one.cost.usd_per_step]
+    is_examples = all(one.batch_size for one in known)
+    noun = "examples" if is_examples else "steps"
+    units = [Unit(size, f"a {word} {noun}", is_examples) for size, word in _SIZES]
+    return next((one for one in units if all((one.amounts(p)[1] or 0) >= _LEAST_USD for p in known)), units[-1])
+
+
+def columns(plan: Plan) -> list[Column]:
+    """Return the columns that have a number for at least one system; no other is worth its room."""
+    costs = [one.cost for one in plan.predictions if one.cost is not None]
+    work = unit(plan)
+    has_run = any(cost.usd_per_run is not None for cost in costs)
+    of_unit = [None if has_run else work.amounts(one)[1] for one in priced(plan)]
+    money, time = phrases.usd, phrases.seconds
+    every = [
+        Column("$/hour", "an hour", [money(cost.usd_per_hour) for cost in costs]),
+        Column(f"$ {work.name}", work.name, [money(amount) for amount in of_unit]),
+        Column("$/epoch", "an epoch", [money(cost.usd_per_epoch) for cost in costs]),
+        Column("$/run", "a run", [money(cost.usd_per_run) for cost in costs]),
+        Column("time", "takes", [time(cost.run_s) for cost in costs]),
+        Column("spot $", "spot run", [money(cost.spot_usd_per_run) for cost in costs]),
+        Column("time", "takes on spot", [time(cost.spot_run_s) for cost in costs]),
+        Column("save every", "save every", [time(cost.checkpoint_every_s) for cost in costs]),
+    ]
+    return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
+
+
+def wanted(plan: Plan) -> str:
+    """Say what has to be given for the cost of a run; "" where it is given, or where there is no price."""
+    missing = [word for word in ("examples", "epochs") if getattr(plan, word) is None]
+    if not missing or not any(one.cost and one.cost.usd_per_step for one in plan.predictions):
+        return ""
+    return f"Add {' and '.join(missing)} for the cost of a run."
+
+
+def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
+    """Return the fastest and the cheapest system, each as (what it is, its prediction, why)."""
+    fastest, cheapest = plan.fastest, plan.cheapest
+    chosen: list[tuple[str, Prediction, str]] = []
+    if fastest is not None:
+        many = len({one.batch_size for one in plan.predictions}) > 1 and fastest.examples_per_s is not None
+        rate, step = phrases.rate(fastest.examples_per_s), phrases.seconds(fastest.step_s)
+        chosen.append(("fastest", fastest, f"{rate} examples/s" if many else f"{step} a step"))
+    if cheapest is not None:
+        chosen.append(("cheapest", cheapest, _price(plan, cheapest)))
+    if fastest is not None and fastest is cheapest:
+        return [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
+    return chosen
+
+
+def _price(plan: Plan, one: Prediction) -> str:
+    """Write the price on demand of the run, or of an epoch, or of a million examples, the first that is known."""
+    if one.cost is not None and one.cost.usd_per_run is not None:
+        return f"{phrases.usd(one.cost.usd_per_run)} a run"
+    if one.cost is not None and one.cost.usd_per_epoch is not None:
+        return f"{phrases.usd(one.cost.usd_per_epoch)} an epoch"
+    work = unit(plan)
+    return f"{phrases.usd(work.amounts(one)[1])} {work.name}"
