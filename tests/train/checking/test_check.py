@@ -98,6 +98,13 @@ def test_numbers_drawn_without_a_seed():
     assert found(lambda x: x * np.random.default_rng().normal()) == ("output", "planted", "on 1 core again")
 
 
+def test_a_layer_that_makes_only_nan():
+    check = tpu.check(with_planted(lambda x: x * np.float32("nan")), batch_size=8, cores=2)
+    assert not check.agrees
+    assert check.first_not_finite is not None
+    assert (check.first_not_finite.name, check.first_not_finite.not_finite) == ("planted", 8 * 5)
+
+
 def test_a_gradient_that_is_scaled_by_the_cores():
     def scaled(x: Any) -> Any:
         function = jax.custom_vjp(lambda x: x)

@@ -7,7 +7,7 @@ import pytest
 
 from anytpu.train.checking.comparing import FLOAT32, HALF, Values, compared, joined, moved, values_of
 from anytpu.train.checking.outcome import Outcome, arrays_to_outcome, outcome_to_arrays
-from anytpu.train.checking.record import CheckedValue
+from anytpu.train.checking.record import CheckedValue, Kind
 
 ONES = np.ones(4, "float32")
 
@@ -33,19 +33,36 @@ def test_sixteen_times_what_a_last_bit_changes():
 @pytest.mark.parametrize(
     ("other", "agrees"),
     [
-        (np.array([1, np.nan, np.inf], "float32"), True),
-        (np.array([1, np.nan, -np.inf], "float32"), False),
+        (np.array([1, -np.inf, np.inf], "float32"), True),
+        (np.array([1, -np.inf, -np.inf], "float32"), False),
         (np.array([1, 1, np.inf], "float32"), False),
-        (np.array([np.nan, np.nan, np.inf], "float32"), False),
-        (np.array([1, np.nan], "float32"), False),
+        (np.array([np.nan, -np.inf, np.inf], "float32"), False),
+        (np.array([1, -np.inf], "float32"), False),
         (None, False),
     ],
 )
 def test_what_is_not_finite_or_not_there(other: np.ndarray | None, agrees: bool):
-    value = one(np.array([1, np.nan, np.inf], "float32"), other)
+    value = one(np.array([1, -np.inf, np.inf], "float32"), other)
+    assert value.not_finite == 0
     assert value.agrees is agrees
     assert value.scale == 1
     assert value.differences["there"] == (0 if agrees else np.inf)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "count"),
+    [
+        ("output", [1, np.nan, np.inf], 1),
+        ("output", [np.nan, np.nan, np.nan], 3),
+        ("output", [np.inf, -np.inf, np.inf], 3),
+        ("gradient", [1, np.inf, 2], 1),
+        ("loss", [np.nan], 1),
+    ],
+)
+def test_what_is_not_finite_on_one_core_agrees_with_nothing(kind: Kind, numbers: list[float], count: int):
+    key, value = (kind, "it"), np.array(numbers, "float32")
+    (found,) = compared({key: value}, [], {"there": {key: value}}, {}, FLOAT32)
+    assert (found.not_finite, found.agrees, found.differs_in) == (count, False, None)
 
 
 def test_whole_numbers_are_equal_or_not():

@@ -38,3 +38,23 @@ def test_the_first_that_differs_is_named():
     )
     assert [line.split()[0] for line in lines[3:6]] == ["conv2d", "dense", "sequential/dense/kernel"]
     assert [line.endswith("differs") for line in lines[3:6]] == [False, True, True]
+
+
+def test_what_is_not_finite_on_one_core_is_no_agreement():
+    bad = CheckedValue("scaled", "output", 1.0, 1e-5, RUNS, not_finite=1200)
+    result = check(FIRST, bad, GRADIENT)
+    assert not result.agrees
+    assert result.first_difference is None
+    assert result.first_not_finite is bad
+    lines = str(result).splitlines()
+    assert lines[0] == (
+        "'sequential' cannot be compared: the layer 'scaled' is not finite on 1 core already. NaN or infinite: 1,200 "
+        "of its numbers, and none of any value before it."
+    )
+    assert lines[4].endswith("not finite")
+
+
+def test_a_difference_before_what_is_not_finite_is_told_first():
+    bad = CheckedValue("dense", "output", 1.0, 1e-5, RUNS | {"on 8 virtual cores": 0.5})
+    result = check(bad, CheckedValue("scaled", "output", 0.0, 0.0, RUNS, not_finite=3))
+    assert str(result).startswith("'sequential' does not compute the same everywhere: the layer 'dense' differs first")

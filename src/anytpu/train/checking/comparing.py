@@ -6,7 +6,9 @@ a last bit, up or down by chance, a few times; a value may differ by some times 
 of its scale.
 
 Rule: an element of a weight whose gradient is within its tolerance of zero is not compared: an optimizer that divides
-by the gradient's size makes a whole step of it, in either direction. Whole numbers are equal or not.
+by the gradient's size makes a whole step of it, in either direction. Whole numbers are equal or not. NaN
+is equal to nothing; where one core makes it, that is said. So is infinity, but in a layer's output that has finite
+numbers: masks do that.
 """
 
 from __future__ import annotations
@@ -113,15 +115,16 @@ def compared(
         kind, name = key
         keep = _kept(value, reference.get(("gradient", name)), done.get(("gradient", name)), kind)
         differences = {run: _apart(value, values.get(key), keep) for run, values in runs.items()}
-        scale, tolerance = 1.0, 0.0
+        scale, tolerance, broken = 1.0, 0.0, 0
         if _is_real(value):
+            broken = _not_finite(value, kind)
             scale = largest(value[keep])
             change = max((_apart(value, one.get(key), keep) for one in trials), default=0.0)
             rounding = 4 * _LAST_BIT * weights[name] if kind == "variable" else 0.0
             is_sum = kind in ("gradient", "variable")
             share = precision.share_of_gradients if is_sum else precision.share_of_outputs
             tolerance = max(precision.factor * change if np.isfinite(change) else 0.0, share * scale, rounding)
-        done[key] = CheckedValue(name, kind, scale, float(tolerance), differences)
+        done[key] = CheckedValue(name, kind, scale, float(tolerance), differences, broken)
     return tuple(done.values())
 
 
@@ -130,6 +133,13 @@ def _kept(value: np.ndarray, slope: np.ndarray | None, of_slope: CheckedValue | 
     if kind != "variable" or slope is None or of_slope is None or slope.shape != np.shape(value):
         return np.full(np.shape(value), True)
     return np.abs(slope) > of_slope.tolerance
+
+
+def _not_finite(value: np.ndarray, kind: Kind) -> int:
+    """Return how many numbers say nothing: NaN and infinity; of a layer's output NaN alone, if others are finite."""
+    numbers = np.asarray(value, np.float64)
+    may_be_masked = kind == "output" and bool(np.any(np.isfinite(numbers)))
+    return int(np.sum(np.isnan(numbers) if may_be_masked else ~np.isfinite(numbers)))
 
 
 def joined(values: Values, like: Values) -> Values:

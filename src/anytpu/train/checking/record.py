@@ -28,6 +28,8 @@ class CheckedValue:
         tolerance: the most by which it may differ.
         differences: the largest absolute difference from one core, by run; inf where the value has another shape
             there, is not finite, or is missing.
+        not_finite: how many of its numbers are NaN or infinite on one core, so that nothing can be compared with
+            them; infinities beside finite numbers in a layer's output, as of a mask, do not count.
     """
 
     name: str
@@ -35,11 +37,12 @@ class CheckedValue:
     scale: float
     tolerance: float
     differences: dict[str, float]
+    not_finite: int = 0
 
     @property
     def agrees(self) -> bool:
-        """Whether it is within its tolerance in every run."""
-        return self.differs_in is None
+        """Whether it is finite on one core, and within its tolerance in every run."""
+        return self.differs_in is None and not self.not_finite
 
     @property
     def differs_in(self) -> str | None:
@@ -76,19 +79,30 @@ class Check:
     @property
     def first_difference(self) -> CheckedValue | None:
         """The first value that differs beyond its tolerance, or None."""
-        return next((one for one in self.values if not one.agrees), None)
+        return next((one for one in self.values if one.differs_in is not None), None)
+
+    @property
+    def first_not_finite(self) -> CheckedValue | None:
+        """The first value that has NaN or infinity among its numbers on one core, or None."""
+        return next((one for one in self.values if one.not_finite), None)
 
     @property
     def agrees(self) -> bool:
-        """Whether every value is within its tolerance in every run."""
-        return self.first_difference is None
+        """Whether every value is finite, and within its tolerance in every run."""
+        return all(one.agrees for one in self.values)
 
     def __str__(self) -> str:
         lines = [self._headline(), "", *_table(self._shown()), "", *self._others(), *self._notes()]
         return "\n".join(lines)
 
     def _headline(self) -> str:
-        first = self.first_difference
+        wrong = self.first_not_finite
+        first = next((one for one in self.values if not one.agrees), None)
+        if wrong is not None and first is wrong:
+            return (
+                f"{self.model!r} cannot be compared: {_whose(wrong)} is not finite on 1 core already. "
+                f"NaN or infinite: {wrong.not_finite:,} of its numbers, and none of any value before it."
+            )
         if first is None:
             runs = list(next(iter(self.values)).differences)[1:] if self.values else []
             return f"{self.model!r} computes the same on 1 core, {' and '.join(runs)}."
@@ -136,6 +150,12 @@ def _table(values: Iterable[CheckedValue]) -> list[str]:
     ]
 
 
+def _verdict(value: CheckedValue) -> str:
+    if value.not_finite:
+        return "not finite"
+    return "" if value.agrees else "differs"
+
+
 def _row(value: CheckedValue) -> list[str]:
     numbers = (value.scale, value.tolerance, *value.differences.values())
-    return [value.name, *(f"{one:.2g}" for one in numbers), "" if value.agrees else "differs"]
+    return [value.name, *(f"{one:.2g}" for one in numbers), _verdict(value)]
