@@ -63,7 +63,7 @@ def _add_questions(group: Any) -> None:
         "--scaling",
         metavar="LIST",
         type=positive_integers,
-        help="ever larger slices of the first system: 8,32,128; --batch is that of the smallest, and grows with them",
+        help="ever larger slices of one TPU, --tpu v3: 8,32,128; --batch is that of the smallest, and grows with them",
     )
     group.add_argument("--max-batch", action="store_true", help="the largest batch that fits on each system")
     group.add_argument("--check", action="store_true", help="whether 1 core and 8 compute the same, layer by layer")
@@ -88,10 +88,11 @@ def _add_files(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that was asked, and write the files."""
-    from anytpu.cli import planning, typed
+    from anytpu.cli import planning, questions, typed
 
     if arguments.calibrate:
         return planning.calibrate()
+    questions.check_question(arguments, names(SYSTEMS))
     typed.check(arguments)
     asked = planning.asked(arguments)
     if arguments.check:
