@@ -88,6 +88,8 @@ def test_the_cost_of_the_run(plan):
 def test_json_holds_everything(plan, tmp_path):
     record = json.loads(plan.to_json(tmp_path / "plan.json").read_text())
     assert [one["tpu"] for one in record["predictions"]] == ["v2-8", "v3-8"]
+    assert record["format"] == 1
+    assert (record["fastest"], record["cheapest"]) == (plan.fastest.target.name, plan.cheapest.target.name)
     assert record["predictions"][0]["step_s"] == plan["v2-8"].step_s
     assert record["predictions"][0]["target"]["topology"] == "v2:2x2"
 
@@ -120,12 +122,15 @@ def hungry():
 
 def test_what_does_not_fit_is_an_answer(hungry):
     step, specs = hungry
-    found = tpu.plan(step, 2**24, "v2-8", input_specs=specs)["v2-8"]
+    said = []
+    found = tpu.plan(step, 2**24, "v2-8", input_specs=specs, progress=said.append)["v2-8"]
+    assert said[1] == "16,777,216 examples do not fit on v2-8: looking for the largest batch that does"
+    assert any(line.startswith(f"{found.largest_batch:,} examples on v2-8: fits, with ") for line in said), said
     assert (found.fits, found.step_s, found.time) == (False, None, None)
     assert found.memory.missing_bytes == found.memory.peak_bytes - found.memory.limit_bytes > 0
     assert 0 < found.largest_batch < 2**24
     assert found.advice[0].text == f"Use a batch of {found.largest_batch:,}, the largest that fits."
-    assert tpu.max_batch_size(step, "v2-8", input_specs=specs) == pytest.approx(found.largest_batch, rel=0.02)
+    assert tpu.max_batch_size(step, "v2-8", input_specs=specs) == pytest.approx(found.largest_batch, rel=0.04)
 
 
 def test_larger_slices():

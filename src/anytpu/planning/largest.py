@@ -3,7 +3,7 @@
 Idea: the memory that a step needs grows with its batch, nearly in a straight line. Two compilations give the line, the
 line says where to look, and each further one narrows what lies between "fits" and "does not".
 
-Rule: what is returned was compiled and fits; a batch a 64th larger, or 8 rows a device, was compiled and does not.
+Rule: what is returned was compiled and fits; a batch a 32nd larger, or 8 rows a device, was compiled and does not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROWS_A_CORE = 8
 MOST_TRIES = 12
 """The most compilations that a search may take."""
 
-FINE_ENOUGH = 64
-"""The search ends when what fits and what does not differ by less than a 64th, or by 8 rows a device."""
+FINE_ENOUGH = 32
+"""The search ends when what fits and what does not differ by less than a 32nd, or by 8 rows a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Largest:
 
 
 def largest_batch(devices: int, memory_at: Callable[[int], Memory], start: int, most: int | None = None) -> Largest:
-    """Return the largest batch that fits, to a 64th; a multiple of 8 rows a device where that many fit.
+    """Return the largest batch that fits, to a 32nd; a multiple of 8 rows a device where that many fit.
 
     Args:
         devices: what the batch is split over.

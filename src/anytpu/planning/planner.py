@@ -137,7 +137,7 @@ def max_batch_size(
 ) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling for it.
 
-    It is found to a 64th: a multiple of 8 examples a device, or 1, 2 or 4 where no more fit; 0 when not one does.
+    It is found to a 32nd: a multiple of 8 examples a device, or 1, 2 or 4 where no more fit; 0 when not one does.
 
     Args:
         job: as `plan` takes it; one whose batch can be changed.
