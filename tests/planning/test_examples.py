@@ -32,7 +32,7 @@ PROGRAM = Program(
 
 @pytest.mark.parametrize(
     "name",
-    ["target", "job", "cost", "prices", "spot", "gpus", "runs", "calibration", "roofline.estimate"],
+    ["target", "job", "cost", "prices", "spot", "gpus", "identity", "input_wait", "calibration", "roofline.estimate"],
 )
 def test_examples(name: str):
     names = {
