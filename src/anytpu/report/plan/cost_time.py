@@ -96,4 +96,5 @@ def _names(
 
 
 def _round_usd(amount: float) -> str:
-    return f"${f'{amount:,.9f}'.rstrip('0').rstrip('.')}"
+    digits = len(f"{amount:.9f}".rstrip("0").split(".")[1])
+    return f"${amount:,.{max(digits, 2) if digits else 0}f}"
