@@ -131,7 +131,7 @@ def test_an_unknown_gpu():
     assert str(caught.value) == (
         "the peak rates of the GPU 'NVIDIA GeForce GTX 970' are not known, so no roofline can be drawn for it; those "
         "that are: B200, GH200, H200, H100 PCIe, H100 NVL, H100, A100-SXM4-80GB, A100 80GB PCIe, A100, L40S, L4, A10G, "
-        "A10, T4, V100, RTX 4090, RTX 3090. Plan for a TPU instead, such as tpu='v5e-8'"
+        "A10, T4, V100, RTX 4090, RTX 3090. Plan for a TPU instead, such as tpu='v5e-8' (--tpu v5e-8)"
     )
 
 
@@ -153,7 +153,7 @@ def test_without_a_gpu():
         gpu.target()
     assert str(caught.value) == (
         "tpu='gpu' plans for the NVIDIA GPU of this machine, and JAX finds none here: install the GPU's driver and pip "
-        "install 'anytpu[gpu]', or plan for a TPU, such as tpu='v5e-8', for which none has to be at hand"
+        "install 'anytpu[gpu]', or plan for a TPU, such as tpu='v5e-8' (--tpu v5e-8), for which none has to be at hand"
     )
 
 

@@ -98,7 +98,8 @@ def _devices() -> list[Any]:
     except RuntimeError as error:
         raise TPUNotFoundError(
             "tpu='gpu' plans for the NVIDIA GPU of this machine, and JAX finds none here: install the GPU's driver and "
-            "pip install 'anytpu[gpu]', or plan for a TPU, such as tpu='v5e-8', for which none has to be at hand"
+            "pip install 'anytpu[gpu]', or plan for a TPU, such as tpu='v5e-8' (--tpu v5e-8), for which none has to be "
+            "at hand"
         ) from error
 
 

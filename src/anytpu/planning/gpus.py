@@ -84,5 +84,5 @@ def gpu_of_kind(device_kind: str) -> Gpu:
     known = ", ".join(gpu.name for gpu in GPUS)
     raise PlanError(
         f"the peak rates of the GPU {device_kind!r} are not known, so no roofline can be drawn for it; those that are: "
-        f"{known}. Plan for a TPU instead, such as tpu='v5e-8'"
+        f"{known}. Plan for a TPU instead, such as tpu='v5e-8' (--tpu v5e-8)"
     )
