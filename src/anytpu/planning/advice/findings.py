@@ -183,10 +183,12 @@ def padded_tensors(prediction: Prediction) -> Finding | None:
     if not padded:
         return None
     worst = max(padded, key=lambda buffer: buffer.bytes - buffer.logical_bytes)
+    factor = worst.padding_factor
+    times = f"{factor:,.0f}" if factor >= 9.95 else f"{factor:.2g}"
     return Finding(
         "padding",
         f"Reshape {worst.name!r} so that its two fastest dimensions are multiples of {SUBLANES} and {LANES}.",
-        f"{worst.shape} takes {units.format_bytes(worst.bytes)}, {worst.padding_factor:.2g} times its "
+        f"{worst.shape} takes {units.format_bytes(worst.bytes)}, {times} times its "
         f"{units.format_bytes(worst.logical_bytes)} of numbers.",
     )
 
