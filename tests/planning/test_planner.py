@@ -20,7 +20,8 @@ from anytpu.planning.planner import together
 def network(width: int = 512) -> keras.Model:
     """Return a compiled network of two layers."""
     model = keras.Sequential(
-        [keras.Input((256,)), keras.layers.Dense(width, "relu", name="dense"), keras.layers.Dense(10)], name="net"
+        [keras.Input((256,)), keras.layers.Dense(width, "relu", name="dense"), keras.layers.Dense(10, name="logits")],
+        name="net",
     )
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model

@@ -119,7 +119,7 @@ def _unpriced(program: Program, share: Share, target: Target) -> list[str]:
         )
     if target.slices > 1:
         found.append(
-            "the data center's network between slices: what they exchange is priced as if they were one slice, and takes "
-            "longer"
+            "the data center's network between slices: what they exchange is priced as if they were one slice, and "
+            "takes longer"
         )
     return found
