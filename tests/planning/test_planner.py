@@ -163,6 +163,11 @@ def test_a_program_has_one_batch(hungry):
         ({"sweep_batches": 8}, "sweep_batches must list batch sizes, such as [256, 512], not 8"),
         ({"sweep_batches": [None]}, "sweep_batches must list batch sizes, such as [256, 512], not [None]"),
         ({"batch_size": 0}, "batch_size must be a positive integer, not 0"),
+        ({"batch_size": [8, -8], "tpu": ["v2-8", "v3-8"]}, "batch_size must be a positive integer, not -8"),
+        (
+            {"batch_size": [8], "tpu": ["v2-8", "v3-8"]},
+            "batch_size must be one number, or one for each of the 2 systems in tpu, not [8]",
+        ),
         ({"sweep_batches": [-1]}, "sweep_batches must be a positive integer, not -1"),
     ],
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,7 @@ nothing, short or long."""
 
 def plan(
     job: Any,
-    batch_size: int | None = None,
+    batch_size: int | Sequence[int] | None = None,
     tpu: str | Sequence[str] = "v2-8",
     *,
     input_specs: Any = None,
@@ -59,7 +58,8 @@ def plan(
     Args:
         job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator, a Program,
             or the path of a program file or of a StableHLO file (".mlir").
-        batch_size: examples of one step over all devices; None for a job that brings its own.
+        batch_size: examples of one step over all devices, one number for all systems or one for each; None for a job
+            that brings its own.
         tpu: one system or several: "v3-8", "v5e-8", ... ("gpu": the GPU of this machine).
         input_specs: the shapes that go in, as `program.of` takes them; a Keras model knows its own.
         mode: "train" or "infer"; None is the job's own, "train" for one that can do both.
@@ -97,15 +97,16 @@ def plan(
         use_cache,
         progress or Wish.progress,
     )
-    targets = _targets(tpu)
-    positive_integer("batch_size", batch_size)
+    pairs = _pairs(_targets(tpu), batch_size)
     asked = Job(job, input_specs, mode, precision)
-    others = _batches(sweep_batches, batch_size)
-    for batch in (batch_size, *others):
+    others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
+    for _, batch in (*pairs, *others):
         asked.program(batch)  # before any thread: Keras traces in one only
-    predicted = together([functools.partial(ask, asked, batch_size, target, wish) for target in targets])
-    predictions = [judged(asked, batch_size, one, wish, tries=advise) for one in predicted]
-    sweep = together([functools.partial(ask, asked, n, target, wish) for target in targets for n in others])
+    predicted = together([functools.partial(ask, asked, batch, target, wish) for target, batch in pairs])
+    predictions = [
+        judged(asked, batch, one, wish, tries=advise) for one, (_, batch) in zip(predicted, pairs, strict=True)
+    ]
+    sweep = together([functools.partial(ask, asked, batch, target, wish) for target, batch in others])
     return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
@@ -194,15 +195,24 @@ def scaling(
     if grow and batch_size is None:
         job_batch = Job(job, settings.get("input_specs"), settings.get("mode")).program(None)
         batch_size = batch_rows(job_batch)
-    plans = []
-    for target in targets:
-        share = batch_size and batch_size * target.devices // targets[0].devices
-        plans.append(plan(job, share if grow else batch_size, target.name, **settings))
-    return dataclasses.replace(
-        plans[0],
-        predictions=tuple(prediction for one in plans for prediction in one),
-        sweep=tuple(prediction for one in plans for prediction in one.sweep),
-    )
+    sizes = batch_size
+    if grow and batch_size is not None:
+        sizes = [batch_size * target.devices // targets[0].devices for target in targets]
+    return plan(job, sizes, [target.name for target in targets], **settings)
+
+
+def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> list[tuple[Target, int | None]]:
+    """Return each system with its batch."""
+    if not isinstance(batch_size, Sequence):
+        positive_integer("batch_size", batch_size)
+        return [(target, batch_size) for target in targets]
+    if len(batch_size) != len(targets):
+        raise SettingError(
+            f"batch_size must be one number, or one for each of the {len(targets)} systems in tpu, not {batch_size!r}"
+        )
+    for batch in batch_size:
+        positive_integer("batch_size", batch)
+    return list(zip(targets, batch_size, strict=True))
 
 
 def _targets(tpu: str | Sequence[str]) -> list[Target]:
