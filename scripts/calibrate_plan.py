@@ -39,6 +39,7 @@ from anytpu.planning.target import Target, target_named  # noqa: E402
 from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
 from anytpu.program import of  # noqa: E402
+from anytpu.units import format_seconds  # noqa: E402
 
 TABLE = ROOT / "src/anytpu/planning/timing/calibration.json"
 STEP = 0.02  # of a logarithm, for differences
@@ -295,7 +296,7 @@ def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
         off_percent = round(math.expm1(off) * 100)
         said = f"{abs(off_percent)} % {'longer' if off_percent > 0 else 'shorter'}" if off_percent else "the same"
         found.setdefault(case.generation, []).append(
-            f"{case.name} took {case.measured_s:.4g} s ({case.stack}; {case.source}); predicted: {said}."
+            f"{case.name} took {format_seconds(case.measured_s)} ({case.stack}; {case.source}); predicted: {said}."
         )
     return found
 
