@@ -2,7 +2,8 @@
 
 `bare` compiles the same step for the same five systems one after another, in a process that does nothing else;
 `plan` is `tpu.plan` without its cache, two compilations at a time, in a process of its own, everything included:
-Keras's import, the compilers' starts, the prices of all operations. They take turns. Seconds of the clock and of the CPU.
+Keras's import, the compilers' starts, the prices of all operations. They take turns. Seconds of the clock and of the
+CPU.
 
     python benchmarks/plan_speed.py [ROUNDS]    writes benchmarks/results/plan_speed.json
 """
