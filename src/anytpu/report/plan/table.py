@@ -19,6 +19,10 @@ from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
 
+_COSTS_WIDTH = 72
+"""The columns of a terminal of 80 that are left beside the names of systems."""
+
+
 class _Form(NamedTuple):
     """Which columns a table has room for."""
 
@@ -90,10 +94,18 @@ def cost_table(plan: Plan) -> Table | None:
     known = costs.columns(plan)
     if not known:
         return None
+    # Better a column less than amounts cut short; the page has them all.
+    while sum(_room(column) for column in known) > _COSTS_WIDTH:
+        known = known[:-1]
     shown = _table("system", right=tuple(column.short for column in known))
     for one, *cells in zip(costs.priced(plan), *(column.cells for column in known), strict=True):
         shown.add_row(one.target.name, *cells)
     return shown
+
+
+def _room(column: costs.Column) -> int:
+    """Return the width of a column with the space before it."""
+    return 2 + max(len(text) for text in (column.short, *column.cells))
 
 
 def sweep_tables(plan: Plan) -> list[tuple[str, Table]]:
