@@ -18,7 +18,6 @@ from anytpu.report.comparison import bar
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
-
 _COSTS_WIDTH = 72
 """The columns of a terminal of 80 that are left beside the names of systems."""
 
