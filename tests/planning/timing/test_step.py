@@ -4,6 +4,7 @@ import pytest
 from tests.planning.timing.modules import cycles, module_of
 
 from anytpu.planning.hlo import parse
+from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step, step_time
 from anytpu.planning.timing.rates import rates_of
@@ -28,10 +29,10 @@ def test_a_call_of_many_steps_is_dispatched_once():
 
 
 def test_input_that_comes_too_slowly_is_waited_for():
-    slow = step_time(MODULE, V6E, input_examples_per_s=1000, batch_size=10)
+    slow = waiting_for_input(step_time(MODULE, V6E), 1000, 10)
     assert slow.step_s == pytest.approx(10e-3)
     assert slow.ops[-1].kind == "input"
-    fast = step_time(MODULE, V6E, input_examples_per_s=1e9, batch_size=10)
+    fast = waiting_for_input(step_time(MODULE, V6E), 1e9, 10)
     assert fast.step_s == pytest.approx(step_time(MODULE, V6E).step_s)
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.answer import Compiled, OutOfMemory
 from anytpu.planning.hlo import Module
+from anytpu.planning.limits import limit_bytes
 from anytpu.planning.memory.buffers import buffers_of
-from anytpu.planning.memory.limits import limit_bytes
 from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
 from anytpu.planning.memory.shortage import shortage_of
 from anytpu.planning.records.memory import Buffer, Memory

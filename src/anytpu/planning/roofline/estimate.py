@@ -42,8 +42,6 @@ def roofline_time(
     target: Target,
     *,
     steps_per_execution: int = 1,
-    input_examples_per_s: float | None = None,
-    batch_size: int | None = None,
 ) -> tuple[StepTime, Memory]:
     """Estimate the time of a step and its memory on one device, by a roofline.
 
@@ -51,8 +49,6 @@ def roofline_time(
         program: the program; nothing of it is run.
         target: a slice of TPU chips.
         steps_per_execution: steps that one call of the host starts.
-        input_examples_per_s: examples a second that the input pipeline delivers; None when it is never waited for.
-        batch_size: examples of a step over all devices; needed with `input_examples_per_s`.
 
     Returns:
         The time, whose `evidence` says what it is, and the memory of one device.
@@ -72,9 +68,6 @@ def roofline_time(
     ops += reductions(share, target) if program.placement is None else []
     dispatch_s = rates_of(target).dispatch_s / steps_per_execution
     ops.append(OpTime("host dispatch", "host", "host", dispatch_s, priced_by="published measurements"))
-    if input_examples_per_s and batch_size:
-        late_s = max(0.0, batch_size / input_examples_per_s - sum(op.time_s for op in ops))
-        ops.append(OpTime("input", "input", "input", late_s, priced_by="the rate that was given"))
     time = StepTime(
         tuple(ops),
         step_s := sum(op.time_s for op in ops),

@@ -8,6 +8,7 @@ from typing import Literal
 
 import jax
 
+from anytpu.planning.limits import limit_bytes
 from anytpu.planning.records import Buffer, Memory
 from anytpu.planning.roofline.fusing import Kernel
 from anytpu.planning.roofline.liveness import buffers, temporaries
@@ -15,10 +16,6 @@ from anytpu.planning.roofline.node import Node
 from anytpu.planning.roofline.share import Share
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
-from anytpu.units import GIB
-
-LIMIT_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "v7x": 94.75}
-"""What libtpu 0.0.42 lets a program use of a device's memory, as it says where one does not fit."""
 
 
 def memory_of_share(
@@ -50,14 +47,6 @@ def _parts(program: Program, devices: int) -> Iterator[float]:
         return
     yield from (1.0 for _ in jax.tree.leaves(program.state))
     yield from (1.0 if layout.axis is None else 1.0 / devices for _, layout in program.leaves())
-
-
-def limit_bytes(target: Target) -> int:
-    """Return what the TPU's compiler lets a program use of a device's memory."""
-    chip = target.chip
-    assert chip is not None
-    whole = chip.hbm_bytes // chip.replicas
-    return round(LIMIT_GIB[chip.name] * GIB) if chip.name in LIMIT_GIB else whole - GIB // 2
 
 
 def _given(name: str, use: Literal["state", "batch"], leaf: jax.ShapeDtypeStruct, part: float) -> Buffer:

@@ -1,7 +1,7 @@
 """`step_time`: how long one step of a compiled program takes.
 
 Idea: the time of a step is that of its operations one after another, as `Clock` walks over them, and what the host
-adds: a call for every so many steps, and waiting for input that comes too slowly.
+adds: a call for every so many steps. A wait for input is added later, by `input_wait.py`.
 
 Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements were. It has
 no upper end (`math.inf`) where a loop was met of which nobody knows how often it runs.
@@ -23,8 +23,6 @@ def step_time(
     target: Target,
     *,
     steps_per_execution: int = 1,
-    input_examples_per_s: float | None = None,
-    batch_size: int | None = None,
     rates: Rates | None = None,
 ) -> StepTime:
     """Predict the time of one step.
@@ -33,9 +31,6 @@ def step_time(
         module: the program as the compiler left it.
         target: the system that it was compiled for.
         steps_per_execution: steps that one call of the host starts.
-        input_examples_per_s: examples a second that the input pipeline delivers, all hosts together; None when the
-            input is never waited for.
-        batch_size: examples of a step over all devices; needed with `input_examples_per_s`.
         rates: how fast a device is; None means as calibrated.
 
     Example:
@@ -54,14 +49,9 @@ def step_time(
     clock = Clock(module, Pricer(module, target, rates))
     clock.run()
     ops = [*clock.ops, _dispatch(rates, steps_per_execution)]
-    step_s = sum(op.time_s for op in ops)
-    if input_examples_per_s and batch_size:
-        late_s = max(0.0, batch_size / input_examples_per_s - step_s)
-        ops.append(OpTime("input", "input", "input", late_s, priced_by="the rate that was given"))
-        step_s += late_s
     return StepTime(
         ops=tuple(ops),
-        step_s=step_s,
+        step_s=sum(op.time_s for op in ops),
         interval_s=interval_of(ops, target, is_endless=clock.is_endless),
         unpriced=tuple(clock.unpriced),
         evidence=evidence_of(target),

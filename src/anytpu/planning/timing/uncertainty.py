@@ -28,7 +28,7 @@ _TRUST = 4
 # Part of the variance that is a chip's own: what it is always off by, until measurements of it have told.
 _OWN = 0.5
 # What a part of a step may be off by, on top of what all is, as a logarithm.
-_PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3, "input": 0.1}
+_PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3}
 # The same of the exchange between slices, and of a step on several slices in any case: no such step was fitted.
 _BETWEEN_SLICES, _SEVERAL_SLICES = 0.7, 0.08
 # How many times as long as its bytes say a kernel may take of which nothing else is known.

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from anytpu.errors import PlanError
-from anytpu.planning.memory import limit_bytes
+from anytpu.planning.limits import limit_bytes
 from anytpu.planning.target import target_named
 from anytpu.system.chips import CHIPS
 from anytpu.units import GIB

@@ -1,4 +1,4 @@
-"""`limit_bytes`: what the TPU compiler lets a program use of a device's memory.
+"""`limit_bytes`: what the TPU compiler lets a program use of a device's memory, for all who predict.
 
 Idea: part of the memory is kept for the system, and no document says how much. It is found by asking: a program that
 takes one array and returns another of its size compiles up to a limit and not beyond.
