@@ -19,10 +19,10 @@ from typing import Any
 import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
-import keras
+from plan_speed import network
 
 from anytpu.planning import hlo
-from anytpu.planning.compiler import Compiled, close, compile_program
+from anytpu.planning.compiler import Compiled, compile_program
 from anytpu.planning.memory.liveness import peak_of
 from anytpu.planning.target import target_named
 
@@ -32,24 +32,9 @@ RUNS = 3
 
 def compiled() -> str:
     """Return the module of a training step."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.BatchNormalization(),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.Flatten(),
-            layers.Dropout(0.2),
-            layers.Dense(128, "relu"),
-            layers.Dense(10),
-        ]
-    )
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    model = network()
     specs = (jax.ShapeDtypeStruct((1024, 28, 28, 1), jnp.float32), jax.ShapeDtypeStruct((1024,), jnp.int32))
     answer = compile_program(tpu.program.of(model, specs), target_named("v3-8"))
-    close()
     assert isinstance(answer, Compiled)
     return answer.hlo
 
