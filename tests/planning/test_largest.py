@@ -48,6 +48,16 @@ def test_few_compilations_on_a_straight_line():
     assert len(found.tried) <= 6
 
 
+def test_a_compiler_that_squeezes_more_in():
+    def squeezed(batch: int) -> Memory:
+        memory = growing(0, 731)(batch)
+        return Memory(LIMIT, LIMIT) if LIMIT < memory.peak_bytes < 1.05 * LIMIT else memory
+
+    found = largest_batch(8, squeezed, start=512)
+    assert 1.05 * LIMIT * 31 / 32 < 731 * found.batch_size < 1.05 * LIMIT
+    assert len(found.tried) <= 9
+
+
 def test_less_than_eight_rows_a_device():
     assert largest_batch(4, growing(0, LIMIT / 10), start=1024).batch_size == 8
 

@@ -24,6 +24,10 @@ FINE_ENOUGH = 32
 """The search ends when what fits and what does not differ by less than a 32nd, or by 8 rows a device."""
 
 
+NEARLY_FULL = 0.9
+"""Above this share of the memory the search goes on in small steps."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Largest:
     """The largest batch that fits.
@@ -56,7 +60,7 @@ def largest_batch(devices: int, memory_at: Callable[[int], Memory], start: int, 
     while len(tried) < MOST_TRIES and not (fails and fails - fits <= max(1, fits // FINE_ENOUGH)):
         memory = tried[at * unit] = memory_at(at * unit)
         fits, fails = (max(fits, at), fails) if memory.fits else (fits, min(fails or at, at))
-        if at * unit >= 2**30:
+        if memory.fits and at * unit >= 2**30:
             raise PlanError(f"a batch of {at * unit:,} examples still fits: no memory of this program grows with it")
         at = _next(fits, fails, {batch // unit: memory for batch, memory in tried.items()})
     if not fits:
@@ -68,7 +72,11 @@ def _next(fits: int, fails: int, tried: dict[int, Memory]) -> int:
     """Return where to look next: where the line through the last points meets the limit, kept inside the bracket."""
     guess = _crossing(tried)
     if not fails:
-        return min(max(guess or (2 if len(tried) == 1 else 16) * fits, fits + 1), 16 * fits)
+        # A compiler that makes room squeezes more in than the line says: a step beyond it, not a leap.
+        least = fits + max(fits // FINE_ENOUGH, 1)
+        is_full = max(memory.peak_bytes / memory.limit_bytes for memory in tried.values()) > NEARLY_FULL
+        leap = least if is_full else (2 if len(tried) == 1 else 16) * fits
+        return min(max(guess or leap, least), 16 * fits)
     # A guess at an edge of the bracket would creep: each try cuts off a quarter at least.
     quarter = max((fails - fits) // 4, 1)
     return min(max(guess or (fits + fails) // 2, fits + quarter), fails - quarter)
