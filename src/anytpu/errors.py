@@ -86,3 +86,31 @@ class PlanError(AnyTPUError, RuntimeError):
 
 class CompilerMissingError(PlanError):
     """The TPU compiler, libtpu, is not installed, or not for this kind of machine."""
+
+
+class ChipError(AnyTPUError, ValueError):
+    """Something cannot be made into, or run as, a program for the first TPU: the root of what `chip` raises."""
+
+
+class QuantizationError(ChipError):
+    """A model, or a layer of it, cannot be turned into whole numbers; the layer is named."""
+
+
+class CalibrationError(ChipError):
+    """The examples that the ranges are taken from are missing, or cannot be used."""
+
+
+class CapacityError(ChipError):
+    """A program needs more of a memory of the chip than there is; the layer and the bytes are named."""
+
+
+class AssemblyError(ChipError):
+    """A line of assembly cannot be read; the line and the column are named."""
+
+
+class ChipFileError(ChipError):
+    """A file is no program for the chip, or was cut short, altered, or written by a newer version."""
+
+
+class HazardError(ChipError):
+    """A program for the chip would give results that depend on luck; the instruction is named."""

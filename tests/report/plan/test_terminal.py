@@ -256,6 +256,6 @@ def test_shows_on_standard_output(capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_plan_finds_its_report():
-    from anytpu.planning.showing import report
+    from anytpu.showing import report
 
     assert report("plan") is PLAN_REPORT

@@ -10,7 +10,7 @@ from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.planning.records.prediction import Prediction
-from anytpu.planning.showing import report
+from anytpu.showing import report
 
 FORMAT = 1
 """The form of `Plan.to_record`; another number means that names in it have changed."""

@@ -1,7 +1,8 @@
 """`report`: who shows a record, found by name.
 
-Idea: a plan shows itself (`plan.show()`), and how it is shown stands on a higher floor, which this one does not import.
-So the reports are found through the entry points of the group "anytpu.reports", each an object for one kind of record.
+Idea: a record shows itself (`plan.show()`), and how it is shown stands on a higher floor, which this one does not
+import. So reports are found through the entry points of the group "anytpu.reports", each an object for one kind of
+record.
 """
 
 from __future__ import annotations

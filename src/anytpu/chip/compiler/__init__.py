@@ -1,0 +1,1 @@
+"""From a quantized network to instructions."""

@@ -1,0 +1,113 @@
+"""`Design`: the numbers of a chip, of which the first TPU's are the defaults and every one can be turned.
+
+Source: N. P. Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017
+(arXiv 1704.04760), section 2, Table 2 and section 7; the host's two rates are the labels of its Figure 1. What the
+paper leaves out (the unit of an address, the widths of the tables) is chosen here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from anytpu.errors import SettingError
+
+UNIT_BYTES = 32
+"""What an address of the Unified Buffer counts: 24 MiB are 786,432 units, a number of 20 bits in 3 bytes."""
+
+BLOCK_BYTES = 2048
+"""What an address of the Weight Memory counts: 8 GiB are 4,194,304 blocks, a number of 22 bits in 3 bytes."""
+
+_POSITIVE = (
+    "array",
+    "clock_hz",
+    "unified_buffer_bytes",
+    "accumulator_rows",
+    "weight_fifo_tiles",
+    "weight_memory_bytes",
+    "weight_bytes_per_s",
+    "host_bytes_per_s",
+    "dies",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """A chip: how large its parts are, and how fast.
+
+    Attributes:
+        array: rows and columns of the matrix unit, and so the lanes of a row everywhere.
+        clock_hz: of every unit.
+        unified_buffer_bytes: on-chip memory of the activations.
+        accumulator_rows: rows of `array` sums of 32 bits each; half of them are filled while the others are emptied.
+        weight_fifo_tiles: weight tiles that wait on the chip.
+        weight_memory_bytes: off-chip memory of the weights.
+        weight_bytes_per_s: rate at which it is read (34 GB/s: Table 2; the counters of Table 3 favour it over the 30
+            GiB/s of Figure 1).
+        host_bytes_per_s: rate at which the host's memory is read into the Unified Buffer, and written from it (10
+            GiB/s: Figure 1, Host Interface to Unified Buffer).
+        dies: chips of a server, each with a memory and a link of its own.
+
+    Raises:
+        SettingError: a number is not positive.
+
+    Example:
+        >>> round(TPU_V1.peak_ops_per_s / 1e12, 2), round(TPU_V1.tile_cycles, 1)
+        (91.75, 1349.3)
+        >>> dataclasses.replace(TPU_V1, weight_bytes_per_s=4 * 34e9).tile_bytes
+        65536
+    """
+
+    array: int = 256
+    clock_hz: float = 700e6
+    unified_buffer_bytes: int = 24 * 2**20
+    accumulator_rows: int = 4096
+    weight_fifo_tiles: int = 4
+    weight_memory_bytes: int = 8 * 2**30
+    weight_bytes_per_s: float = 34e9
+    host_bytes_per_s: float = 10 * 2**30
+    dies: int = 4
+
+    def __post_init__(self):
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if not value > 0:
+                raise SettingError(f"{name} of a chip must be positive, not {value!r}.")
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a weight tile, one a cell of the array."""
+        return self.array * self.array
+
+    @property
+    def tile_blocks(self) -> int:
+        """Blocks of the Weight Memory that a tile takes."""
+        return -(-self.tile_bytes // BLOCK_BYTES)
+
+    @property
+    def parameter_blocks(self) -> int:
+        """Blocks of the Weight Memory that the parameters of a block of outputs take, 8 bytes a lane."""
+        return -(-8 * self.array // BLOCK_BYTES)
+
+    @property
+    def tile_cycles(self) -> float:
+        """Cycles to read a weight tile from the Weight Memory."""
+        return self.tile_bytes / self.weight_bytes_per_s * self.clock_hz
+
+    @property
+    def peak_ops_per_s(self) -> float:
+        """Multiplications and additions a second, counted as two."""
+        return 2 * self.array * self.array * self.clock_hz
+
+    @property
+    def ridge_macs_per_byte(self) -> float:
+        """Multiply-adds per byte of weights from which on the array, not the Weight Memory, is the limit (1350)."""
+        return self.array * self.array * self.clock_hz / self.weight_bytes_per_s
+
+    @property
+    def buffer_units(self) -> int:
+        """Units of `UNIT_BYTES` of the Unified Buffer."""
+        return self.unified_buffer_bytes // UNIT_BYTES
+
+
+TPU_V1 = Design()
+"""The first TPU."""

@@ -1,0 +1,1 @@
+"""The instructions: what they are, what they mean, and their bytes."""

@@ -1,0 +1,123 @@
+"""The registers that `SetConfiguration` sets. An instruction works with the values they had when it was issued.
+
+Idea: twelve bytes hold where a product starts and how long it is. What stays the same over a layer (the geometry of a
+convolution, the zero points) stands in registers that are set once for it.
+
+Rule: this table is the definition; the encoder, the assembler, the page of documentation and the machine read it. All
+registers are 0 at the start. "Units" are of 32 bytes of the Unified Buffer. "Rows" of a plane are in position-major
+order: row (h * width + w) * batch + n holds the lanes of position (h, w) of example n.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Register(enum.IntEnum):
+    """The number of a register, as it stands in the instruction."""
+
+    # What is read by Convolve, by a pool of Activate, and in part by MatrixMultiply.
+    PITCH = 0
+    PLANE_STRIDE = 1
+    HIGH_OFFSET = 2
+    LANES = 3
+    BATCH = 4
+    IN_HEIGHT = 5
+    IN_WIDTH = 6
+    OUT_WIDTH = 7
+    FIRST_ROW = 8
+    KERNEL_HEIGHT = 9
+    KERNEL_WIDTH = 10
+    STRIDE_HEIGHT = 11
+    STRIDE_WIDTH = 12
+    DILATION_HEIGHT = 13
+    DILATION_WIDTH = 14
+    PAD_TOP = 15
+    PAD_LEFT = 16
+    TAPS = 17
+    FIRST_TAP = 18
+    # What Activate reads, beside the geometry above for a pool.
+    ZERO_POINT = 32
+    SECOND_PITCH = 33
+    SECOND_ROWS = 34
+    SECOND_HIGH_OFFSET = 35
+    SECOND_ZERO_POINT = 36
+    OUT_PITCH = 37
+    OUT_HIGH_OFFSET = 38
+    OUT_ZERO_POINT = 39
+    LOW = 40
+    HIGH = 41
+    SCALE = 42
+    SECOND_SCALE = 43
+    OUT_SCALE = 44
+    TABLE = 45
+
+
+class Kind(enum.Enum):
+    """How the 32 bits of a register are read."""
+
+    UNSIGNED = "unsigned"
+    SIGNED = "signed"
+    FLOAT = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """What a register is for.
+
+    Attributes:
+        kind: how its 32 bits are read.
+        least, most: what it may hold (of floats: above 0 and finite, whatever stands here).
+        text: a phrase.
+    """
+
+    kind: Kind
+    least: int
+    most: int
+    text: str
+
+
+_U, _S, _F = Kind.UNSIGNED, Kind.SIGNED, Kind.FLOAT
+_WORD = 2**32 - 1
+
+MEANINGS: dict[Register, Meaning] = {
+    Register.PITCH: Meaning(_U, 0, 64, "units from a row of the source plane to the next"),
+    Register.PLANE_STRIDE: Meaning(
+        _U, 0, 2**24 - 1, "units from the plane of one repeat of MatrixMultiply to the next"
+    ),
+    Register.HIGH_OFFSET: Meaning(
+        _U, 0, 2**24 - 1, "units from the plane of low bytes to that of high bytes (16 bits)"
+    ),
+    Register.LANES: Meaning(_U, 0, 2048, "lanes of a row that one tap of Convolve takes into the array"),
+    Register.BATCH: Meaning(_U, 0, _WORD, "rows of one position: examples"),
+    Register.IN_HEIGHT: Meaning(_U, 0, _WORD, "positions of the source, from top to bottom"),
+    Register.IN_WIDTH: Meaning(_U, 0, _WORD, "positions of the source, from left to right"),
+    Register.OUT_WIDTH: Meaning(_U, 0, _WORD, "positions of the result, from left to right"),
+    Register.FIRST_ROW: Meaning(_U, 0, _WORD, "the row of the result that the instruction makes first"),
+    Register.KERNEL_HEIGHT: Meaning(_U, 0, 65535, "positions of the window, from top to bottom"),
+    Register.KERNEL_WIDTH: Meaning(_U, 0, 65535, "positions of the window, from left to right"),
+    Register.STRIDE_HEIGHT: Meaning(_U, 0, 65535, "positions from a window down to the next"),
+    Register.STRIDE_WIDTH: Meaning(_U, 0, 65535, "positions from a window right to the next"),
+    Register.DILATION_HEIGHT: Meaning(_U, 0, 65535, "positions from a tap down to the next"),
+    Register.DILATION_WIDTH: Meaning(_U, 0, 65535, "positions from a tap right to the next"),
+    Register.PAD_TOP: Meaning(_S, -32768, 32767, "positions that the first window reaches over the top"),
+    Register.PAD_LEFT: Meaning(_S, -32768, 32767, "positions that the first window reaches over the left"),
+    Register.TAPS: Meaning(_U, 0, 65535, "taps of the window that one pass of Convolve packs side by side"),
+    Register.FIRST_TAP: Meaning(_U, 0, _WORD, "the tap with which the first pass of Convolve starts"),
+    Register.ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the source; what Convolve reads outside of it"),
+    Register.SECOND_PITCH: Meaning(_U, 0, 64, "units from a row of the second operand to the next"),
+    Register.SECOND_ROWS: Meaning(_U, 0, _WORD, "rows of the second operand, which are taken again and again"),
+    Register.SECOND_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "as HIGH_OFFSET, of the second operand"),
+    Register.SECOND_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the second operand"),
+    Register.OUT_PITCH: Meaning(_U, 0, 64, "units from a row of the result to the next"),
+    Register.OUT_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "as HIGH_OFFSET, of the result"),
+    Register.OUT_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the result"),
+    Register.LOW: Meaning(_S, -32768, 32767, "the least integer of the result"),
+    Register.HIGH: Meaning(_S, -32768, 32767, "the greatest integer of the result"),
+    Register.SCALE: Meaning(_F, 0, 0, "scale of the source; of an average that is not `counted`, its multiplier"),
+    Register.SECOND_SCALE: Meaning(_F, 0, 0, "scale of the second operand"),
+    Register.OUT_SCALE: Meaning(_F, 0, 0, "scale of the result"),
+    Register.TABLE: Meaning(_U, 0, 255, "the table that Activate looks up"),
+}
+"""What each register is for, in order of their numbers."""

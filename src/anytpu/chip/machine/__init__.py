@@ -1,0 +1,1 @@
+"""The machine that runs instructions, and the systolic array, register by register."""

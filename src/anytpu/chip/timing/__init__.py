@@ -1,0 +1,1 @@
+"""How many cycles a program takes, and why."""
