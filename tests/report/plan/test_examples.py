@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["phrases", "markup", "axes", "shapes", "details"])
+@pytest.mark.parametrize("name", ["phrases", "details"])
 def test_examples_in_the_docstrings(name: str):
     outcome = doctest.testmod(importlib.import_module(f"anytpu.report.plan.{name}"))
     assert outcome.attempted > 0

@@ -18,7 +18,7 @@ from rich.console import Console
 import plan_samples
 from anytpu.planning.records import KINDS, Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.target import Target, target_named
-from anytpu.report.plan import svg
+from anytpu.report.drawing import svg
 from anytpu.report.plan.page import fragment, page
 from anytpu.report.plan.pictures import common_drawings, system_drawings
 from anytpu.report.plan.report import print_plan

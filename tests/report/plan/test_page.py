@@ -152,7 +152,7 @@ def test_a_fragment_is_a_piece_of_a_page():
     assert text == fragment(plan_samples.five())
     reader = Reader(text)
     assert (reader.faults, reader.open) == ([], [])
-    assert reader.elements[0] == ("div", {"class": "anytpu-plan"})
+    assert reader.elements[0] == ("div", {"class": "anytpu-report"})
     assert {tag for tag, _ in reader.elements} & {"html", "body", "script", "section"} == set()
 
 

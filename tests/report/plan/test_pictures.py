@@ -9,29 +9,11 @@ from PIL import Image, ImageFont
 
 import plan_samples
 from anytpu.errors import SettingError
-from anytpu.report.plan import png, svg
-from anytpu.report.plan.frame import along, place_labels
+from anytpu.report.drawing.shapes import Box, Dot, Label, Line
 from anytpu.report.plan.pictures import common_drawings, system_drawings
 from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shapes import COLOURS, Box, Dot, Drawing, Label, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
-EVERY_SHAPE = Drawing(
-    "all",
-    "Every shape",
-    "A box, a line, a dot, a label.",
-    120,
-    80,
-    (
-        Box(10, 10, 40, 20, "c0", title="a < b"),
-        Line(((10, 60), (110, 60)), "c3", 4.0),
-        Line(((10, 70), (110, 70)), "c3", 4.0, is_dashed=True),
-        Dot(90, 20, 8, "c1"),
-        Dot(90, 45, 8, "c1", is_hollow=True),
-        Label(60, 50, "µ & <b>", "middle", size=12),
-        Label(8, 70, "up", is_upright=True),
-    ),
-)
 
 
 def texts(path: Path) -> list[str]:
@@ -90,16 +72,6 @@ def test_operations_that_move_nothing_are_counted():
     assert {"1 operation that moves nothing to memory is not shown", "FLOP/s"} <= words
 
 
-def test_labels_keep_off_lines():
-    lines = along([((100.0, 100.0), (300.0, 100.0))])
-    (free,) = place_labels([(150.0, 100.0, "v3-8", "ink")])
-    (moved,) = place_labels([(150.0, 100.0, "v3-8", "ink")], lines=lines)
-    assert (free.x, free.y) == (159.0, 104.0)
-    assert moved.y + 3 < 99 or moved.y - 13 > 101
-    everywhere = along([((70.0, float(y)), (460.0, float(y))) for y in range(40, 240, 3)])
-    assert [label.text for label in place_labels([(150.0, 100.0, "v3-8", "ink")], lines=everywhere)] == ["v3-8"]
-
-
 @pytest.mark.parametrize("name", ["five", "one", "swept", "gpu"])
 def test_every_shape_lies_on_its_sheet(name: str):
     plan = getattr(plan_samples, name)()
@@ -129,68 +101,6 @@ def ends(shape: Box | Line | Dot | Label) -> list[tuple[float, float]]:
     width = font.getlength(shape.text) * shape.size / 100
     left = shape.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor] * width
     return [(left, shape.y), (left + width, shape.y)]
-
-
-def test_svg_of_every_shape():
-    root = ElementTree.fromstring(svg.document(EVERY_SHAPE))
-    assert [element.tag.removeprefix(SVG) for element in root] == [
-        "title", "desc", "rect", "rect", "polyline", "polyline", "circle", "circle", "text", "text",
-    ]  # fmt: skip
-    assert root[0].text == "Every shape"
-    assert (root[2].get("fill"), root[3].get("fill"), root[4].get("stroke")) == (
-        COLOURS["paper"],
-        COLOURS["c0"],
-        COLOURS["c3"],
-    )
-    assert [element.text for element in root.iter(f"{SVG}text")] == ["µ & <b>", "up"]
-    assert [element.text for element in root.iter(f"{SVG}title")] == ["Every shape", "a < b"]
-
-
-def test_png_of_every_shape(tmp_path: Path):
-    png.paint(EVERY_SHAPE, tmp_path / "all.png")
-    with Image.open(tmp_path / "all.png") as picture:
-        assert picture.size == (240, 160)
-        at = {name: colour(picture, x, y) for name, (x, y) in POINTS.items()}
-    assert at == {
-        "paper": COLOURS["paper"],
-        "box": COLOURS["c0"],
-        "line": COLOURS["c3"],
-        "dash": COLOURS["c3"],
-        "gap": COLOURS["paper"],
-        "disc": COLOURS["c1"],
-        "ring's middle": COLOURS["paper"],
-        "ring": COLOURS["c1"],
-    }
-
-
-POINTS = {
-    "paper": (2, 2),
-    "box": (30, 20),
-    "line": (100, 60),
-    "dash": (12, 70),
-    "gap": (17, 70),
-    "disc": (90, 20),
-    "ring's middle": (90, 45),
-    "ring": (96.5, 45),
-}
-
-
-def colour(picture: Image.Image, x: float, y: float) -> str:
-    pixel = picture.getpixel((round(x * png.SCALE), round(y * png.SCALE)))
-    assert isinstance(pixel, tuple)
-    return "#" + "".join(f"{part:02x}" for part in pixel)
-
-
-def test_png_without_fonts_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(png, "_FONTS", (("no such font.ttf", "nor this.ttf"),))
-    png._font.cache_clear()
-    try:
-        png.paint(EVERY_SHAPE, tmp_path / "all.png")
-    finally:
-        png._font.cache_clear()
-    with Image.open(tmp_path / "all.png") as picture:
-        letters = picture.crop((80, 80, 160, 105))
-        assert min(letters.convert("L").getextrema()) < 100
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu.planning.records import Cost, Plan, Prediction
+from anytpu.report.drawing.axes import Scale, duration, durations, fitting, horizontal, vertical
+from anytpu.report.drawing.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
+from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan import costs, phrases
-from anytpu.report.plan.axes import Scale, duration, durations, fitting, horizontal, vertical
-from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
-from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 
 Point = tuple[Prediction, float, float, float | None, float | None]
 """A system, its time in seconds and its price on demand, and both on spot or None."""

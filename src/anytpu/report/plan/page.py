@@ -5,42 +5,26 @@ Rule: the page's own policy forbids scripts and requests, whatever may stand in 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from anytpu.planning.records import Plan
-from anytpu.report.plan import costs, phrases, svg
-from anytpu.report.plan.markup import Markup, element, joined
+from anytpu.report.drawing import svg
+from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.page_system import system
 from anytpu.report.plan.page_table import cost_table, sweep_table, systems_table
 from anytpu.report.plan.pictures import common_drawings
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+from anytpu.report.web import document
+from anytpu.report.web.markup import Markup, element, joined
 
 
 def page(plan: Plan) -> str:
     """Return a plan as the text of an HTML file."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"Plan of {plan.job}"),
-        _style(),
-    )
     sections = [system(one, folded=False) for one in plan.predictions]
-    body = element("body", element("main", _content(plan, sections), class_="anytpu-plan anytpu-page"))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return document.whole(f"Plan of {plan.job}", _content(plan, sections))
 
 
 def fragment(plan: Plan) -> str:
     """Return a plan as a piece of a page, with the systems folded, for a notebook."""
     sections = [system(one, folded=True) for one in plan.predictions]
-    return element("div", _style(), _content(plan, sections), class_="anytpu-plan")
-
-
-def _style() -> Markup:
-    return element("style", Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8")))
+    return document.piece(_content(plan, sections))
 
 
 def _content(plan: Plan, sections: list[Markup]) -> Markup:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from anytpu import units
 from anytpu.planning.records import Advice, Buffer, Kind, Memory, OpTime, Prediction, StepTime
-from anytpu.report.plan import phrases, svg
+from anytpu.report.drawing import svg
+from anytpu.report.plan import phrases
+from anytpu.report.plan.colours import KIND_COLOURS, USE_COLOURS
 from anytpu.report.plan.details import gain_sentence
-from anytpu.report.plan.markup import Markup, element, joined
-from anytpu.report.plan.page_table import table
 from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shapes import KIND_COLOURS, USE_COLOURS
 from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares, ops_difference, use_shares
+from anytpu.report.web.markup import Markup, element, joined
+from anytpu.report.web.table import table
 
 _MOST_OPEN, _MOST = 12, 400
 

@@ -5,13 +5,12 @@ Rule: each cell names its column, so that a narrow window may show a row as a li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from anytpu import units
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import costs, phrases
-from anytpu.report.plan.markup import Markup, element, joined
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
+from anytpu.report.web.markup import Markup, element, joined
+from anytpu.report.web.table import meter, table
 
 
 def systems_table(plan: Plan) -> Markup:
@@ -78,11 +77,6 @@ def _memory(one: Prediction) -> Markup:
     )
 
 
-def meter(share: float, class_: str = "") -> Markup:
-    """Return a bar of a part of its place."""
-    return element("span", element("i", style=f"width:{100 * min(share, 1):.2f}%"), class_=f"meter {class_}".strip())
-
-
 def cost_table(plan: Plan) -> Markup:
     """Return a row for each system with a price: an hour, an epoch, a run, on demand and spot."""
     known = costs.columns(plan)
@@ -126,23 +120,3 @@ def _curve(curve: Curve, is_scaling: bool) -> Markup:
     kept = [tuple(row[n] for n in columns) for row in rows]
     shown = table([titles[n] for n in columns], kept, "sweep", numbers=range(1, len(columns)))
     return element("details", element("summary", title), shown)
-
-
-def table(
-    titles: Sequence[str], rows: Sequence[Sequence[object]], class_: str = "", numbers: Sequence[int] = ()
-) -> Markup:
-    """Return a table.
-
-    Args:
-        titles: of the columns.
-        rows: cells of each row, as `element` takes children.
-        class_: of the table.
-        numbers: columns that are numbers, which stand at the right.
-    """
-    right = {column: "number" for column in numbers}
-    head = element("tr", *(element("th", title, class_=right.get(n), scope="col") for n, title in enumerate(titles)))
-    body = [
-        element("tr", *(element("td", cell, class_=right.get(n), data_title=titles[n]) for n, cell in enumerate(row)))
-        for row in rows
-    ]
-    return element("table", element("thead", head), element("tbody", *body), class_=class_ or None)

@@ -10,9 +10,10 @@ import re
 
 from anytpu import units
 from anytpu.planning.records import Buffer, Cost, Kind, Memory, OpTime, Plan, Prediction
-
-UNKNOWN = "-"
-"""What stands where nothing is known."""
+from anytpu.report.wording import UNKNOWN as UNKNOWN
+from anytpu.report.wording import one_line as one_line
+from anytpu.report.wording import percent as percent
+from anytpu.report.wording import plural as plural
 
 KIND_NAMES: dict[Kind, str] = {
     "matmul": "matrix units",
@@ -40,31 +41,6 @@ _MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 
 NOT_MEASURED = "Predicted, not measured."
 """What every report of a plan says."""
-
-
-def one_line(text: str) -> str:
-    """Return a text without line breaks, and with "?" for every character that a terminal would obey.
-
-    Example:
-        >>> one_line("conv\\n 1 \\x1b[2J")
-        'conv 1 ?[2J'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-
-
-def percent(fraction: float | None) -> str:
-    """Write a part of a whole.
-
-    Example:
-        >>> percent(0.1234), percent(0.004), percent(0.0001), percent(0), percent(12.5), percent(None)
-        ('12 %', '0.4 %', '< 0.1 %', '0 %', '1,250 %', '-')
-    """
-    if fraction is None:
-        return UNKNOWN
-    value = 100 * fraction
-    if 0 < value < 0.05:
-        return "< 0.1 %"
-    return f"{value:,.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
 def usd(amount: float | None) -> str:
@@ -130,16 +106,6 @@ def rate(per_second: float | None) -> str:
     if per_second is None:
         return UNKNOWN
     return f"{round(per_second):,}" if per_second >= 100 else f"{per_second:.3g}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Write a number of things with its noun.
-
-    Example:
-        >>> plural(1, "chip"), plural(2048, "core")
-        ('1 chip', '2,048 cores')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def devices(one: Prediction) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Literal
 
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.plan import phrases, svg
+from anytpu.report.drawing.shapes import Drawing
+from anytpu.report.plan import phrases
 from anytpu.report.plan.bars import buffers, kinds, layers, longest_ops
 from anytpu.report.plan.cost_time import cost_time
 from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shapes import Drawing, titled
 from anytpu.report.plan.step_times import step_times
 from anytpu.report.plan.sweep_plots import batch_memory, batch_speed, scaling_efficiency, scaling_time
 
@@ -41,25 +39,6 @@ def system_drawings(one: Prediction) -> list[Drawing]:
     ]
 
 
-def write_pictures(plan: Plan, folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
-    """Write each plot into a folder, which is made where it is missing, and return their paths.
-
-    Raises:
-        OSError: they cannot be written there.
-    """
-    place = Path(folder)
-    drawings = [*common_drawings(plan), *(drawing for one in plan.predictions for drawing in system_drawings(one))]
-    paths = [place / f"{drawing.name}.{form}" for drawing in drawings]
-    place.mkdir(parents=True, exist_ok=True)
-    for drawing, path in zip(drawings, paths, strict=True):
-        _write(titled(drawing), path, form)
-    return paths
-
-
-def _write(drawing: Drawing, path: Path, form: Literal["svg", "png"]) -> None:
-    if form == "svg":
-        path.write_text(svg.document(drawing), encoding="utf-8")
-        return
-    from anytpu.report.plan.png import paint
-
-    paint(drawing, path)
+def drawings(plan: Plan) -> list[Drawing]:
+    """Return every plot of a plan."""
+    return [*common_drawings(plan), *(drawing for one in plan.predictions for drawing in system_drawings(one))]

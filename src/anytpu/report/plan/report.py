@@ -12,7 +12,6 @@ from typing import Literal
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from anytpu.errors import SettingError
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.details import detail_lines
@@ -36,13 +35,9 @@ class PlanReport:
             SettingError: it cannot be written there.
         """
         from anytpu.report.plan.page import page
+        from anytpu.report.web import document
 
-        place = Path(path)
-        try:
-            place.write_text(page(record), encoding="utf-8")
-        except OSError as error:
-            raise SettingError(f"the page cannot be written to {str(path)!r}: {error.strerror or error}") from error
-        return place
+        return document.write(page(record), path)
 
     def to_fragment(self, record: Plan) -> str:
         """Return a plan as a piece of HTML, for a notebook."""
@@ -56,12 +51,10 @@ class PlanReport:
         Raises:
             SettingError: they cannot be written there.
         """
-        from anytpu.report.plan.pictures import write_pictures
+        from anytpu.report.drawing import files
+        from anytpu.report.plan.pictures import drawings
 
-        try:
-            return write_pictures(record, folder, form)
-        except OSError as error:
-            raise SettingError(f"the plots cannot be written to {str(folder)!r}: {error.strerror or error}") from error
+        return files.write(drawings(record), folder, form)
 
 
 PLAN_REPORT = PlanReport()

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from anytpu import units
 from anytpu.planning.records import OpTime, Prediction
+from anytpu.report.drawing.axes import Scale, horizontal, logarithmic, vertical
+from anytpu.report.drawing.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
+from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, horizontal, logarithmic, vertical
-from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, along, place_labels
-from anytpu.report.plan.shapes import KIND_COLOURS, Dot, Drawing, Label, Line, Shape
+from anytpu.report.plan.colours import KIND_COLOURS
 
 _MOST = 40
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from anytpu.planning.records import Plan, Prediction
+from anytpu.report.drawing.axes import Scale, duration, durations, horizontal
+from anytpu.report.drawing.frame import WIDTH
+from anytpu.report.drawing.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, duration, durations, horizontal
-from anytpu.report.plan.frame import WIDTH
-from anytpu.report.plan.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
 
 _ROW = 30.0
 _TOP, _KEY = 8.0, 20.0

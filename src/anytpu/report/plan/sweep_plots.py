@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anytpu.planning.records import Plan, Prediction
+from anytpu.report.drawing.axes import Scale, doubling, duration, fitting, horizontal, linear, logarithmic, vertical
+from anytpu.report.drawing.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, legend, series_colour
+from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan import phrases
-from anytpu.report.plan.axes import Scale, doubling, duration, fitting, horizontal, linear, logarithmic, vertical
-from anytpu.report.plan.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, legend, series_colour
-from anytpu.report.plan.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, ideal_step_s, scaling_curves
 
 Value = Callable[[Prediction], float | None]

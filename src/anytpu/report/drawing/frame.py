@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from anytpu.report.plan.shapes import SERIES, Box, Label, Shape, text_width
+from anytpu.report.drawing.shapes import SERIES, Box, Label, Shape, text_width
 
 WIDTH, HEIGHT = 480.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 452.0, 36.0, 242.0

@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from anytpu.planning.records import KINDS
-
 COLOURS = {
     "paper": "#ffffff",
     "ink": "#1c2733",
@@ -31,13 +29,6 @@ COLOURS = {
 
 SERIES = tuple(name for name in COLOURS if name[0] == "c")
 """The colours of series, in the order in which they are given out."""
-
-KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
-"""The colour of each kind of operation, the same in every plot and table."""
-
-
-USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
-"""The colour of each use of a buffer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ that inlines the drawing gives the classes other colours in the dark.
 
 from __future__ import annotations
 
-from anytpu.report.plan.markup import Markup, element, joined
-from anytpu.report.plan.shapes import COLOURS, Box, Dot, Drawing, Label, Line, Shape
+from anytpu.report.drawing.shapes import COLOURS, Box, Dot, Drawing, Label, Line, Shape
+from anytpu.report.web.markup import Markup, element, joined
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 """The letters of pages and drawings: those of the reader's system."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from anytpu.report.plan.shapes import COLOURS, Box, Dot, Drawing, Label, Line
+from anytpu.report.drawing.shapes import COLOURS, Box, Dot, Drawing, Label, Line
 
 SCALE = 2
 """Pixels of the picture for each point of the drawing, each way."""

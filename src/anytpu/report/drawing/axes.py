@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anytpu import units
-from anytpu.report.plan.shapes import Label, Line, Shape, text_width
+from anytpu.report.drawing.shapes import Label, Line, Shape, text_width
 
 TEXT_SIZE = 13.0
 _WIDE = 8.0

@@ -1,0 +1,58 @@
+"""A plot that is a list of bars, each with its name at the left and its amount at the right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from anytpu.report.drawing.shapes import Box, Drawing, Label, Shape, shortened
+from anytpu.report.wording import one_line
+
+_WIDTH, _ROW, _TOP = 760.0, 26.0, 10.0
+_NAMES, _SOURCES, _BARS, _END = 236.0, 356.0, 366.0, 612.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A bar and what stands beside it.
+
+    Attributes:
+        name: left of it.
+        source: between, the user's source line or what it is.
+        share: right of it, which part of the whole it is, or "".
+        amount: at the right edge.
+        parts: (length, colour, opacity) of each of its pieces.
+        title: what is said of it when it is pointed at.
+    """
+
+    name: str
+    source: str
+    share: str
+    amount: str
+    parts: tuple[tuple[float, str, float], ...]
+    title: str = ""
+
+
+def bars(name: str, title: str, rows: Sequence[Row]) -> Drawing | None:
+    """Return a list of bars; None where there are no rows."""
+    if not rows:
+        return None
+    longest = max(sum(length for length, *_ in row.parts) for row in rows) or 1.0
+    shapes = [shape for number, row in enumerate(rows) for shape in _row(row, _TOP + _ROW * number, longest)]
+    summary = f"{rows[0].name}: {rows[0].amount}."
+    return Drawing(name, title, summary, _WIDTH, _TOP * 2 + _ROW * len(rows), tuple(shapes))
+
+
+def _row(row: Row, top: float, longest: float) -> list[Shape]:
+    base, has_source = top + _ROW / 2 + 4, bool(row.source)
+    room = _NAMES - 12 if has_source else _SOURCES - 20
+    shapes: list[Shape] = [Label(12, base, shortened(one_line(row.name), room))]
+    if has_source:
+        shapes.append(Label(_NAMES + 8, base, shortened(row.source, _SOURCES - _NAMES - 14, 11), "start", "muted", 11))
+    x = _BARS
+    for length, colour, opacity in row.parts:
+        width = max(length, 0.0) / longest * (_END - _BARS)
+        shapes.append(Box(x, top + 5, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
+        x += width
+    amounts = [Label(_WIDTH - 84, base, row.share, "end", "muted"), Label(_WIDTH - 12, base, row.amount, "end")]
+    return [*shapes, *(label for label in amounts if label.text)]
