@@ -1,0 +1,198 @@
+"""What a quantized network computes, plainly: the witness of the compiler, of the chip and of the ONNX file.
+
+Idea: each function below is the sentence of `nodes.py` in NumPy, with the whole tensor in view and nothing tiled,
+packed or fused. It is slow, and it is meant to be read.
+
+Rule: sums are integers without rounding and then of 32 bits, wrapping; everything after a sum is float32, one rounding
+an operation. Products of int8 weights and 17-bit differences add up to less than 2**53 for any kernel of under 2**29
+numbers, so the matrix products may be of float64: every partial sum is a whole number that float64 holds exactly, in
+whatever order it is made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Node, Padding, Pair
+from anytpu.chip.quantized.multipliers import average_multipliers, convolution_multipliers, pool_counts
+from anytpu.chip.quantized.nodes import (
+    QConcatenate,
+    QConvolution,
+    QElementwise,
+    QHostStep,
+    QPool,
+    QReshape,
+    QSlice,
+    QTable,
+    Quantization,
+    QuantizedNetwork,
+)
+
+
+def compute(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Compute every tensor of a network.
+
+    Args:
+        network: what to compute.
+        inputs: an array for each input, in the user's shapes, real numbers, with as many rows as there are examples.
+
+    Returns:
+        By name, `(examples, height, width, channels)`: the integers of each tensor that has a quantization, and the
+        numbers of the others as they are.
+    """
+    values = {}
+    for port, array in zip(network.inputs, inputs, strict=True):
+        whole = np.asarray(array).reshape(-1, *network.shapes[port.tensor])
+        quantization = network.quantizations.get(port.tensor)
+        values[port.tensor] = whole if quantization is None else quantization.quantize(whole)
+    return compute_integers(network, values)
+
+
+def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Compute every tensor of a network from inputs that are integers already.
+
+    Args:
+        network: what to compute.
+        values: by the tensor's name, `(examples, height, width, channels)`: integers for an input with a
+            quantization, the user's own numbers for one without.
+
+    Returns:
+        As `compute`.
+    """
+    tensors = dict(values)
+    for node in network.nodes:
+        tensors[node.output] = compute_node(node, network, [tensors[name] for name in node.inputs])
+    return tensors
+
+
+def outputs(network: QuantizedNetwork, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs among a network's tensors as real numbers, in the user's shapes and dtypes."""
+    found = []
+    for port in network.outputs:
+        quantization = network.quantizations.get(port.tensor)
+        value = tensors[port.tensor] if quantization is None else quantization.dequantize(tensors[port.tensor])
+        found.append(value.reshape(len(value), *port.shape).astype(port.dtype))
+    return found
+
+
+@functools.singledispatch
+def compute_node(node: Node, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Compute one node of a network.
+
+    Args:
+        node: the node.
+        network: says what the integers of its tensors stand for, and their shapes.
+        values: its inputs, `(examples, height, width, channels)`.
+
+    Returns:
+        Its output, `(examples, height, width, channels)`.
+    """
+    raise NotImplementedError(f"{type(node).__name__} is no node of a quantized network")
+
+
+@compute_node.register
+def _(node: QConvolution, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    source, target = _quantizations(node, network)
+    centered = values[0].astype(np.float64) - source[0].zero_point
+    sums = np.zeros((len(centered), *network.shapes[node.output]))
+    height, width = sums.shape[1:3]
+    padded = _padded(centered, node.padding, 0)
+    for y, x in np.ndindex(*node.weights.shape[:2]):
+        seen = _tap(padded, y * node.dilation[0], x * node.dilation[1], node.strides)[:, :height, :width]
+        sums += _grouped_product(seen, node.weights[y, x], node.groups)
+    whole = (sums.astype(np.int64) + node.bias).astype(np.int32)
+    multipliers = convolution_multipliers(source[0], node.weight_scales, target)
+    return _requantize(whole.astype(np.float32) * multipliers, target, node.low, node.high)
+
+
+@compute_node.register
+def _(node: QPool, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    source, target = _quantizations(node, network)
+    height, width = network.shapes[node.output][:2]
+    taps = list(np.ndindex(*node.window))
+    if node.kind == "max":
+        outside = np.iinfo(np.int64).min
+        padded = _padded(values[0].astype(np.int64), node.padding, outside)
+        parts = [_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps]
+        greatest = functools.reduce(np.maximum, parts)
+        return np.where(greatest == outside, source[0].zero_point, greatest).astype(target.dtype)
+    padded = _padded(values[0].astype(np.int64) - source[0].zero_point, node.padding, 0)
+    sums = sum(_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps)
+    counts = pool_counts(node, network.shapes[node.inputs[0]], network.shapes[node.output])
+    multipliers = average_multipliers(source[0], counts, target)[:, :, None]
+    scaled = np.asarray(sums).astype(np.int32).astype(np.float32) * multipliers
+    return _requantize(scaled, target, target.low, target.high)
+
+
+@compute_node.register
+def _(node: QElementwise, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    source, target = _quantizations(node, network)
+    operation = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[node.kind]
+    first, second = (quantization.dequantize(value) for quantization, value in zip(source, values, strict=True))
+    return _requantize(operation(first, second) / np.float32(target.scale), target, node.low, node.high)
+
+
+@compute_node.register
+def _(node: QTable, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    source, _ = _quantizations(node, network)
+    return node.table[values[0].astype(np.int32) - source[0].low]
+
+
+@compute_node.register
+def _(node: QConcatenate, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(values, axis=node.axis + 1)
+
+
+@compute_node.register
+def _(node: QSlice, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    return values[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
+
+
+@compute_node.register
+def _(node: QReshape, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    return values[0].reshape(len(values[0]), *network.shapes[node.output])
+
+
+@compute_node.register
+def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+    from anytpu.chip.network import operations
+
+    known = [network.quantizations.get(name) for name in node.inputs]
+    reals = [value if one is None else one.dequantize(value) for one, value in zip(known, values, strict=True)]
+    result = operations.compute(node.step, reals)
+    target = network.quantizations.get(node.output)
+    return result if target is None else target.quantize(result)
+
+
+def _quantizations(node: Node, network: QuantizedNetwork) -> tuple[list[Quantization], Quantization]:
+    return [network.quantizations[name] for name in node.inputs], network.quantizations[node.output]
+
+
+def _requantize(scaled: np.ndarray, target: Quantization, low: int, high: int) -> np.ndarray:
+    """Round float32 numbers half to even, move them by the zero point, clip them (float64: the sum is exact)."""
+    return np.clip(np.rint(scaled).astype(np.float64) + target.zero_point, low, high).astype(target.dtype)
+
+
+def _padded(x: np.ndarray, padding: Padding, value: int) -> np.ndarray:
+    """Put `value` around the positions of `(examples, height, width, channels)`; a negative padding crops."""
+    added = [(max(first, 0), max(last, 0)) for first, last in padding]
+    cropped = [
+        slice(max(-first, 0), size - max(-last, 0)) for (first, last), size in zip(padding, x.shape[1:3], strict=True)
+    ]
+    return np.pad(x[:, cropped[0], cropped[1]], ((0, 0), *added, (0, 0)), constant_values=value)
+
+
+def _tap(padded: np.ndarray, y: int, x: int, strides: Pair) -> np.ndarray:
+    """Return what one position of the window sees as the window moves."""
+    return padded[:, y :: strides[0], x :: strides[1]]
+
+
+def _grouped_product(x: np.ndarray, weights: np.ndarray, groups: int) -> np.ndarray:
+    """Multiply `(..., channels)` by `(channels / groups, outputs)`, each group of channels by its block of outputs."""
+    depth, width = weights.shape
+    by_group = np.moveaxis(x.reshape(-1, groups, depth), 1, 0)
+    blocks = np.moveaxis(weights.astype(np.float64).reshape(depth, groups, width // groups), 1, 0)
+    return np.moveaxis(by_group @ blocks, 0, 1).reshape(*x.shape[:-1], width)
