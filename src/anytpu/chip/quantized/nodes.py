@@ -99,10 +99,10 @@ class QPool(Node):
     """A pool.
 
     "max": the greatest integer of the window, of the positions inside the input, and the zero point if there are none;
-    input and output have one quantization. "average": sum of (q - zero_point of the input) over the positions inside, an int32, times multiplier
-    = f32(f32(input scale * f32(1 / n)) / output scale), then as the module's rule says. n is the number of positions of
-    the window (QLinearConv with weights 1 and weight scale f32(1 / n)); without `counts_padding` only of those that lie
-    inside, window by window, and 1 if there are none.
+    input and output have one quantization. "average": sum of (q - zero_point of the input) over the positions inside,
+    an int32, times multiplier = f32(f32(input scale * f32(1 / n)) / output scale), then as the module's rule says. n is
+    the number of positions of the window (QLinearConv with weights 1 and weight scale f32(1 / n)); without
+    `counts_padding` only of those that lie inside, window by window, and 1 if there are none.
     """
 
     kind: Literal["max", "average"]
