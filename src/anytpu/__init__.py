@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anytpu import _env
 
 if TYPE_CHECKING:
-    from anytpu import errors, pipeline, program, system
+    from anytpu import chip, errors, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
     from anytpu.planning.planner import max_batch_size, plan, scaling
@@ -96,6 +96,7 @@ __all__ = [
     "batch_parallel",
     "bfloat16_scope",
     "check",
+    "chip",
     "compare",
     "compute_average_loss",
     "connect",

@@ -20,6 +20,7 @@ class Command:
         description: what it does, in a paragraph or more, as its help shows it.
         add_arguments: gives a parser its arguments.
         run: does the work and returns the exit status.
+        actions: what a command does that is several, such as `anytpu chip run`; it has then no arguments of its own.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Command:
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    actions: tuple[Command, ...] = ()
 
 
 def add_system_arguments(parser: argparse.ArgumentParser) -> None:

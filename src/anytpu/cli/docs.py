@@ -17,8 +17,14 @@ This page is made of the help texts: `python -m anytpu.cli.docs > docs/cli.md`
 def page() -> str:
     """Return docs/cli.md."""
     sections = [_INTRODUCTION, _block(help_of(""))]
-    sections += [f"## anytpu {command.name}\n\n{_block(help_of(command.name))}" for command in COMMANDS]
+    for command in COMMANDS:
+        sections.append(_section("##", command.name))
+        sections += [_section("###", f"{command.name} {action.name}") for action in command.actions]
     return "\n".join(sections)
+
+
+def _section(mark: str, name: str) -> str:
+    return f"{mark} anytpu {name}\n\n{_block(help_of(name))}"
 
 
 def _block(text: str) -> str:

@@ -57,7 +57,7 @@ def _run(words: list[str]) -> int:
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.refuse(unknown, arguments.command)
+        parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
     if arguments.version:
         print(f"anytpu {anytpu.__version__}")
     elif arguments.command is None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from anytpu.cli import compare, demo, devices, doctor, env, plan, port
+from anytpu.cli import chip, compare, demo, devices, doctor, env, plan, port
 from anytpu.cli.command import Command
 from anytpu.errors import SettingError
 
@@ -20,6 +20,7 @@ COMMANDS: tuple[Command, ...] = (
     env.COMMAND,
     compare.COMMAND,
     plan.COMMAND,
+    chip.COMMAND,
     port.COMMAND,
 )
 """Every command, in the order of the help."""
@@ -45,15 +46,15 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of exiting."""
         raise SettingError(f"{message}; `{self.prog} --help` shows what it takes")
 
-    def refuse(self, unknown: Sequence[str], command: str | None) -> NoReturn:
+    def refuse(self, unknown: Sequence[str], command: str) -> NoReturn:
         """Raise because of words that no parser took.
 
         Args:
             unknown: the words.
-            command: the command that they were given to, or None.
+            command: the command that they were given to, with its action ("chip run"), or "".
         """
         taker = f"{self.prog} {command}" if command else self.prog
-        near = _near_option(unknown, help_of(command or ""))
+        near = _near_option(unknown, help_of(command))
         hint = f"did you mean {near}? " if near else ""
         raise SettingError(f"{taker} does not take {' '.join(unknown)}; {hint}`{taker} --help` shows what it takes")
 
@@ -80,12 +81,20 @@ def _parsers() -> dict[str, Parser]:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     parsers = {"": parser}
     for command in COMMANDS:
-        described = commands.add_parser(command.name, help=command.summary, description=command.description)
-        command.add_arguments(described)
-        _add_traceback(described, default=argparse.SUPPRESS)
-        described.set_defaults(run=command.run)
+        described = _add_command(commands, command)
         parsers[command.name] = described
+        if command.actions:
+            actions = described.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+            parsers |= {f"{command.name} {one.name}": _add_command(actions, one) for one in command.actions}
     return parsers
+
+
+def _add_command(commands: Any, command: Command) -> Parser:
+    described = commands.add_parser(command.name, help=command.summary, description=command.description)
+    command.add_arguments(described)
+    _add_traceback(described, default=argparse.SUPPRESS)
+    described.set_defaults(run=command.run)
+    return described
 
 
 def check_command(words: Sequence[str]) -> None:

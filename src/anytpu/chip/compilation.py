@@ -1,0 +1,135 @@
+"""`compile`: a model, and some examples of what it will see, become a program for the first TPU.
+
+Idea: four steps, each a package: the model's Program is read into a network of few kinds of layers, the examples show
+the ranges of its numbers, the network is quantized, and instructions are made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from anytpu.chip import ports
+from anytpu.chip.chip_program import ChipProgram, Settings, check_batch
+from anytpu.chip.compiler import compile_image, largest_batch
+from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.network import read
+from anytpu.chip.quantized import quantize, summarize
+from anytpu.errors import CalibrationError, ProgramError, SettingError
+from anytpu.program import Program, of
+
+TRACED_ROWS = 8
+"""Examples that a Keras model or a function is traced with; it is compiled for any number of them."""
+
+MOST_ROWS = 256
+"""The largest batch that is chosen where none is asked for: larger ones hardly run faster in software."""
+
+
+def compile(
+    job: Any,
+    calibration: Any = None,
+    *,
+    state: Any = None,
+    batch: int | None = None,
+    activation_bits: Literal[8, 16] = 8,
+    method: Literal["minmax", "percentile", "mse"] = "minmax",
+    convolution: Literal["auto", "native", "packed"] = "auto",
+    spill: bool = True,
+    design: Design = TPU_V1,
+    progress: Callable[[str], None] | None = None,
+) -> ChipProgram:
+    """Quantize a model to whole numbers and compile it for the first TPU.
+
+    Args:
+        job: a Keras model; a JAX function `outputs = function(state, x)` with `state`; a Program of mode "infer" that
+            carries its values, or the path of a program file.
+        calibration: examples of what the model will see, `(rows, ...)`, from which the ranges of all numbers are taken;
+            a list, or a dictionary, for a model of several inputs. 100 to 500 are usual.
+        state: the weights of a JAX function, a tree of arrays.
+        batch: examples that go through at a time; None: the largest power of two up to 256 that fits.
+        activation_bits: 8, or 16 for activations of 16 bits, which take twice as long: for recurrent networks.
+        method: how a range is taken: "minmax" all that was seen, "percentile" all but the outermost 0.01 %, "mse" what
+            makes the mean squared error least.
+        convolution: one position of the kernel a pass ("native"), as many as the array holds ("packed"), or for each
+            layer what takes less time ("auto").
+        spill: move to the host what the Unified Buffer has no room for; False: that is an error.
+        design: the chip.
+        progress: is told each step of the work, a line each.
+
+    Raises:
+        CalibrationError: no examples, or such that cannot be used. QuantizationError: a layer cannot be quantized.
+        CapacityError: it does not fit on the chip. ProgramError: the job is none of those above.
+
+    Example:
+        >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP
+        >>> program.time(batch=200).latency_s  # doctest: +SKIP
+    """
+    say = progress or (lambda line: None)
+    _check(activation_bits, method, convolution)
+    if batch is not None:
+        check_batch(batch)
+    if calibration is None:
+        raise CalibrationError(
+            "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
+            "are taken, such as calibration=x_train[:256]."
+        )
+    arrays = ports.arrays_of(calibration)
+    say("reading the model")
+    program = _program(job, calibration, state)
+    network = read(program)
+    say(f"calibrating {network.name} on {len(arrays[0])} examples")
+    quantized = quantize(network, arrays, bits=activation_bits, method=method)
+    summary = summarize(network, quantized, arrays)
+    say(f"compiling {network.name}")
+    rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
+    image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
+    return ChipProgram(image, quantized, Settings(convolution, spill), summary)
+
+
+def _program(job: Any, calibration: Any, state: Any) -> Program:
+    """Return the Program of a job in mode "infer", with its values."""
+    if isinstance(job, Program) or _is_path(job):
+        return of(job, mode="infer", tensors=True)
+    if state is not None:
+        return of(_step(job), (state, _rows_of(calibration)), "infer", True, batch_size=TRACED_ROWS)
+    try:
+        return of(job, None, "infer", True, batch_size=TRACED_ROWS)
+    except ProgramError:
+        if not hasattr(job, "predict"):
+            raise
+        # A model that does not know the shapes of its inputs is given those of the examples.
+        return of(job, (_rows_of(calibration),), "infer", True, batch_size=TRACED_ROWS)
+
+
+def _step(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        return state, function(state, batch)
+
+    step.__name__ = getattr(function, "__name__", "function")
+    return step
+
+
+def _rows_of(calibration: Any) -> Any:
+    if isinstance(calibration, dict):
+        return {name: np.asarray(one)[:TRACED_ROWS] for name, one in calibration.items()}
+    if isinstance(calibration, list | tuple):
+        return [np.asarray(one)[:TRACED_ROWS] for one in calibration]
+    return np.asarray(calibration)[:TRACED_ROWS]
+
+
+def _is_path(job: Any) -> bool:
+    return isinstance(job, str) or hasattr(job, "__fspath__")
+
+
+def _check(activation_bits: Any, method: Any, convolution: Any) -> None:
+    if activation_bits not in (8, 16):
+        raise SettingError(f"activation_bits must be 8 or 16, not {activation_bits!r}.")
+    _check_one("method", method, ("minmax", "percentile", "mse"))
+    _check_one("convolution", convolution, ("auto", "native", "packed"))
+
+
+def _check_one(name: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise SettingError(f"{name} must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}, not {value!r}.")

@@ -1,0 +1,39 @@
+"""`load` and `assemble`: programs that were made before, or written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anytpu.chip.chip_program import ChipProgram
+
+
+def load(path: str | Path) -> ChipProgram:
+    """Return the program in a `.tpu` file, which `ChipProgram.save` wrote.
+
+    Raises:
+        ChipFileError: there is no such file, or it is none, or was cut short, altered, or written by a newer version.
+
+    Example:
+        >>> tpu.chip.load("model.tpu").run(x)  # doctest: +SKIP
+    """
+    from anytpu.chip import file
+
+    image, network = file.read(path)
+    return ChipProgram(image, network)
+
+
+def assemble(text: str, name: str = "assembled") -> ChipProgram:
+    """Return the program that a text in assembly describes, checked: see docs/chip_isa.md.
+
+    Raises:
+        AssemblyError: a line cannot be read. HazardError: the program would give results that depend on luck.
+
+    Example:
+        >>> tpu.chip.assemble("halt").disassemble().split()[-1]  # doctest: +SKIP
+        'halt'
+    """
+    from anytpu.chip import assembly, checking
+
+    image = assembly.assemble(text, name)
+    checking.check(image)
+    return ChipProgram(image)

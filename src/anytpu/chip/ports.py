@@ -1,0 +1,81 @@
+"""The user's arrays as the chip's tensors, and back: shapes, whole numbers, and what cannot be taken.
+
+Rule: what goes in is checked before anything runs; a NaN has no whole number, so it is refused and not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Port, Shape
+from anytpu.chip.quantized.nodes import Quantization
+from anytpu.errors import ChipError
+
+
+def arrays_of(x: Any) -> list[np.ndarray]:
+    """Return the inputs as a list, of one array, of a list or tuple, or of a dictionary in sorted order."""
+    if isinstance(x, Mapping):
+        return [np.asarray(x[name]) for name in sorted(x)]
+    return [np.asarray(one) for one in x] if isinstance(x, list | tuple) else [np.asarray(x)]
+
+
+def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> int:
+    """Check what goes in, and return the number of its rows.
+
+    Raises:
+        ChipError: another number of inputs, another shape or kind of numbers, unequal rows, or a NaN.
+    """
+    if len(arrays) != len(ports):
+        raise ChipError(f"{name} takes {_inputs(len(ports))}, not {len(arrays)}: {_listed(ports)}.")
+    for number, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+        which = f"input {number} of {name}" if len(ports) > 1 else f"the input of {name}"
+        if array.ndim == 0 or array.shape[1:] != port.shape:
+            raise ChipError(f"{which} must have the shape {_shape(port)}, not {array.shape}.")
+        if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):
+            kinds = "whole numbers" if _is_whole(port) else "numbers"
+            raise ChipError(f"{which} must hold {kinds} ({port.dtype}), not {array.dtype}.")
+        if array.dtype.kind == "f" and (bad := np.isnan(array.reshape(len(array), -1)).any(axis=1)).any():
+            raise ChipError(
+                f"{which} has a NaN in row {int(np.argmax(bad))}, which no whole number stands for; "
+                "np.nan_to_num(x) puts 0 in its place."
+            )
+    rows = {len(array) for array in arrays}
+    if len(rows) > 1:
+        counts = ", ".join(str(len(array)) for array in arrays)
+        raise ChipError(f"the inputs of {name} must have as many rows each, not {counts}.")
+    return rows.pop()
+
+
+def tensor_of(
+    port: Port, array: np.ndarray, shapes: Mapping[str, Shape], quantizations: Mapping[str, Quantization]
+) -> np.ndarray:
+    """Return a user's array as the tensor `(rows, height, width, channels)`, quantized if the chip holds it."""
+    canonical = array.reshape(len(array), *shapes[port.tensor])
+    quantization = quantizations.get(port.tensor)
+    return canonical.astype(port.dtype) if quantization is None else quantization.quantize(canonical)
+
+
+def array_of(port: Port, tensor: np.ndarray, quantizations: Mapping[str, Quantization]) -> np.ndarray:
+    """Return a tensor in the user's shape, as real numbers."""
+    quantization = quantizations.get(port.tensor)
+    real = tensor if quantization is None else quantization.dequantize(tensor)
+    return real.reshape(len(tensor), *port.shape)
+
+
+def _is_whole(port: Port) -> bool:
+    return np.dtype(port.dtype).kind in "iub"
+
+
+def _shape(port: Port) -> str:
+    return f"({', '.join(['rows', *map(str, port.shape)])})"
+
+
+def _inputs(count: int) -> str:
+    return "one input" if count == 1 else f"{count} inputs"
+
+
+def _listed(ports: Sequence[Port]) -> str:
+    return ", ".join(f"{port.tensor!r} {_shape(port)} {port.dtype}" for port in ports)
