@@ -1,0 +1,206 @@
+"""`accesses`: which stretches of which memories an instruction reads and writes.
+
+Idea: two instructions of different units need a `Sync` between them when one writes what the other touches. Who inserts
+the Syncs (the compiler), who looks for missing ones (the checker) and who counts what waits for what (the time model)
+ask here, and so agree.
+
+Rule: a stretch is never too small. The rows of a plane lie PITCH units apart, and whatever lies between two of them
+counts as touched; of a window, all that lies between its first and its last row of the source counts.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.instructions import (
+    Activate,
+    Convolve,
+    Instruction,
+    Product,
+    ReadHostMemory,
+    ReadWeights,
+    WriteHostMemory,
+)
+from anytpu.chip.isa.issue import Registers
+from anytpu.chip.isa.registers import Register
+
+
+class Memory(enum.Enum):
+    """A memory, and what an address of it counts."""
+
+    HOST = "byte of the host's buffer"
+    BUFFER = "unit of the Unified Buffer"
+    ACCUMULATORS = "row of the accumulators"
+    WEIGHTS = "block of the Weight Memory"
+    TABLES = "table"
+
+
+class Stretch(NamedTuple):
+    """Addresses of a memory from `start` up to and without `stop`."""
+
+    memory: Memory
+    start: int
+    stop: int
+
+
+class Accesses(NamedTuple):
+    """What an instruction reads and writes. FIFOs are not among it: they order themselves (`tiles_popped`)."""
+
+    reads: tuple[Stretch, ...] = ()
+    writes: tuple[Stretch, ...] = ()
+
+
+_NOTHING = Accesses()
+
+
+def accesses(instruction: Instruction, registers: Registers, design: Design) -> Accesses:
+    """Return what an instruction reads and writes, with the registers that it is issued with.
+
+    The registers of its geometry must not be 0 (`anytpu.chip.checking` looks). What the host does at an `InterruptHost`
+    is not an access of the chip.
+
+    Example:
+        >>> from anytpu.chip.design import TPU_V1
+        >>> from anytpu.chip.isa.issue import RESET
+        >>> accesses(ReadHostMemory(host_address=64, address=10, units=2), RESET, TPU_V1).writes
+        (Stretch(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)
+    """
+    if isinstance(instruction, Product):
+        return _of_product(instruction, registers, design)
+    if isinstance(instruction, Activate):
+        return _of_activate(instruction, registers)
+    if isinstance(instruction, ReadWeights):
+        return _of_read_weights(instruction, design)
+    if isinstance(instruction, ReadHostMemory | WriteHostMemory):
+        host = _stretch(Memory.HOST, instruction.host_address, instruction.units * UNIT_BYTES)
+        buffer = _stretch(Memory.BUFFER, instruction.address, instruction.units)
+        return Accesses(host, buffer) if isinstance(instruction, ReadHostMemory) else Accesses(buffer, host)
+    return _NOTHING
+
+
+def tiles_popped(instruction: Instruction) -> int:
+    """Return how many tiles an instruction pops from the weight FIFO."""
+    return instruction.repeat - instruction.keep if isinstance(instruction, Product) else 0
+
+
+def parameters_popped(instruction: Instruction) -> int:
+    """Return how many blocks of parameters an instruction pops from the parameter FIFO."""
+    return int(isinstance(instruction, Activate) and instruction.operation == "scale" and not instruction.keep)
+
+
+def blocks_of(instruction: ReadWeights, design: Design) -> int:
+    """Return how many blocks of the Weight Memory one of the things takes that an instruction sends for."""
+    if instruction.kind == "tile":
+        return design.tile_blocks
+    if instruction.kind == "parameters":
+        return design.parameter_blocks
+    return 64 if instruction.wide else 1  # 65,536 numbers of 2 bytes, or 256 bytes, in blocks of 2,048
+
+
+def _of_product(instruction: Product, registers: Registers, design: Design) -> Accesses:
+    pitch = int(registers[Register.PITCH])
+    if isinstance(instruction, Convolve):
+        taps = int(registers[Register.TAPS])
+        first = int(registers[Register.FIRST_TAP])
+        rows = window_rows(instruction.rows, registers, first, first + instruction.repeat * taps)
+        source = _plane(instruction.address, rows, pitch, -(-int(registers[Register.LANES]) // UNIT_BYTES))
+    else:
+        units = -(-design.array // UNIT_BYTES)
+        source = _plane(instruction.address, (0, instruction.rows), pitch, units)
+        source = source and _widen(source, (instruction.repeat - 1) * int(registers[Register.PLANE_STRIDE]))
+    sums = _stretch(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
+    reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
+    return Accesses(reads + sums if instruction.accumulate else reads, sums)
+
+
+def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
+    pitch, out_pitch = int(registers[Register.PITCH]), int(registers[Register.OUT_PITCH])
+    if instruction.operation == "scale":
+        reads = _stretch(Memory.ACCUMULATORS, instruction.source, instruction.rows)
+    else:
+        rows = (0, instruction.rows)
+        if instruction.operation in ("max", "average"):
+            taps = int(registers[Register.KERNEL_HEIGHT]) * int(registers[Register.KERNEL_WIDTH])
+            rows = window_rows(instruction.rows, registers, 0, taps)
+        source = _plane(instruction.source, rows, pitch, out_pitch)
+        reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
+    if instruction.operation in ("add", "subtract", "multiply"):
+        rows = (0, min(instruction.rows, int(registers[Register.SECOND_ROWS])))
+        second = _plane(instruction.second, rows, int(registers[Register.SECOND_PITCH]), out_pitch)
+        reads += _with_high(second, instruction.wide, registers[Register.SECOND_HIGH_OFFSET])
+    if instruction.table:
+        reads += _stretch(Memory.TABLES, int(registers[Register.TABLE]), 1)
+    target = _plane(instruction.target, (0, instruction.rows), out_pitch, out_pitch)
+    return Accesses(reads, _with_high(target, instruction.wide_out, registers[Register.OUT_HIGH_OFFSET]))
+
+
+def _of_read_weights(instruction: ReadWeights, design: Design) -> Accesses:
+    reads = _stretch(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
+    writes = _stretch(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
+    return Accesses(reads, writes)
+
+
+def window_rows(rows: int, registers: Registers, first_tap: int, stop_tap: int) -> tuple[int, int]:
+    """Return the first row of the source plane that a window reads, and the row after the last; equal when it has none.
+
+    Args:
+        rows: rows of the result, from FIRST_ROW on.
+        registers: the geometry.
+        first_tap, stop_tap: the taps that are taken, the last of them excluded; those past the window are not.
+    """
+    batch, out_width = int(registers[Register.BATCH]), int(registers[Register.OUT_WIDTH])
+    in_width = int(registers[Register.IN_WIDTH])
+    first_row = int(registers[Register.FIRST_ROW])
+    top, left = divmod(first_row // batch, out_width)
+    bottom, right = divmod((first_row + rows - 1) // batch, out_width)
+    if top != bottom:
+        left, right = 0, out_width - 1
+    kernel_width = int(registers[Register.KERNEL_WIDTH])
+    last_tap = min(stop_tap, int(registers[Register.KERNEL_HEIGHT]) * kernel_width) - 1
+    high, column_first = divmod(first_tap, kernel_width)
+    low, column_last = divmod(last_tap, kernel_width)
+    if high != low:
+        column_first, column_last = 0, kernel_width - 1
+    first_h = _position(top, high, registers, Register.STRIDE_HEIGHT)
+    last_h = _position(bottom, low, registers, Register.STRIDE_HEIGHT)
+    first_w = _position(left, column_first, registers, Register.STRIDE_WIDTH)
+    last_w = _position(right, column_last, registers, Register.STRIDE_WIDTH)
+    first_h, last_h = max(first_h, 0), min(last_h, int(registers[Register.IN_HEIGHT]) - 1)
+    first_w, last_w = max(first_w, 0), min(last_w, in_width - 1)
+    if first_h > last_h or first_w > last_w:
+        return 0, 0
+    return (first_h * in_width + first_w) * batch, (last_h * in_width + last_w + 1) * batch
+
+
+_OF_STRIDE = {
+    Register.STRIDE_HEIGHT: (Register.PAD_TOP, Register.DILATION_HEIGHT),
+    Register.STRIDE_WIDTH: (Register.PAD_LEFT, Register.DILATION_WIDTH),
+}
+
+
+def _position(out: int, tap: int, registers: Registers, stride: Register) -> int:
+    pad, dilation = _OF_STRIDE[stride]
+    return out * int(registers[stride]) - int(registers[pad]) + tap * int(registers[dilation])
+
+
+def _stretch(memory: Memory, start: int, length: int) -> tuple[Stretch, ...]:
+    return (Stretch(memory, start, start + length),)
+
+
+def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple[Stretch, ...]:
+    first, stop = rows
+    if first == stop:
+        return ()
+    return (Stretch(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
+
+
+def _widen(source: tuple[Stretch, ...], units: int) -> tuple[Stretch, ...]:
+    return tuple(one._replace(stop=one.stop + units) for one in source)
+
+
+def _with_high(source: tuple[Stretch, ...], wide: bool, offset: int | float) -> tuple[Stretch, ...]:
+    if not wide:
+        return source
+    return source + tuple(Stretch(s.memory, s.start + int(offset), s.stop + int(offset)) for s in source)
