@@ -1,0 +1,190 @@
+"""Instructions to bytes, and bytes to instructions, by the table in `forms.py`.
+
+Rule: `decode(encode(x)) == x` and `encode(decode(b)) == b`, or an error that names the instruction, or the byte.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Iterable
+
+from anytpu.chip.isa.forms import BY_OPCODE, Field, Form, Kind, form_of
+from anytpu.chip.isa.instructions import Instruction
+from anytpu.chip.isa.registers import MEANINGS, Register
+from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.errors import ChipError, ChipFileError
+
+_FLOAT = struct.Struct("<f")
+
+
+class _FieldError(Exception):
+    """A number does not fit its field; the text says which, what fits and what is there."""
+
+
+def encode(instructions: Iterable[Instruction]) -> bytes:
+    """Return the bytes of instructions.
+
+    Raises:
+        ChipError: a number does not fit its field; the instruction is named.
+
+    Example:
+        >>> from anytpu.chip.isa.instructions import Halt, MatrixMultiply
+        >>> encode([MatrixMultiply(address=0x40, accumulator=2, rows=200, keep=True), Halt()]).hex(" ")
+        '13 02 01 40 00 00 02 00 c8 00 00 00 02'
+    """
+    parts = []
+    for number, instruction in enumerate(instructions):
+        try:
+            parts.append(_bytes_of(instruction))
+        except _FieldError as error:
+            raise ChipError(f"Instruction {number}, {form_of(instruction).mnemonic}: {error}") from None
+    return b"".join(parts)
+
+
+def fault_of(instruction: Instruction) -> str | None:
+    """Return what of an instruction does not fit its field, or None when all does."""
+    try:
+        _bytes_of(instruction)
+    except _FieldError as error:
+        return str(error)
+    return None
+
+
+def decode(content: bytes) -> tuple[Instruction, ...]:
+    """Return the instructions that bytes stand for.
+
+    Raises:
+        ChipFileError: an unknown opcode, a reserved bit that is set, a number that its field may not hold, or an end
+            within an instruction; the byte is named.
+
+    Example:
+        >>> decode(bytes.fromhex("06 04 09 02"))
+        (Sync(waiting=4, finished=9), Halt())
+    """
+    found, offset = [], 0
+    while offset < len(content):
+        form = BY_OPCODE.get(content[offset])
+        if form is None:
+            raise ChipFileError(f"Byte {offset} of the instructions is 0x{content[offset]:02x}, which is no opcode.")
+        stop = offset + form.length_bytes
+        if stop > len(content):
+            raise ChipFileError(
+                f"The instructions end within the {form.mnemonic} at byte {offset}: it takes "
+                f"{form.length_bytes} bytes, and {len(content) - offset} are left."
+            )
+        try:
+            found.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
+        except _FieldError as error:
+            raise ChipFileError(f"The {form.mnemonic} at byte {offset} of the instructions: {error}") from None
+        offset = stop
+    return tuple(found)
+
+
+def _value_bits(register: int, value: int | float) -> int:
+    meaning = MEANINGS[_known_register(register)]
+    name = Register(register).name
+    if meaning.kind is ValueKind.FLOAT:
+        return _float_bits(name, value)
+    return _whole(f"register {name}", value, meaning.least, meaning.most) & 0xFFFFFFFF
+
+
+def _float_bits(name: str, value: int | float) -> int:
+    expected = f"register {name} must be a float32 number above 0"
+    if not (isinstance(value, int | float) and 0 < value < math.inf):
+        raise _FieldError(f"{expected}, not {value!r}.")
+    try:
+        packed = _FLOAT.pack(value)
+    except OverflowError:
+        raise _FieldError(f"{expected}, and {value!r} is greater than all of them.") from None
+    if _FLOAT.unpack(packed)[0] != value:
+        raise _FieldError(f"{expected}, and {value!r} is none: the nearest is {_FLOAT.unpack(packed)[0]!r}.")
+    return int.from_bytes(packed, "little")
+
+
+def _bytes_of(instruction: Instruction) -> bytes:
+    form = form_of(instruction)
+    word = form.opcode
+    for field, bit in form.places:
+        if field.kind is not Kind.RESERVED:
+            word |= _bits(instruction, field) << bit
+    return word.to_bytes(form.length_bytes, "little")
+
+
+def _bits(instruction: Instruction, field: Field) -> int:
+    value = getattr(instruction, field.name)
+    kind = field.kind
+    if kind is Kind.FLAG:
+        return bool(value)
+    if kind is Kind.CHOICE:
+        if value not in field.choices:
+            raise _FieldError(f"{field.name} must be {_either(field.choices)}, not {value!r}.")
+        return field.choices.index(value)
+    if kind is Kind.VALUE:
+        return _value_bits(instruction.register, value)  # pyright: ignore[reportAttributeAccessIssue]
+    whole = _whole(field.name, value, field.least, field.most)
+    if kind is Kind.REGISTER:
+        _known_register(whole)
+    return whole
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    try:
+        whole = operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        raise _FieldError(f"{name} must be a whole number, not {value!r}.") from None
+    if not least <= whole <= most:
+        raise _FieldError(f"{name} must be a number from {least} to {most}, not {whole}.")
+    return whole
+
+
+def _known_register(number: int) -> Register:
+    try:
+        return Register(number)
+    except ValueError:
+        raise _FieldError(f"there is no register {number}.") from None
+
+
+def _instruction(form: Form, word: int) -> Instruction:
+    values: dict[str, object] = {}
+    for field, bit in form.places:
+        raw = (word >> bit) & ((1 << field.bits) - 1)
+        kind = field.kind
+        if kind is Kind.VALUE:
+            values[field.name] = _value(values["register"], raw)
+            continue
+        if not field.least <= raw <= field.most:
+            raise _FieldError(_outside(field, raw))
+        if kind is Kind.NUMBER or kind is Kind.UNITS:
+            values[field.name] = raw
+        elif kind is Kind.FLAG:
+            values[field.name] = raw == 1
+        elif kind is Kind.CHOICE:
+            values[field.name] = field.choices[raw]
+        elif kind is Kind.REGISTER:
+            values[field.name] = _known_register(raw)
+    return form.record(**values)  # pyright: ignore[reportCallIssue]
+
+
+def _outside(field: Field, raw: int) -> str:
+    if field.kind is Kind.RESERVED:
+        return "a reserved bit of its flags is 1, and all must be 0."
+    if field.kind is Kind.CHOICE:
+        return f"{field.name} must be {_either(field.choices)}, and {raw} is none of them."
+    return f"{field.name} must be a number from {field.least} to {field.most}, not {raw}."
+
+
+def _value(register: object, raw: int) -> int | float:
+    assert isinstance(register, Register)
+    kind = MEANINGS[register].kind
+    if kind is ValueKind.FLOAT:
+        value: int | float = _FLOAT.unpack(raw.to_bytes(4, "little"))[0]
+    else:
+        value = raw - (1 << 32) if kind is ValueKind.SIGNED and raw >> 31 else raw
+    _value_bits(register, value)
+    return value
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"

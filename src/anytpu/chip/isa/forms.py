@@ -1,0 +1,234 @@
+"""How each instruction stands in bytes: the one table that encoder, decoder, assembler and documentation read.
+
+Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode; above it lie the fields,
+one after another, each of as many bits as the table says.
+
+Rule: every instruction has exactly one form in bytes. Reserved bits are 0, no opcode is 0 (so that a stretch of zeros
+is no program), a number outside of its field's bounds is refused, and a float is finite and above 0.
+
+Source: MatrixMultiply of 12 bytes, 3 of them for the Unified Buffer's address, 2 for the accumulators', 4 for the
+length, is published (Jouppi et al. 2017, section 2). All the rest is ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+
+from anytpu.chip.isa import instructions
+from anytpu.chip.isa.instructions import Instruction
+from anytpu.chip.isa.units import Unit
+
+
+class Kind(enum.Enum):
+    """How the bits of a field are read."""
+
+    NUMBER = "number"
+    FLAG = "flag"
+    CHOICE = "choice"
+    UNITS = "units"
+    REGISTER = "register"
+    VALUE = "value"
+    RESERVED = "reserved"
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A part of an instruction.
+
+    Attributes:
+        name: of the attribute of the instruction; "" for reserved bits.
+        bits: how many it takes.
+        kind: a number; a flag of one bit; one of `choices`, by its place; a mask of units; the number of a register;
+            the value of the register before it, by that register's kind; or nothing, all 0.
+        least: the least number that it may hold.
+        choices: what a choice may be.
+        text: a phrase on what it is, for the documentation.
+    """
+
+    name: str
+    bits: int
+    kind: Kind = Kind.NUMBER
+    least: int = 0
+    choices: tuple[str, ...] = ()
+    text: str = ""
+
+    @functools.cached_property
+    def most(self) -> int:
+        """The greatest number that it may hold."""
+        if self.kind is Kind.UNITS:
+            return (1 << len(Unit)) - 1
+        if self.kind is Kind.RESERVED:
+            return 0
+        return len(self.choices) - 1 if self.choices else (1 << self.bits) - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """The form of one instruction.
+
+    Attributes:
+        opcode: its first byte.
+        mnemonic: its name in assembly.
+        record: its class.
+        fields: after the opcode, from the lowest bit up.
+        text: a sentence on what it does, for listings and the documentation.
+    """
+
+    opcode: int
+    mnemonic: str
+    record: type[Instruction]
+    fields: tuple[Field, ...]
+    text: str
+
+    @functools.cached_property
+    def length_bytes(self) -> int:
+        """How many bytes it takes."""
+        return 1 + sum(field.bits for field in self.fields) // 8
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[Field, int], ...]:
+        """Each field with the number of its lowest bit."""
+        found, bit = [], 8
+        for field in self.fields:
+            found.append((field, bit))
+            bit += field.bits
+        return tuple(found)
+
+    @functools.cached_property
+    def operands(self) -> tuple[Field, ...]:
+        """The fields that assembly writes as operands."""
+        return tuple(f for f in self.fields if f.kind not in (Kind.FLAG, Kind.CHOICE, Kind.RESERVED))
+
+    @functools.cached_property
+    def suffixes(self) -> tuple[Field, ...]:
+        """The fields that assembly writes after the mnemonic, behind a dot."""
+        return tuple(f for f in self.fields if f.kind in (Kind.FLAG, Kind.CHOICE))
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, object]:
+        """What fields hold that are left out, of those that may be left out."""
+        every = dataclasses.fields(self.record)
+        return {f.name: f.default for f in every if f.default is not dataclasses.MISSING}
+
+
+def _flag(name: str, text: str) -> Field:
+    return Field(name, 1, Kind.FLAG, text=text)
+
+
+def _unit(name: str, text: str) -> Field:
+    return Field(name, 24, text=text + ", in units of 32 bytes")
+
+
+_ROWS = Field("rows", 32, least=1, text="how many rows")
+_WIDE = _flag("wide", "the source is of 16 bits")
+_COPY = (
+    _unit("address", "where in the Unified Buffer"),
+    _unit("units", "how much"),
+    Field("host_address", 40, text="byte of the host's buffer"),
+)
+_PRODUCT = (
+    _flag("accumulate", "add to the sums that are there"),
+    _flag("keep", "the first pass uses the tile that is in the array"),
+    _flag("unsigned", "the source is of 0 to 255"),
+    _WIDE,
+    Field("", 4, Kind.RESERVED),
+    Field("repeat", 8, least=1, text="how many passes"),
+    _unit("address", "where the source plane starts"),
+    Field("accumulator", 16, text="the first row of the accumulators"),
+    _ROWS,
+)
+
+FORMS = (
+    Form(0x01, "nop", instructions.Nop, (), "Nothing."),
+    Form(0x02, "halt", instructions.Halt, (), "Wait for all units, then end the program."),
+    Form(
+        0x03,
+        "debug_tag",
+        instructions.DebugTag,
+        (Field("tag", 24, text="an index into the parts of the program"),),
+        "What follows belongs to a part of the program.",
+    ),
+    Form(
+        0x04,
+        "interrupt_host",
+        instructions.InterruptHost,
+        (Field("number", 16, text="which of the host's steps"),),
+        "Wait for all units, let the host do a step, go on.",
+    ),
+    Form(
+        0x05,
+        "set_configuration",
+        instructions.SetConfiguration,
+        (Field("register", 8, Kind.REGISTER), Field("value", 32, Kind.VALUE, text="as the register's kind says")),
+        "Set a register for what is issued later.",
+    ),
+    Form(
+        0x06,
+        "sync",
+        instructions.Sync,
+        (
+            Field("waiting", 8, Kind.UNITS, least=1, text="mask of the units that wait"),
+            Field("finished", 8, Kind.UNITS, least=1, text="mask of the units that they wait for"),
+        ),
+        "Units wait until others have finished what was issued to them.",
+    ),
+    Form(0x10, "read_host_memory", instructions.ReadHostMemory, _COPY, "Host's buffer to Unified Buffer."),
+    Form(0x11, "write_host_memory", instructions.WriteHostMemory, _COPY, "Unified Buffer to host's buffer."),
+    Form(
+        0x12,
+        "read_weights",
+        instructions.ReadWeights,
+        (
+            Field("kind", 2, Kind.CHOICE, choices=("tile", "parameters", "table"), text="what is read"),
+            _flag("wide", "tables of 65,536 numbers of 16 bits"),
+            Field("", 5, Kind.RESERVED),
+            Field("address", 24, text="where in the Weight Memory, in blocks of 2 KiB"),
+            Field("count", 24, least=1, text="how many things"),
+            Field("slot", 8, text="the first table that is filled"),
+        ),
+        "Send for weights, parameters or tables.",
+    ),
+    Form(0x13, "matrix_multiply", instructions.MatrixMultiply, _PRODUCT, "Rows times tiles, one plane of rows a pass."),
+    Form(0x14, "convolve", instructions.Convolve, _PRODUCT, "Windows times tiles, one or more taps a pass."),
+    Form(
+        0x15,
+        "activate",
+        instructions.Activate,
+        (
+            Field(
+                "operation",
+                3,
+                Kind.CHOICE,
+                choices=("scale", "copy", "add", "subtract", "multiply", "max", "average"),
+                text="what is computed",
+            ),
+            _flag("keep", "the parameters of the last Activate"),
+            _flag("table", "look the result up"),
+            _flag("counted", "an average divides by the positions inside"),
+            _WIDE,
+            _flag("wide_out", "the result is of 16 bits"),
+            Field("source", 24, text="row of the accumulators, or unit of the Unified Buffer"),
+            _unit("target", "where the result starts"),
+            _ROWS,
+            _unit("second", "where the second operand starts"),
+        ),
+        "Sums, planes or windows to a plane of results.",
+    ),
+)
+"""All instructions, by their opcodes."""
+
+BY_OPCODE = {form.opcode: form for form in FORMS}
+BY_MNEMONIC = {form.mnemonic: form for form in FORMS}
+BY_RECORD = {form.record: form for form in FORMS}
+
+
+def form_of(instruction: Instruction) -> Form:
+    """Return the form of an instruction.
+
+    Example:
+        >>> form_of(instructions.Halt()).mnemonic, form_of(instructions.MatrixMultiply(0, 0, 1)).length_bytes
+        ('halt', 12)
+    """
+    return BY_RECORD[type(instruction)]
