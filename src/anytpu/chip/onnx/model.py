@@ -1,0 +1,143 @@
+"""`write`: a quantized network as an ONNX model, from the user's numbers to the user's numbers.
+
+Idea: the model quantizes what goes in, computes what the chip computes in operators of standard ONNX, and turns the
+integers of the outputs back into real numbers. Whoever has no chip runs it: onnxruntime, a phone, an FPGA tool.
+
+Rule: every integer is the chip's (quantized/nodes.py is the specification), with any level of onnxruntime's
+optimizations. What the host computes in floating point (a softmax) agrees as far as two exponentials do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Node, Port
+from anytpu.chip.onnx.convolution import write_convolution
+from anytpu.chip.onnx.graph import Graph, load_onnx
+from anytpu.chip.onnx.host import write_host_step
+from anytpu.chip.onnx.integers import (
+    write_concatenate,
+    write_elementwise,
+    write_reshape,
+    write_slice,
+    write_table,
+)
+from anytpu.chip.onnx.pool import write_pool
+from anytpu.chip.onnx.writing import Writing
+from anytpu.chip.quantized import nodes
+from anytpu.chip.quantized.nodes import QuantizedNetwork
+
+OPSET = 21
+"""The version of ONNX's operators: the first with 16-bit integers in QuantizeLinear."""
+
+IR_VERSION = 10
+"""The version of the file's format that belongs to it."""
+
+_WRITERS: dict[type[Node], Callable[[Writing, Any], str]] = {
+    nodes.QConvolution: write_convolution,
+    nodes.QPool: write_pool,
+    nodes.QElementwise: write_elementwise,
+    nodes.QTable: write_table,
+    nodes.QConcatenate: write_concatenate,
+    nodes.QSlice: write_slice,
+    nodes.QReshape: write_reshape,
+    nodes.QHostStep: write_host_step,
+}
+
+_DESCRIPTION = """\
+A network in whole numbers, as the first TPU computes it. Every integer in it is exact: the sums are of 32 bits, scaled
+in float32, rounded half to even. Run it with any level of graph optimization. {products}"""
+
+_SIGNED = """\
+Its 8-bit tensors are int8. On an x86 CPU without VNNI, onnxruntime adds pairs of such products in 16 bits, which
+saturate: there, write it with unsigned=True."""
+
+_UNSIGNED = """\
+Its 8-bit tensors are uint8, 128 above the chip's, so that no x86 CPU adds products in 16 bits."""
+
+
+def write(
+    network: QuantizedNetwork, path: str | os.PathLike[str], *, unsigned: bool = False, integers: bool = False
+) -> Path:
+    """Write a quantized network as an ONNX model.
+
+    Its inputs and outputs are the user's: float32 (or whatever they were) in the user's shapes, with any number of
+    rows. Needs the package onnx.
+
+    Args:
+        network: the network.
+        path: of the file.
+        unsigned: integers of 8 bits are uint8, moved by 128, products are of two uint8. The results are the same.
+            x86 CPUs without VNNI need it: their kernels for int8 saturate at 16 bits.
+        integers: each tensor that the chip holds is an output too, called after it with ":integers", `(batch,
+            height, width, channels)`, int8 or int16.
+
+    Returns:
+        The path.
+
+    Raises:
+        ChipError: onnx is not installed, or the host does something in this network that ONNX has no operator for;
+            the layer is named.
+    """
+    onnx = load_onnx()
+    writing = Writing(network, Graph(), unsigned)
+    inputs = [_write_input(writing, port) for port in network.inputs]
+    names = [writing.graph.name(port.tensor) for port in network.outputs]
+    for node in network.nodes:
+        writing.values[node.output] = _WRITERS[type(node)](writing, node)
+    outputs = [_write_output(writing, port, name) for port, name in zip(network.outputs, names, strict=True)]
+    if integers:
+        outputs += [_write_integers(writing, tensor) for tensor in network.quantizations if tensor in writing.values]
+    graph = onnx.helper.make_graph(writing.graph.nodes, network.name, inputs, outputs, writing.graph.constants)
+    model = onnx.helper.make_model(
+        graph,
+        ir_version=IR_VERSION,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        producer_name="anytpu",
+        doc_string=_DESCRIPTION.format(products=_UNSIGNED if unsigned else _SIGNED),
+    )
+    onnx.save(model, path)
+    return Path(path)
+
+
+def _write_input(writing: Writing, port: Port) -> Any:
+    """Write an input of the user and what makes it a tensor of the network; return its declaration."""
+    name, shape = writing.graph.name(port.tensor), writing.shape(port.tensor)
+    value = name
+    if port.tensor in writing.network.quantizations:
+        value = writing.quantize(writing.graph.cast(value, np.float32, port.dtype), port.tensor)
+    writing.values[port.tensor] = writing.channels_first(writing.graph.reshape(value, shape), shape)
+    return _declared(name, port.dtype, port.shape)
+
+
+def _write_output(writing: Writing, port: Port, name: str) -> Any:
+    """Write what makes an output of the user of a tensor of the network; return its declaration."""
+    graph, known = writing.graph, port.tensor in writing.network.quantizations
+    last = writing.channels_last(writing.values[port.tensor], writing.shape(port.tensor))
+    value = graph.reshape(last, port.shape)
+    if known:
+        value = writing.dequantize(value, port.tensor)
+    graph.add("Identity", graph.cast(value, port.dtype, np.float32 if known else None), name=name)
+    return _declared(name, port.dtype, port.shape)
+
+
+def _write_integers(writing: Writing, tensor: str) -> Any:
+    """Write a tensor as the chip's integers; return its declaration."""
+    quantization, shape = writing.quantization(tensor), writing.shape(tensor)
+    value = writing.channels_last(writing.values[tensor], shape)
+    if writing.is_moved(quantization):
+        value = writing.graph.add("Sub", writing.graph.cast(value, np.int32), np.int32(writing.offset(quantization)))
+    name = writing.graph.name(f"{tensor}:integers")
+    writing.graph.add("Identity", writing.graph.cast(value, quantization.dtype), name=name)
+    return _declared(name, quantization.dtype, shape)
+
+
+def _declared(name: str, dtype: Any, shape: tuple[int, ...]) -> Any:
+    helper = load_onnx().helper
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, kind, ["batch", *shape])
