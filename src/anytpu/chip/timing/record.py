@@ -2,6 +2,9 @@
 
 Rule: the four causes of a cycle (active, stall, shift, non-matrix) add up to the total, as rows 1, 4, 5 and 6 of
 Table 3 of the paper do; the waits for data and for the host count reasons for idleness beside them, as rows 7 and 8 do.
+
+A trap of units: the paper's "operations per byte of weights", and the ridge of 1350 of its roofline, count a
+multiply-add as one; its TOPS count two.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ class Event:
     Attributes:
         unit: who.
         start_cycles, stop_cycles: from when to when.
-        kind: what ("MatrixMultiply", "shift", "fetch", "Activate", ...).
+        kind: what. The instruction's name; of WEIGHTS "fetch" (a tile), "parameters" or "table". Of MATRIX, each pass
+            under its instruction's name, and between passes "held" (by a Sync), "stall" (no tile has come) and "shift";
+            a shift behind a pass or while the unit is held lies inside of that event.
         tag: the part of the program, an index into `Timing.tags`; -1 before the first.
         instruction: its number in the program; -1 for what no instruction of its own asked for.
     """
@@ -60,7 +65,8 @@ class Timing:
         name: of the program.
         design: the chip, knobs turned as they were.
         batch: examples.
-        cycles: of the whole batch, from the first read of the host's memory to the last write.
+        cycles: of the whole batch, from the first read of the host's memory to the last write; of batches back to back,
+            from the last product of one to the last product of the next.
         active_cycles: the array multiplied (Table 3, row 1).
         stall_cycles: it waited for weights to come from the Weight Memory (row 4).
         shift_cycles: it waited for weights to be shifted in (row 5).
@@ -70,8 +76,12 @@ class Timing:
         macs: multiply-adds that the model asks for; a 16-bit activation times an 8-bit weight is one.
         capacity_macs: cells of the array times `active_cycles` (what rows 2 and 3 share).
         weight_bytes, input_bytes, output_bytes: moved from the Weight Memory and over the host's link.
-        parts: the same, layer by layer.
+        parts: the same, layer by layer: one for each part of the program, in order; one more, named "", for what comes
+            before the first, where that is anything.
         events: what each unit did when; empty unless it was asked for.
+        byte_macs: as `macs`, but a 16-bit activation times an 8-bit weight is the two that the array does (row 2).
+        host_steps: what the host does in the middle, by name. Counted, not timed: that is the host's own time.
+        back_to_back: whether this is a batch in the middle of many, not one alone.
     """
 
     name: str
@@ -91,3 +101,46 @@ class Timing:
     output_bytes: int
     parts: tuple[PartTiming, ...] = ()
     events: tuple[Event, ...] = dataclasses.field(default=(), repr=False)
+    byte_macs: int = 0
+    host_steps: tuple[str, ...] = ()
+    back_to_back: bool = False
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the cycles take: the latency of a batch alone, the time from batch to batch back to back."""
+        return self.cycles / self.design.clock_hz
+
+    @property
+    def examples_per_s(self) -> float:
+        """Inferences a second of one die."""
+        return self.batch / self.time_s if self.cycles else 0.0
+
+    @property
+    def server_examples_per_s(self) -> float:
+        """Inferences a second of a server: its dies have memories and links of their own."""
+        return self.examples_per_s * self.design.dies
+
+    @property
+    def ops_per_s(self) -> float:
+        """Useful operations a second, two a multiply-add (row 9, times 10^12)."""
+        return 2 * self.macs / self.time_s if self.cycles else 0.0
+
+    @property
+    def useful_share(self) -> float:
+        """Cells times cycles that did a multiply-add of the model, as a part of all (row 2)."""
+        return self.byte_macs / (self.design.tile_bytes * self.cycles) if self.cycles else 0.0
+
+    @property
+    def unused_share(self) -> float:
+        """Cells times active cycles that held no weight of the model, as a part of all cells times cycles (row 3)."""
+        return self.active_cycles / self.cycles - self.useful_share if self.cycles else 0.0
+
+    @property
+    def host_s(self) -> float:
+        """Seconds that inputs and outputs take on the host's link."""
+        return (self.input_bytes + self.output_bytes) / self.design.host_bytes_per_s
+
+    @property
+    def host_share(self) -> float:
+        """The time of the host's link as a part of the chip's time. Table 5 of the paper adds the host's software."""
+        return self.host_s / self.time_s if self.cycles else 0.0

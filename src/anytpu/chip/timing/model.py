@@ -1,0 +1,177 @@
+"""`time`: how many cycles a program takes, and why. Predicted by a model of the chip's units; no such chip was run.
+
+Idea: five units work side by side, each through its own queue: READ and WRITE (the host's link), WEIGHTS (the Weight
+Memory), MATRIX and ACTIVATE. `work.py` sorts a program into the queues, `walk.py` finds when each piece starts and
+ends, `causes.py` tells why the matrix unit did not multiply.
+
+From the paper (Jouppi et al. 2017, section 2):
+
+- A product streams a row a cycle into the array, two cycles a row for activations of 16 bits.
+- A tile comes from the Weight Memory at `weight_bytes_per_s`, waits in a FIFO of `weight_fifo_tiles`, and is shifted
+  in `array` cycles into the second plane of the array, while the tile of the first is at work. So a tile costs the
+  greatest of its rows, the shift, and the fetch: 200, 256 and 1349 cycles for MLP0. Where the fetch is greatest, a tile
+  that has come finds the array idle, and its shift is not hidden.
+- Read_Weights is done when its address is sent, so weights are prefetched as far as the FIFO has places.
+- The matrix unit waits for a Sync before it reads what an earlier layer made.
+- Input and output go over the host's link at `host_bytes_per_s`, in both directions at a time.
+
+Not in the paper, and chosen here:
+
+- The array takes the next tile from the FIFO as soon as its second plane is free, even while a Sync holds the product;
+  a place in the FIFO is free again when the tile has left it whole.
+- The Weight Memory serves tiles, parameters and tables in the order in which they are sent for. The FIFO of the
+  parameters (2 KiB for 256 outputs) is never full.
+- The sums of a product are there `drain_cycles` after its last row went in: 512, once across the array and once down,
+  by its geometry. The matrix unit does not wait for it, only who needs the sums.
+- Nothing else takes time: not issuing, not arbitration in the Unified Buffer, not the refresh of the DRAM, not the
+  host's software; `Latencies` has knobs for what a Sync and a batch may cost. What the host does at an InterruptHost is
+  named, and takes none of the chip's time here.
+- What `Activate` and its windows cost stands in `work.py`, and which cause a cycle has in `causes.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anytpu.chip.design import Design
+from anytpu.chip.image import Image
+from anytpu.chip.isa.units import Unit
+from anytpu.chip.timing.causes import Causes, causes_of
+from anytpu.chip.timing.events import events_of
+from anytpu.chip.timing.latencies import Latencies
+from anytpu.chip.timing.record import PartTiming, Timing
+from anytpu.chip.timing.walk import Walk
+from anytpu.chip.timing.work import Queues, queues_of
+from anytpu.errors import SettingError
+
+_RUNS = 4
+"""Batches back to back: the first fills the queues, and from the third on each is like the one before."""
+
+_COMPILED_FOR = ("array", "accumulator_rows")
+
+
+def time(
+    image: Image,
+    *,
+    design: Design | None = None,
+    events: bool = False,
+    back_to_back: bool = False,
+    latencies: Latencies | None = None,
+) -> Timing:
+    """Predict how long a program takes.
+
+    Args:
+        image: the program.
+        design: the chip, with other rates, another clock or FIFO than the program was compiled for; None: the one that
+            it was compiled for.
+        events: also return what each unit did when.
+        back_to_back: time a batch in the middle of many, whose input comes while the batch before is worked on; not one
+            batch alone, from its first input to its last output.
+        latencies: delays that the paper does not give; None: the default ones.
+
+    Raises:
+        SettingError: the design has another array than the program was compiled for; or events of batches back to back
+            were asked for.
+        HazardError: some instruction would wait for ever.
+
+    Example:
+        >>> from anytpu.chip.isa.instructions import Halt, MatrixMultiply, ReadWeights
+        >>> import numpy as np
+        >>> program = (ReadWeights(0, 9), MatrixMultiply(0, 0, rows=96, repeat=9), Halt())
+        >>> t = time(Image("nine tiles", program, np.zeros(9 * 65536, np.uint8)))
+        >>> t.active_cycles, t.stall_cycles, t.shift_cycles, t.other_cycles, round(t.time_s * 1e6, 1)
+        (864.0, 9328.0, 2304.0, 512.0, 18.6)
+    """
+    design, latencies = design or image.design, latencies or Latencies()
+    _check(image, design, events and back_to_back)
+    queues = queues_of(image.instructions, design, _RUNS if back_to_back else 1)
+    walk = Walk(image.name, queues, design, latencies)
+    walk.run()
+    if back_to_back:
+        runs_passes = len(walk.passes) // _RUNS
+        window = (len(walk.passes) - runs_passes, len(walk.passes))
+        start, end = _ends(walk, window)
+    else:
+        window, start = (0, len(walk.passes)), 0.0
+        end = math.ceil(walk.end + latencies.batch_s * design.clock_hz)
+    total, parts = causes_of(walk, window, start, end)
+    return _timing(image, design, queues, walk, end - start, total, parts, events, back_to_back)
+
+
+def _ends(walk: Walk, window: tuple[int, int]) -> tuple[float, float]:
+    """Return from when to when the last run goes: from the last product before it to its own, or between the ends of
+    the last two runs of a program without products.
+    """
+    if window[0] < window[1]:
+        return walk.passes[window[0] - 1].stop, walk.passes[-1].stop
+    busy = [done for done in walk.done if done]
+    return max((done[len(done) * (_RUNS - 1) // _RUNS - 1] for done in busy), default=0.0), walk.end
+
+
+def _check(image: Image, design: Design, both: bool) -> None:
+    for name in _COMPILED_FOR:
+        compiled, asked = getattr(image.design, name), getattr(design, name)
+        if compiled != asked:
+            raise SettingError(
+                f"{image.name!r} was compiled for a chip with {name} {compiled}, not {asked}: compile it for the other "
+                f"chip, and time that."
+            )
+    if both:
+        raise SettingError("Events are those of one batch alone: ask for events or for back_to_back, not for both.")
+
+
+def _timing(
+    image: Image,
+    design: Design,
+    queues: Queues,
+    walk: Walk,
+    cycles: float,
+    total: Causes,
+    parts: dict[int, Causes],
+    events: bool,
+    back_to_back: bool,
+) -> Timing:
+    runs = len(queues.starts)
+
+    def moved(unit: Unit) -> int:
+        return sum(one.bytes * one.passes for one in queues.by_unit[unit]) // runs
+
+    tags = image.tags
+    return Timing(
+        name=image.name,
+        design=design,
+        batch=image.batch,
+        cycles=cycles,
+        active_cycles=total.active,
+        stall_cycles=total.stall,
+        shift_cycles=total.shift,
+        other_cycles=total.other,
+        data_wait_cycles=total.data_wait,
+        input_wait_cycles=total.input_wait,
+        macs=sum(tag.macs for tag in tags),
+        capacity_macs=design.tile_bytes * total.active,
+        weight_bytes=moved(Unit.WEIGHTS),
+        input_bytes=moved(Unit.READ),
+        output_bytes=moved(Unit.WRITE),
+        parts=_parts(image, queues, parts),
+        events=events_of(walk) if events else (),
+        byte_macs=sum(tag.macs * (2 if number in queues.wide_tags else 1) for number, tag in enumerate(tags)),
+        host_steps=tuple(one.step.step.kind for one in image.services),
+        back_to_back=back_to_back,
+    )
+
+
+def _parts(image: Image, queues: Queues, parts: dict[int, Causes]) -> tuple[PartTiming, ...]:
+    read: dict[int, int] = {}
+    for one in queues.by_unit[Unit.WEIGHTS]:
+        read[one.tag] = read.get(one.tag, 0) + one.bytes * one.passes
+    runs = len(queues.starts)
+
+    def part(number: int, name: str, macs: int) -> PartTiming:
+        one = parts.get(number, Causes())
+        size = read.get(number, 0) // runs
+        return PartTiming(name, one.active, one.stall, one.shift, one.other, macs, size)
+
+    found = [part(number, tag.name, tag.macs) for number, tag in enumerate(image.tags)]
+    others = [number for number in {*parts, *read} if not 0 <= number < len(image.tags)]
+    return (*found, *(part(number, "", 0) for number in sorted(others)))

@@ -1,0 +1,188 @@
+"""`queues_of`: a program as the time model sees it: for each unit a queue of work, and what each piece waits for.
+
+Idea: the issuing logic hands each instruction to its unit and goes on; only a `Sync` (or an `InterruptHost`) ties one
+unit to another. So a program is five queues, and a wait is "the first `count` instructions of that unit are done".
+
+Choices, beside those in `model.py`:
+
+- Every path of the chip is one row wide, 256 bytes (paper, section 2). So `Activate` takes as many cycles as it reads
+  rows, or writes them, whichever is more: a plane of 16 bits counts twice, two operands count twice. Accumulators have
+  a path of their own, a row a cycle.
+- A pool reads each row of its source once, for what windows share stays in the unit (the pooling hardware of US patent
+  10,192,162 keeps lines); never more often than the windows have taps, never fewer rows than it writes.
+- Issuing costs nothing: instructions work for hundreds of cycles, and the paper's host keeps their buffer filled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.accesses import parameters_popped, window_rows
+from anytpu.chip.isa.instructions import (
+    Activate,
+    Halt,
+    Instruction,
+    InterruptHost,
+    Product,
+    ReadHostMemory,
+    ReadWeights,
+    Sync,
+    WriteHostMemory,
+)
+from anytpu.chip.isa.issue import Issued, Registers, issue
+from anytpu.chip.isa.registers import Register
+from anytpu.chip.isa.units import Unit
+
+HOST = len(Unit)
+"""The host that serves interrupts, as a unit more."""
+
+Waits = tuple[tuple[int, int], ...]
+"""(unit, count): until the first `count` instructions of the unit are done."""
+
+
+class Work(NamedTuple):
+    """What a unit does without a break.
+
+    Attributes:
+        number: of the instruction.
+        kind: its name.
+        tag: the part that it belongs to.
+        waits: what must be done before it starts.
+        cycles: how long it takes; of a product, each pass.
+        passes: of a product; of a `ReadWeights` how many things it sends for; else 1.
+        pops: tiles or blocks of parameters that it takes from a FIFO.
+        bytes: that it moves; of a `ReadWeights`, each thing.
+    """
+
+    number: int
+    kind: str
+    tag: int
+    waits: Waits
+    cycles: float
+    passes: int = 1
+    pops: int = 0
+    bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Queues:
+    """The work of each unit, in its order; `by_unit[HOST]` is the host's.
+
+    Attributes:
+        by_unit: the work, by the number of the unit.
+        starts: for each time that the program runs, how many pieces each unit had before it.
+        wide_tags: the parts with products of 16 bits.
+    """
+
+    by_unit: tuple[list[Work], ...]
+    starts: tuple[tuple[int, ...], ...]
+    wide_tags: frozenset[int]
+
+
+def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> Queues:
+    """Return the work of a program that runs `runs` times back to back.
+
+    From one run to the next the units just go on, but for three things. The matrix unit waits for the accumulators to
+    be empty. Input and output lie in two places that take turns, so the next input may come while this one is worked
+    on, not earlier; and what is written to the host's buffer is not in the way.
+    """
+    sorter = _Sorter(design)
+    walked = tuple(issue(instructions))
+    for _ in range(runs):
+        sorter.start_run()
+        for one in walked:
+            sorter.take(one)
+    return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags))
+
+
+class _Sorter:
+    """Hands each instruction to the queue of its unit, with the waits that are pending for it."""
+
+    def __init__(self, design: Design):
+        self.design = design
+        self.queues: list[list[Work]] = [[] for _ in range(HOST + 1)]
+        self.pending: list[dict[int, int]] = [{} for _ in range(HOST + 1)]
+        self.starts: list[tuple[int, ...]] = []
+        self.wide_tags: set[int] = set()
+
+    def start_run(self) -> None:
+        self.starts.append(tuple(len(queue) for queue in self.queues))
+        self._wait(Unit.MATRIX, Unit.ACTIVATE, len(self.queues[Unit.ACTIVATE]))
+        if len(self.starts) > 1:
+            before = self.starts[-2]
+            for unit in (Unit.MATRIX, Unit.ACTIVATE):
+                self._wait(Unit.READ, unit, before[unit])
+
+    def take(self, one: Issued) -> None:
+        instruction = one.instruction
+        if isinstance(instruction, Sync):
+            finished = [unit for unit in Unit if instruction.finished >> unit & 1]
+            for waiting in Unit:
+                if instruction.waiting >> waiting & 1:
+                    self._wait_all(waiting, finished)
+        elif isinstance(instruction, InterruptHost):
+            self._wait_all(HOST, list(Unit))
+            self._add(HOST, one, 0.0)
+            for unit in Unit:
+                self._wait_all(unit, [HOST])
+        elif instruction.unit is not None and not isinstance(instruction, Halt):
+            self._take_work(one, instruction)
+
+    def _take_work(self, one: Issued, instruction: Instruction) -> None:
+        design = self.design
+        if isinstance(instruction, Product):
+            if instruction.wide:
+                self.wide_tags.add(one.tag)
+            cycles = float(instruction.rows * (2 if instruction.wide else 1))
+            self._add(Unit.MATRIX, one, cycles, instruction.repeat, instruction.repeat - instruction.keep)
+        elif isinstance(instruction, ReadWeights):
+            size = bytes_of(instruction, design)
+            self._add(Unit.WEIGHTS, one, size / design.weight_bytes_per_s * design.clock_hz, instruction.count, 0, size)
+        elif isinstance(instruction, Activate):
+            cycles = float(activate_cycles(instruction, one.registers))
+            self._add(Unit.ACTIVATE, one, cycles, 1, parameters_popped(instruction))
+        elif isinstance(instruction, ReadHostMemory | WriteHostMemory):
+            size = instruction.units * UNIT_BYTES
+            cycles = size / design.host_bytes_per_s * design.clock_hz
+            self._add(instruction.unit, one, cycles, 1, 0, size)
+
+    def _add(self, unit: int, one: Issued, cycles: float, passes: int = 1, pops: int = 0, size: int = 0) -> None:
+        waits, self.pending[unit] = tuple(self.pending[unit].items()), {}
+        kind = type(one.instruction).__name__
+        if isinstance(one.instruction, ReadWeights):
+            kind = one.instruction.kind
+        self.queues[unit].append(Work(one.number, kind, one.tag, waits, cycles, passes, pops, size))
+
+    def _wait_all(self, waiting: int, finished: list[Unit] | list[int]) -> None:
+        for unit in finished:
+            self._wait(waiting, unit, len(self.queues[unit]))
+
+    def _wait(self, waiting: int, unit: int, count: int) -> None:
+        if count:
+            self.pending[waiting][unit] = max(count, self.pending[waiting].get(unit, 0))
+
+
+def bytes_of(instruction: ReadWeights, design: Design) -> int:
+    """Return the bytes of each thing that an instruction sends for."""
+    if instruction.kind == "tile":
+        return design.tile_bytes
+    if instruction.kind == "parameters":
+        return 8 * design.array
+    return 2 * 65536 if instruction.wide else 256
+
+
+def activate_cycles(instruction: Activate, registers: Registers) -> int:
+    """Return how long an `Activate` takes: the rows that it reads from the buffer, or writes, whichever are more."""
+    rows, bytes_each = instruction.rows, 2 if instruction.wide else 1
+    written = rows * (2 if instruction.wide_out else 1)
+    if instruction.operation == "scale":
+        return written
+    if instruction.operation == "copy":
+        return max(written, rows * bytes_each)
+    if instruction.operation in ("add", "subtract", "multiply"):
+        return max(written, 2 * rows * bytes_each)
+    taps = int(registers[Register.KERNEL_HEIGHT]) * int(registers[Register.KERNEL_WIDTH])
+    first, stop = window_rows(rows, registers, 0, taps)
+    return max(written, min(stop - first, rows * taps) * bytes_each)
