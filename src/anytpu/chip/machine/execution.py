@@ -1,0 +1,144 @@
+"""Execution: an image run on numbers, step by step, exactly.
+
+Idea: `decode` finds all that does not depend on the numbers, once per image; a run then only moves and makes numbers.
+
+Rule: runs of one image may go on at the same time, each with memories of its own; what is kept for the image is only
+added to.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.image import Image
+from anytpu.chip.machine import host
+from anytpu.chip.machine.activation import activate
+from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.products import Products
+from anytpu.chip.machine.steps import ActivateStep, ProductStep, ServiceStep, Step, TableStep, TransferStep
+from anytpu.errors import ChipError
+
+
+class Machine:
+    """A chip with one image loaded, ready to run it again and again.
+
+    Attributes:
+        image: what it runs.
+        steps: what a run does, in order.
+        memories: as the last run left them; None before the first.
+    """
+
+    def __init__(self, image: Image):
+        """Load an image.
+
+        Raises:
+            HazardError: the image reads what nothing wrote, pops an empty FIFO, or leaves a memory.
+        """
+        self.image = image
+        self.steps = decode(image)
+        self._products = Products(image)
+
+    def run(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the image; see `run`."""
+        return execute(self.image, self.steps, values, self._products.do)
+
+
+_machines: weakref.WeakKeyDictionary[Image, Machine] = weakref.WeakKeyDictionary()
+
+
+def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run an image on one batch, exactly.
+
+    Args:
+        image: what to run; what was prepared for it is kept for the next run as long as the image lives.
+        values: by name: integers `(batch, height, width, channels)` of each input of the chip, and the user's own
+            arrays that steps of the host take, of the same axes.
+
+    Returns:
+        By name: the integers of each output of the chip, and what the steps of the host made (floats where it is no
+        tensor of the chip).
+
+    Raises:
+        ChipError: an input is missing, or of the wrong shape or dtype.
+        HazardError: the image's results would depend on luck.
+    """
+    machine = _machines.get(image)
+    if machine is None:
+        machine = _machines[image] = Machine(image)
+    return machine.run(values)
+
+
+def execute(
+    image: Image,
+    steps: tuple[Step, ...],
+    values: Mapping[str, np.ndarray],
+    multiply: Callable[[Memories, ProductStep], None],
+) -> dict[str, np.ndarray]:
+    """Carry out steps in order, on memories of their own.
+
+    Args:
+        image: where the steps came from.
+        steps: what to do.
+        values: as in `run`.
+        multiply: what does the products.
+    """
+    memories = Memories.of(image)
+    known = _accept(image, values)
+    for binding in image.inputs:
+        host.pack(memories.host, binding, known[binding.tensor])
+    for step in steps:
+        if isinstance(step, ProductStep):
+            multiply(memories, step)
+        elif isinstance(step, ActivateStep):
+            activate(memories, step)
+        elif isinstance(step, TransferStep):
+            _transfer(memories, step)
+        elif isinstance(step, TableStep):
+            _load_tables(memories, step)
+        elif isinstance(step, ServiceStep):
+            host.serve(memories.host, image.services[step.service], image.batch, known)
+    made = {service.step.output: known[service.step.output] for service in image.services}
+    outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
+    return {**made, **outputs}
+
+
+def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    made = {service.step.output for service in image.services}
+    asked = [binding.tensor for binding in image.inputs]
+    for service in image.services:
+        asked += [name for name, b in zip(service.step.inputs, service.inputs, strict=True) if b is None]
+    known = {}
+    for name in asked:
+        if name in made:
+            continue
+        if name not in values:
+            raise ChipError(f"{image.name!r} needs {name!r}; given were {sorted(values)}.")
+        known[name] = np.asarray(values[name])
+        if known[name].shape[:1] != (image.batch,):
+            raise ChipError(
+                f"{image.name!r} was compiled for batches of {image.batch}; {name!r} is of shape {known[name].shape}."
+            )
+    return known
+
+
+def _transfer(memories: Memories, step: TransferStep) -> None:
+    chip = memories.buffer[step.address * UNIT_BYTES : (step.address + step.units) * UNIT_BYTES]
+    outside = memories.host[step.host_address : step.host_address + step.units * UNIT_BYTES]
+    if step.inwards:
+        chip[...] = outside
+    else:
+        outside[...] = chip
+
+
+def _load_tables(memories: Memories, step: TableStep) -> None:
+    dtype, entries = ("<i2", 65536) if step.wide else ("i1", 256)
+    size_bytes = np.dtype(dtype).itemsize * entries
+    blocks = -(-size_bytes // BLOCK_BYTES)
+    for i in range(step.count):
+        start = (step.address + i * blocks) * BLOCK_BYTES
+        memories.tables[step.slot + i] = memories.weights[start : start + size_bytes].view(dtype)

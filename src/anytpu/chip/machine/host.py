@@ -1,0 +1,98 @@
+"""The host's side: tensors in its buffer, and the steps that it does when the chip asks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.image import Binding, Service, pitch_of
+from anytpu.errors import ChipError
+
+
+def pack(host: np.ndarray, binding: Binding, integers: np.ndarray) -> None:
+    """Write a tensor into the host's buffer.
+
+    Args:
+        host: uint8, the buffer; changed.
+        binding: where the tensor lies there.
+        integers: `(batch, height, width, channels)`.
+
+    Raises:
+        ChipError: the tensor has another shape, is of no integers, or they do not fit in the binding's bits.
+    """
+    batch = len(integers)
+    _expect(binding, integers)
+    rows = np.ascontiguousarray(integers.transpose(1, 2, 0, 3)).reshape(-1, integers.shape[3])
+    address, channel = binding.host_address, 0
+    for number, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(number, batch)
+        part = rows[:, channel : channel + lanes].astype(binding.quantization.dtype)
+        for shift in range(0, binding.quantization.bits, 8):
+            plane = host[address : address + size_bytes].reshape(len(rows), pitch_of(lanes) * UNIT_BYTES)
+            plane[:, :lanes] = (part >> shift).astype(np.uint8)
+            plane[:, lanes:] = 0
+            address += size_bytes
+        channel += lanes
+
+
+def unpack(host: np.ndarray, binding: Binding, batch: int) -> np.ndarray:
+    """Return a tensor that lies in the host's buffer, int8 or int16 `(batch, height, width, channels)`."""
+    height, width, channels = binding.shape
+    rows = np.empty((height * width * batch, channels), binding.quantization.dtype)
+    address, channel = binding.host_address, 0
+    for number, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(number, batch)
+        shape = len(rows), pitch_of(lanes) * UNIT_BYTES
+        part = rows[:, channel : channel + lanes]
+        low = host[address : address + size_bytes].reshape(shape)[:, :lanes]
+        if binding.quantization.bits == 8:
+            part[...] = low.view(np.int8)
+        else:
+            address += size_bytes
+            high = host[address : address + size_bytes].reshape(shape)[:, :lanes]
+            part[...] = high.view(np.int8).astype(np.int16) * 256 + low
+        address += size_bytes
+        channel += lanes
+    return np.ascontiguousarray(rows.reshape(height, width, batch, channels).transpose(2, 0, 1, 3))
+
+
+def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.ndarray]) -> None:
+    """Do a step of the host: read its inputs, compute, and put the result where it belongs.
+
+    Args:
+        host: the host's buffer; changed where the result is a tensor of the chip.
+        service: the step, and where its tensors lie.
+        batch: examples.
+        values: by name, what is no tensor of the chip; and what the host makes is added to it.
+    """
+    from anytpu.chip.network import operations
+
+    node = service.step
+    inputs = []
+    for name, binding in zip(node.inputs, service.inputs, strict=True):
+        if binding is None:
+            inputs.append(values[name])
+        else:
+            inputs.append(binding.quantization.dequantize(unpack(host, binding, batch)))
+    result = operations.compute(node.step, inputs)
+    if service.output is not None:
+        result = service.output.quantization.quantize(result)
+        pack(host, service.output, result)
+    values[node.output] = result
+
+
+def _expect(binding: Binding, integers: np.ndarray) -> None:
+    shape = ("batch", *binding.shape)
+    if integers.ndim != 4 or integers.shape[1:] != tuple(binding.shape):
+        raise ChipError(f"{binding.tensor!r} must be of shape ({', '.join(map(str, shape))}), not {integers.shape}.")
+    q = binding.quantization
+    if integers.dtype != q.dtype:
+        if not np.issubdtype(integers.dtype, np.integer):
+            raise ChipError(
+                f"{binding.tensor!r} must be of {q.bits}-bit integers, not {integers.dtype}: quantize it first."
+            )
+        if integers.size and not q.low <= integers.min() <= integers.max() <= q.high:
+            raise ChipError(
+                f"{binding.tensor!r} must be of integers from {q.low} to {q.high}, not {integers.min()} to "
+                f"{integers.max()}."
+            )

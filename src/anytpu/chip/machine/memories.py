@@ -1,0 +1,40 @@
+"""`Memories`: what a chip, and the host's buffer beside it, hold at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from anytpu.chip.image import Image
+
+
+@dataclasses.dataclass
+class Memories:
+    """The memories of a chip.
+
+    Attributes:
+        buffer: the Unified Buffer, uint8 `(bytes,)`.
+        accumulators: int32 `(rows, array)`.
+        tables: by slot, int8 `(256,)` or int16 `(65536,)`.
+        host: the host's buffer, uint8 `(bytes,)`.
+        weights: the Weight Memory, uint8, as far as the image fills it. The machine only reads it.
+    """
+
+    buffer: np.ndarray
+    accumulators: np.ndarray
+    tables: dict[int, np.ndarray]
+    host: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, image: Image) -> Memories:
+        """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0."""
+        design = image.design
+        return cls(
+            np.zeros(design.unified_buffer_bytes, np.uint8),
+            np.zeros((design.accumulator_rows, design.array), np.int32),
+            {},
+            np.zeros(image.host_bytes, np.uint8),
+            image.weights,
+        )

@@ -1,0 +1,75 @@
+"""Pools: the greatest and the mean of a window, tap by tap over all rows at once."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.steps import ActivateStep, Plane, Window
+from anytpu.chip.machine.windows import Patch, cover, rows_at
+
+
+def pool_numbers(memories: Memories, step: ActivateStep) -> np.ndarray:
+    """Return what a pool makes before the rounding, float32 `(rows, lanes of the source)`."""
+    assert step.plane is not None and step.window is not None
+    patches, _ = cover(step.window, step.rows, 0, step.window.kernel_height * step.window.kernel_width)
+    counts = positions_inside(step.window, step.rows)
+    if step.operation == "max":
+        return _greatest(memories, step, step.plane, patches, counts)
+    total = np.zeros((step.rows, step.plane.lanes), np.int32)
+    for patch in patches:
+        place = rows_at(
+            total, np.int32, patch.row * total.strides[0], total.strides[0], patch.shape, patch.steps, step.plane.lanes
+        )
+        place += _integers(memories.buffer, step.plane, patch)
+    total -= (counts * np.int32(step.zero_point))[:, None]
+    return total.astype(np.float32) * _multiplier(step, counts)
+
+
+def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float32:
+    scale = np.float32(step.scale)
+    if not step.counted:
+        return scale
+    reciprocal = np.float32(1) / np.maximum(counts, 1).astype(np.float32)
+    return (scale * reciprocal / np.float32(step.out_scale))[:, None]
+
+
+def _greatest(
+    memories: Memories, step: ActivateStep, plane: Plane, patches: tuple[Patch, ...], counts: np.ndarray
+) -> np.ndarray:
+    wide = plane.high_offset is not None
+    dtype = np.int32 if wide else np.int8
+    result = np.full((step.rows, plane.lanes), -32768 if wide else -128, dtype)
+    for patch in patches:
+        row_bytes = result.strides[0]
+        place = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, plane.lanes)
+        np.maximum(place, _integers(memories.buffer, plane, patch), out=place)
+    numbers = result.astype(np.float32)
+    numbers[counts == 0] = step.zero_point
+    return numbers
+
+
+def _integers(buffer: np.ndarray, plane: Plane, patch: Patch) -> np.ndarray:
+    """Return the rows of a patch `(*its shape, lanes)`: a view of int8, or int32 made of two bytes."""
+    row_bytes = plane.pitch * UNIT_BYTES
+    byte = plane.address * UNIT_BYTES + patch.source_row * row_bytes
+    if plane.high_offset is None:
+        return rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
+    low = rows_at(buffer, np.uint8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
+    byte += plane.high_offset * UNIT_BYTES
+    high = rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
+    return high.astype(np.int32) * 256 + low
+
+
+@functools.lru_cache(maxsize=1024)
+def positions_inside(window: Window, rows: int) -> np.ndarray:
+    """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
+    patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)
+    counts = np.zeros((rows, 1), np.int32)
+    for patch in patches:
+        rows_at(counts, np.int32, 4 * patch.row, 4, patch.shape, patch.steps, 1)[...] += 1
+    counts.flags.writeable = False
+    return counts[:, 0]

@@ -1,0 +1,164 @@
+"""Windows: which rows of a plane meet which rows of a result, as a few strided copies for each tap.
+
+Idea: rows in position-major order (line, column, example) that follow one another are at most five boxes: the rest of a
+position, the rest of a line, whole lines, and the same at the end. For one box and one tap, what lies inside the source
+is again a box, and its rows are evenly spaced along each of the three axes; so one strided copy moves it.
+
+Rule: `Patch` and `Border` count rows, so that they do not depend on where the plane lies or how wide a row is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from anytpu.chip.machine.steps import Window
+
+Triple = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """Rows of a tap that lie inside of the source.
+
+    Attributes:
+        tap: which one, counted from the first that was asked for.
+        shape: lines, columns, examples.
+        row, steps: the first row of the result, and from one to the next along each axis of `shape`.
+        source_row, source_steps: the same in the source.
+    """
+
+    tap: int
+    shape: Triple
+    row: int
+    steps: Triple
+    source_row: int
+    source_steps: Triple
+
+
+@dataclasses.dataclass(frozen=True)
+class Border:
+    """Rows of a tap that lie outside of the source."""
+
+    tap: int
+    shape: Triple
+    row: int
+    steps: Triple
+
+
+@dataclasses.dataclass(frozen=True)
+class _Box:
+    """Rows of the result from `row` on: lines, columns and examples from `first` up to `stop`."""
+
+    row: int
+    first: Triple
+    stop: Triple
+
+    @property
+    def steps(self) -> Triple:
+        columns, examples = (self.stop[axis] - self.first[axis] for axis in (1, 2))
+        return columns * examples, examples, 1
+
+
+def _boxes(window: Window, rows: int) -> Iterator[_Box]:
+    batch, width = window.batch, window.out_width
+    row, stop = window.first_row, window.first_row + rows
+    while row < stop:
+        left = stop - row
+        position, n = divmod(row, batch)
+        line, column = divmod(position, width)
+        if n or left < batch:
+            taken = min(batch - n, left)
+            box = (line, column, n), (line + 1, column + 1, n + taken)
+        elif column or left < batch * width:
+            columns = min(width - column, left // batch)
+            taken = columns * batch
+            box = (line, column, 0), (line + 1, column + columns, batch)
+        else:
+            lines = left // (batch * width)
+            taken = lines * width * batch
+            box = (line, 0, 0), (line + lines, width, batch)
+        yield _Box(row - window.first_row, *box)
+        row += taken
+
+
+def _inside(first: int, stop: int, stride: int, offset: int, length: int) -> tuple[int, int]:
+    """Return which of the positions from `first` up to `stop` read `position * stride + offset` within `length`."""
+    low = max(first, -(offset // stride))
+    high = min(stop, (length - 1 - offset) // stride + 1)
+    return min(low, stop), max(min(low, stop), high)
+
+
+@functools.lru_cache(maxsize=4096)
+def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
+    """Return the copies that gather `taps` taps of `rows` rows, and the places that no copy reaches.
+
+    Args:
+        window: the geometry; None where row i of the result is row i of the source.
+        rows: rows of the result, from the window's first row on.
+        first_tap: the first tap, in row-major order of the kernel.
+        taps: how many.
+    """
+    if window is None:
+        shape, steps = (1, 1, rows), (rows, rows, 1)
+        return (Patch(0, shape, 0, steps, 0, steps),), ()
+    patches, borders = [], []
+    boxes = tuple(_boxes(window, rows))
+    for tap in range(taps):
+        kh, kw = divmod(first_tap + tap, window.kernel_width)
+        top = kh * window.dilation_height - window.pad_top
+        left = kw * window.dilation_width - window.pad_left
+        for box in boxes:
+            _cover_box(window, box, tap, (top, left), patches, borders)
+    return tuple(patches), tuple(borders)
+
+
+def _cover_box(window: Window, box: _Box, tap: int, offset: tuple[int, int], patches: list, borders: list) -> None:
+    (line, column, n), (line_stop, column_stop, n_stop) = box.first, box.stop
+    top, bottom = _inside(line, line_stop, window.stride_height, offset[0], window.in_height)
+    left, right = _inside(column, column_stop, window.stride_width, offset[1], window.in_width)
+    if right == left or bottom == top:
+        top = bottom = line
+        left = right = column
+
+    def place(lines: tuple[int, int], columns: tuple[int, int]) -> tuple[Triple, int]:
+        shape = (lines[1] - lines[0], columns[1] - columns[0], n_stop - n)
+        return shape, box.row + (lines[0] - line) * box.steps[0] + (columns[0] - column) * box.steps[1]
+
+    for lines, columns in (
+        ((line, top), (column, column_stop)),
+        ((bottom, line_stop), (column, column_stop)),
+        ((top, bottom), (column, left)),
+        ((top, bottom), (right, column_stop)),
+    ):
+        shape, row = place(lines, columns)
+        if min(shape) > 0:
+            borders.append(Border(tap, shape, row, box.steps))
+    shape, row = place((top, bottom), (left, right))
+    if min(shape) > 0:
+        h = top * window.stride_height + offset[0]
+        w = left * window.stride_width + offset[1]
+        line_rows = window.in_width * window.batch
+        source_steps = (window.stride_height * line_rows, window.stride_width * window.batch, 1)
+        patches.append(Patch(tap, shape, row, box.steps, h * line_rows + w * window.batch + n, source_steps))
+
+
+def rows_at(
+    memory: np.ndarray, dtype: np.dtype | type, byte: int, row_bytes: int, shape: Triple, steps: Triple, lanes: int
+) -> np.ndarray:
+    """Return a view `(*shape, lanes)` of a contiguous array: rows in even steps along three axes.
+
+    Args:
+        memory: any contiguous array.
+        dtype: how its bytes are read.
+        byte: where the first row starts.
+        row_bytes: from a row to the next.
+        shape, steps: as in `Patch`.
+        lanes: how many numbers of each row.
+    """
+    dtype = np.dtype(dtype)
+    strides = (*(step * row_bytes for step in steps), dtype.itemsize)
+    return np.ndarray((*shape, lanes), dtype, memory, byte, strides)  # pyright: ignore[reportArgumentType]
