@@ -67,8 +67,10 @@ def test_weights_are_read_by_blocks():
 
 def test_a_product_reads_planes_and_writes_sums():
     product = MatrixMultiply(address=100, accumulator=8, rows=5, repeat=3)
-    reads, writes = accesses(product, registers(PITCH=2, PLANE_STRIDE=50), DESIGN)
-    assert reads == (Stretch(BUFFER, 100, 100 + 2 * 50 + 5 * 2),)
+    reads, writes = accesses(product, registers(PITCH=2, PLANE_STRIDE=10), DESIGN)
+    assert reads == (Stretch(BUFFER, 100, 130),)
+    reads, _ = accesses(product, registers(PITCH=2, PLANE_STRIDE=50), DESIGN)
+    assert reads == (Stretch(BUFFER, 100, 110), Stretch(BUFFER, 150, 160), Stretch(BUFFER, 200, 210))
     assert writes == (Stretch(SUMS, 8, 13),)
     wide = MatrixMultiply(address=100, accumulator=8, rows=5, accumulate=True, wide=True)
     reads, writes = accesses(wide, registers(PITCH=2, HIGH_OFFSET=40), DESIGN)

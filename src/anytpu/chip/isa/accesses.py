@@ -5,7 +5,8 @@ the Syncs (the compiler), who looks for missing ones (the checker) and who count
 ask here, and so agree.
 
 Rule: a stretch is never too small. The rows of a plane lie PITCH units apart, and whatever lies between two of them
-counts as touched; of a window, all that lies between its first and its last row of the source counts.
+counts as touched; of a window, all that lies between its first and its last row of the source counts. Planes that lie
+apart are stretches of their own.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _of_product(instruction: Product, registers: Registers, design: Design) -> A
     else:
         units = -(-design.array // UNIT_BYTES)
         source = _plane(instruction.address, (0, instruction.rows), pitch, units)
-        source = source and _widen(source, (instruction.repeat - 1) * int(registers[Register.PLANE_STRIDE]))
+        source = _repeated(source, instruction.repeat, int(registers[Register.PLANE_STRIDE]))
     sums = _stretch(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
     reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
     return Accesses(reads + sums if instruction.accumulate else reads, sums)
@@ -196,8 +197,13 @@ def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple
     return (Stretch(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
 
 
-def _widen(source: tuple[Stretch, ...], units: int) -> tuple[Stretch, ...]:
-    return tuple(one._replace(stop=one.stop + units) for one in source)
+def _repeated(source: tuple[Stretch, ...], repeat: int, stride: int) -> tuple[Stretch, ...]:
+    if repeat == 1:
+        return source
+    (one,) = source
+    if stride > one.stop - one.start:
+        return tuple(Stretch(one.memory, one.start + p * stride, one.stop + p * stride) for p in range(repeat))
+    return (one._replace(stop=one.stop + (repeat - 1) * stride),)
 
 
 def _with_high(source: tuple[Stretch, ...], wide: bool, offset: int | float) -> tuple[Stretch, ...]:

@@ -1,0 +1,123 @@
+"""`check`: reads a program as it would be issued, and says what would depend on luck, or is wrong.
+
+Idea: units run side by side, so a program that gives the right result once may give another the next time. Which
+instruction is surely done before which follows from the queues and from `Sync` alone (`clocks.py`); who touches what
+follows from the instructions and the registers (`isa/accesses.py`). So one walk finds every missing Sync, without
+running anything.
+
+Rule: instructions are looked at in the order in which they are issued. What is written is there for all that is issued
+later, if the order of the units makes sure of it. Any two instructions of different units that touch one address, at
+least one of them to write it, need a Sync between them.
+"""
+
+from __future__ import annotations
+
+from anytpu.chip.checking import faults
+from anytpu.chip.checking.fetched import Fetched
+from anytpu.chip.checking.geometry import fault_in, fault_in_place
+from anytpu.chip.checking.memories import Memories
+from anytpu.chip.image import Image
+from anytpu.chip.isa.accesses import accesses
+from anytpu.chip.isa.encoding import fault_of
+from anytpu.chip.isa.instructions import Activate, DebugTag, Halt, InterruptHost, SetConfiguration, Sync
+from anytpu.chip.isa.issue import Issued, issue
+from anytpu.errors import ChipError, HazardError
+
+
+def check(image: Image) -> None:
+    """Check that a program can run, and that what it gives does not depend on luck.
+
+    Args:
+        image: the program, its weights and what the host does.
+
+    Raises:
+        ChipError: a number does not fit its field or goes with no other; an address is outside of its memory; a
+            register that is 0 is used; there is no Halt, or something after it; there is no such step of the host.
+        HazardError: two units touch one address without a Sync between them; something is read, or is an output, that
+            nothing has written; a FIFO is empty when something is popped, or has something left at the end.
+
+    Example:
+        >>> import numpy as np
+        >>> check(Image("nothing", (Halt(),), np.zeros(0, np.uint8)))
+    """
+    _Walk(image).run()
+
+
+class _Walk:
+    def __init__(self, image: Image):
+        self._image = image
+        self._memories = Memories(image)
+        self._fetched = Fetched()
+        self._is_set: set[int] = set()
+
+    def run(self) -> None:
+        self._check_ends()
+        for binding in self._image.inputs:
+            self._memories.host_writes("Input", binding)
+        for issued in issue(self._image.instructions):
+            self._step(issued)
+        for binding in self._image.outputs:
+            self._memories.host_reads("Output", binding)
+        left = self._fetched.left()
+        if left is not None:
+            raise HazardError(left)
+
+    def _step(self, issued: Issued) -> None:
+        instruction = issued.instruction
+        self._refuse(issued, fault_of(instruction), joint=": ")
+        self._memories.see(issued)
+        if instruction.unit is not None:
+            self._of_unit(issued)
+        elif isinstance(instruction, SetConfiguration):
+            self._is_set.add(int(instruction.register))
+        elif isinstance(instruction, Sync):
+            self._memories.sync(instruction.waiting, instruction.finished)
+        elif isinstance(instruction, InterruptHost):
+            self._interrupt(issued, instruction.number)
+        elif isinstance(instruction, DebugTag) and self._image.tags and instruction.tag >= len(self._image.tags):
+            count = len(self._image.tags)
+            raise ChipError(f"Instruction {issued.number} marks part {instruction.tag}, and the image names {count}.")
+
+    def _of_unit(self, issued: Issued) -> None:
+        _, instruction, registers, _ = issued
+        design = self._image.design
+        self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
+        touched = accesses(instruction, registers, design)
+        self._memories.touch(issued, touched)
+        if isinstance(instruction, Activate):
+            self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
+        self._refuse(issued, self._fetched.take(instruction, registers), HazardError)
+
+    def _interrupt(self, issued: Issued, number: int) -> None:
+        services = self._image.services
+        if number >= len(services):
+            fault = f"asks for the host's step {number}, and the image has {len(services)}."
+            self._refuse(issued, fault)
+        self._memories.wait_for_all()
+        service = services[number]
+        for binding in service.inputs:
+            if binding is not None:
+                self._memories.host_reads(f"At {faults.instruction_text(self._image, issued)}, input", binding)
+        if service.output is not None:
+            self._memories.host_writes(f"At {faults.instruction_text(self._image, issued)}, output", service.output)
+
+    def _check_ends(self) -> None:
+        numbers = [n for n, one in enumerate(self._image.instructions) if isinstance(one, Halt)]
+        last = len(self._image.instructions) - 1
+        if not numbers:
+            raise ChipError(f"The program {self._image.name!r} does not end: its last instruction must be a halt.")
+        if numbers[0] != last:
+            raise ChipError(
+                f"Instruction {numbers[0]} is a halt, and {last - numbers[0]} more follow. A halt is the last."
+            )
+        weights_bytes, memory_bytes = len(self._image.weights), self._image.design.weight_memory_bytes
+        if weights_bytes > memory_bytes:
+            raise ChipError(
+                f"The weights of {self._image.name!r} take {weights_bytes:,} bytes, and the Weight Memory has "
+                f"{memory_bytes:,}."
+            )
+
+    def _refuse(self, issued: Issued, fault: str | None, error: type[ChipError] = ChipError, joint: str = " ") -> None:
+        if fault is not None:
+            here = faults.instruction_text(self._image, issued)
+            raise error(f"I{here[1:]}{joint}{fault}")

@@ -1,0 +1,134 @@
+"""`fault_in`: whether the numbers of an instruction and of the registers that it is issued with go together.
+
+Idea: all registers are 0 at the start, and for most of them 0 makes no sense. A program that forgets one is told so
+before anything divides by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.accesses import Accesses, Memory
+from anytpu.chip.isa.instructions import Activate, Convolve, Instruction, MatrixMultiply, Product
+from anytpu.chip.isa.issue import Registers
+from anytpu.chip.isa.registers import Register
+
+_WINDOW = (
+    Register.BATCH,
+    Register.IN_HEIGHT,
+    Register.IN_WIDTH,
+    Register.OUT_WIDTH,
+    Register.KERNEL_HEIGHT,
+    Register.KERNEL_WIDTH,
+    Register.STRIDE_HEIGHT,
+    Register.STRIDE_WIDTH,
+)
+_TAKES_TWO = ("add", "subtract", "multiply")
+_POOLS = ("max", "average")
+
+
+def fault_in(instruction: Instruction, registers: Registers, is_set: Container[int], design: Design) -> str | None:
+    """Return what is wrong, as the rest of a sentence about the instruction, or None.
+
+    Args:
+        instruction: what is issued.
+        registers: as they are for it.
+        is_set: the registers that were set before it.
+        design: the chip.
+    """
+    if not isinstance(instruction, Product | Activate):
+        return None
+    for register in needed(instruction, registers):
+        if registers[register] == 0:
+            return (
+                f"uses the register {register.name}, which is 0. Set it before: set_configuration {register.name}, ..."
+            )
+    if isinstance(instruction, Convolve):
+        return _fault_in_window(instruction, registers, design)
+    return _fault_in_clip(instruction, registers, is_set) if isinstance(instruction, Activate) else None
+
+
+def needed(instruction: Instruction, registers: Registers) -> tuple[Register, ...]:
+    """Return the registers that an instruction uses and that must not be 0."""
+    if isinstance(instruction, MatrixMultiply):
+        found = (Register.PITCH, Register.PLANE_STRIDE) if instruction.repeat > 1 else (Register.PITCH,)
+    elif isinstance(instruction, Convolve):
+        found = (Register.PITCH, Register.LANES, Register.TAPS, *_WINDOW, *_dilation(registers))
+    elif isinstance(instruction, Activate):
+        found = _needed_by_activate(instruction, registers)
+    else:
+        return ()
+    if isinstance(instruction, Product | Activate) and instruction.wide:
+        found += (Register.HIGH_OFFSET,)
+    return found
+
+
+def _needed_by_activate(instruction: Activate, registers: Registers) -> tuple[Register, ...]:
+    found = (Register.OUT_PITCH,)
+    if instruction.operation != "scale":
+        found += (Register.PITCH,)
+    if instruction.operation in _TAKES_TWO:
+        found += (Register.SECOND_PITCH, Register.SECOND_ROWS)
+        found += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
+        found += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
+    if instruction.operation in _POOLS:
+        found += (*_WINDOW, *_dilation(registers))
+    if instruction.operation == "average":
+        found += (Register.SCALE, Register.OUT_SCALE) if instruction.counted else (Register.SCALE,)
+    return found + ((Register.OUT_HIGH_OFFSET,) if instruction.wide_out else ())
+
+
+def _dilation(registers: Registers) -> tuple[Register, ...]:
+    # A window of one position does not look at how far the next would be.
+    height = (Register.DILATION_HEIGHT,) if registers[Register.KERNEL_HEIGHT] > 1 else ()
+    return height + ((Register.DILATION_WIDTH,) if registers[Register.KERNEL_WIDTH] > 1 else ())
+
+
+def _fault_in_window(instruction: Convolve, registers: Registers, design: Design) -> str | None:
+    lanes, taps = int(registers[Register.LANES]), int(registers[Register.TAPS])
+    pitch = int(registers[Register.PITCH])
+    if lanes > pitch * UNIT_BYTES:
+        return f"takes LANES = {lanes} lanes of rows that have {pitch * UNIT_BYTES} (PITCH = {pitch})."
+    if lanes * taps > design.array:
+        return f"packs TAPS = {taps} taps of LANES = {lanes} lanes, and the array has {design.array} rows."
+    window = int(registers[Register.KERNEL_HEIGHT]) * int(registers[Register.KERNEL_WIDTH])
+    last = int(registers[Register.FIRST_TAP]) + (instruction.repeat - 1) * taps
+    if last >= window:
+        return f"starts its last pass with tap {last}, and the window has {window} taps, from 0 on."
+    return None
+
+
+def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Container[int]) -> str | None:
+    low, high = int(registers[Register.LOW]), int(registers[Register.HIGH])
+    least, most = (-32768, 32767) if instruction.wide_out else (-128, 127)
+    for register in (Register.LOW, Register.HIGH):
+        if register not in is_set:
+            return f"clips to {register.name}, which was never set. The whole range is LOW = {least}, HIGH = {most}."
+    if not least <= low <= high <= most:
+        return f"clips to LOW = {low} and HIGH = {high}, which must lie in order within {least} to {most}."
+    return None
+
+
+def fault_in_place(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
+    """Return what is wrong with an Activate that writes over rows that it has still to read, or None.
+
+    Right is only what reads row i of an operand to write row i of the result in the same place.
+    """
+    if instruction.operation == "scale":
+        return None
+    planes = 2 if instruction.wide else 1
+    repeats = int(registers[Register.SECOND_ROWS]) < instruction.rows
+    for place, read in enumerate(touched.reads):
+        if read.memory is not Memory.BUFFER:
+            continue
+        is_second = place >= planes
+        pitch = registers[Register.SECOND_PITCH if is_second else Register.PITCH]
+        is_row_by_row = instruction.operation not in _POOLS and pitch == registers[Register.OUT_PITCH]
+        is_row_by_row = is_row_by_row and not (is_second and repeats)
+        for write in touched.writes:
+            overlaps = read.start < write.stop and write.start < read.stop
+            if overlaps and not (is_row_by_row and read.start == write.start):
+                first, stop = max(read.start, write.start), min(read.stop, write.stop)
+                return f"writes units {first} to {stop - 1} of the Unified Buffer before it has read them all."
+    return None

@@ -1,0 +1,96 @@
+"""`History`: for each stretch of a memory, who wrote it last and who has read it since.
+
+Idea: a memory is cut into cells wherever an instruction's stretch begins or ends, and a write joins what it covers into
+one cell again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of addresses.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+from anytpu.chip.checking.clocks import Visit
+
+
+@dataclasses.dataclass(frozen=True)
+class Conflict:
+    """Why an access must not happen as it stands.
+
+    Attributes:
+        kind: it reads what nothing wrote; it reads what another may not have written yet; it writes what another may
+            not have read, or not have written, yet.
+        start, stop: the addresses, the last of them excluded.
+        earlier: the other; None for "unwritten".
+    """
+
+    kind: Literal["unwritten", "read after write", "write after read", "write after write"]
+    start: int
+    stop: int
+    earlier: Visit | None = None
+
+
+@dataclasses.dataclass
+class _Cell:
+    writer: Visit | None
+    readers: dict[int, Visit]  # the last of each unit: its queue is in order, so the earlier ones are done with it
+
+
+class History:
+    """Who touched which address of one memory.
+
+    Args:
+        size: addresses of the memory.
+        is_done: tells whether an earlier instruction is surely done when a later one starts.
+    """
+
+    def __init__(self, size: int, is_done: Callable[[Visit, Visit], bool]):
+        self._starts = [0, size]
+        self._cells = [_Cell(None, {})]
+        self._is_done = is_done
+
+    def read(self, start: int, stop: int, visit: Visit) -> Conflict | None:
+        """Note that an instruction reads a stretch, and return what speaks against it."""
+        first, last = self._cut(start), self._cut(stop)
+        for place in range(first, last):
+            cell = self._cells[place]
+            if cell.writer is None:
+                return Conflict("unwritten", *self._extent(place))
+            if not self._is_done(cell.writer, visit):
+                return Conflict("read after write", *self._extent(place), cell.writer)
+            cell.readers[visit.unit] = visit
+        return None
+
+    def write(self, start: int, stop: int, visit: Visit) -> Conflict | None:
+        """Note that an instruction writes a stretch, and return what speaks against it."""
+        first, last = self._cut(start), self._cut(stop)
+        for place in range(first, last):
+            cell = self._cells[place]
+            for reader in cell.readers.values():
+                if not self._is_done(reader, visit):
+                    return Conflict("write after read", *self._extent(place), reader)
+            if cell.writer is not None and not self._is_done(cell.writer, visit):
+                return Conflict("write after write", *self._extent(place), cell.writer)
+        if first < last:
+            self._starts[first + 1 : last] = []
+            self._cells[first:last] = [_Cell(visit, {})]
+        return None
+
+    def first_unwritten(self, start: int, stop: int) -> int | None:
+        """Return the first address of a stretch that nothing has written, or None."""
+        for place in range(self._cut(start), self._cut(stop)):
+            if self._cells[place].writer is None:
+                return self._starts[place]
+        return None
+
+    def _cut(self, address: int) -> int:
+        place = bisect.bisect_left(self._starts, address)
+        if self._starts[place] != address:
+            cell = self._cells[place - 1]
+            self._starts.insert(place, address)
+            self._cells.insert(place, _Cell(cell.writer, dict(cell.readers)))
+        return place
+
+    def _extent(self, place: int) -> tuple[int, int]:
+        return self._starts[place], self._starts[place + 1]

@@ -1,0 +1,109 @@
+"""`Memories`: the memories of a chip while a program is checked: their sizes, and who touched what."""
+
+from __future__ import annotations
+
+from anytpu.chip.checking import faults
+from anytpu.chip.checking.clocks import Clocks, Visit
+from anytpu.chip.checking.history import Conflict, History
+from anytpu.chip.design import BLOCK_BYTES
+from anytpu.chip.image import Binding, Image
+from anytpu.chip.isa.accesses import Accesses, Memory, Stretch
+from anytpu.chip.isa.issue import Issued
+from anytpu.errors import ChipError, HazardError
+
+_TABLES = 256
+_HOST = Visit(-1, 0, -1)
+
+
+class Memories:
+    """Who touched which address of each memory, and what surely happened before what."""
+
+    def __init__(self, image: Image):
+        self._image = image
+        self._clocks = Clocks()
+        self._seen: list[Issued] = []
+        self._sizes = {
+            Memory.HOST: image.host_bytes,
+            Memory.BUFFER: image.design.buffer_units,
+            Memory.ACCUMULATORS: image.design.accumulator_rows,
+            Memory.WEIGHTS: -(-len(image.weights) // BLOCK_BYTES),
+            Memory.TABLES: _TABLES,
+        }
+        # The Weight Memory is only read, so nothing in it can be too early.
+        ordered = [memory for memory in Memory if memory is not Memory.WEIGHTS]
+        self._histories = {memory: History(self._sizes[memory], self._clocks.is_done) for memory in ordered}
+
+    def see(self, issued: Issued) -> None:
+        """Note that an instruction is issued."""
+        self._seen.append(issued)
+
+    def sync(self, waiting: int, finished: int) -> None:
+        """Let the units of one mask wait for those of another."""
+        self._clocks.sync(waiting, finished)
+
+    def wait_for_all(self) -> None:
+        """Let all units finish."""
+        self._clocks.wait_for_all()
+
+    def touch(self, issued: Issued, touched: Accesses) -> None:
+        """Note what the instruction that was seen last reads and writes.
+
+        Raises:
+            ChipError: an address is outside of its memory.
+            HazardError: it reads what nothing has written, or another unit may be too early or too late.
+        """
+        unit = issued.instruction.unit
+        assert unit is not None
+        visit = self._clocks.issue(unit, issued.number)
+        for verb, stretches in (("reads", touched.reads), ("writes", touched.writes)):
+            for one in stretches:
+                self._check_size(issued, one, verb)
+        for one in touched.reads:
+            if one.memory is not Memory.WEIGHTS:
+                self._refuse(issued, one.memory, self._histories[one.memory].read(one.start, one.stop, visit))
+        for one in touched.writes:
+            self._refuse(issued, one.memory, self._histories[one.memory].write(one.start, one.stop, visit))
+
+    def host_writes(self, what: str, binding: Binding) -> None:
+        """Note that the host writes a tensor into its buffer, while all units stand still.
+
+        Raises:
+            ChipError: the tensor reaches past the end of the buffer.
+        """
+        stretch = self._stretch_of(what, binding)
+        self._histories[Memory.HOST].write(stretch.start, stretch.stop, _HOST)
+
+    def host_reads(self, what: str, binding: Binding) -> None:
+        """Check that the host finds a tensor in its buffer.
+
+        Raises:
+            ChipError: the tensor reaches past the end of the buffer.
+            HazardError: something of it was not written.
+        """
+        stretch = self._stretch_of(what, binding)
+        missing = self._histories[Memory.HOST].first_unwritten(stretch.start, stretch.stop)
+        if missing is not None:
+            raise HazardError(
+                f"{what} {binding.tensor!r} is taken from {faults.place_text(*stretch)}, and nothing has written byte "
+                f"{missing}. Write it with write_host_memory."
+            )
+
+    def _stretch_of(self, what: str, binding: Binding) -> Stretch:
+        start = binding.host_address
+        stretch = Stretch(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
+        if stretch.stop > self._image.host_bytes:
+            raise ChipError(
+                f"{what} {binding.tensor!r} lies at {faults.place_text(*stretch)}, which has {self._image.host_bytes}."
+            )
+        return stretch
+
+    def _check_size(self, issued: Issued, stretch: Stretch, verb: str) -> None:
+        size = self._sizes[stretch.memory]
+        if stretch.start < 0 or stretch.stop > size:
+            here = faults.instruction_text(self._image, issued)
+            raise ChipError(f"I{here[1:]} {verb} {faults.place_text(*stretch)}, of which there are {size}.")
+
+    def _refuse(self, issued: Issued, memory: Memory, conflict: Conflict | None) -> None:
+        if conflict is not None:
+            earlier = None if conflict.earlier is None else self._seen[conflict.earlier.number]
+            raise HazardError(faults.conflict_text(self._image, issued, earlier, memory, conflict))
