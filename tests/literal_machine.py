@@ -147,8 +147,9 @@ class LiteralMachine:
         result = {}
         for row in range(instruction.rows):
             for lane in range(32 * self.get(R.OUT_PITCH)):
-                q = self.integer(instruction, row, lane)
-                q = min(max(q, self.get(R.LOW)), self.get(R.HIGH))
+                with np.errstate(over="ignore"):
+                    q = self.integer(instruction, row, lane)
+                q = int(min(max(q, self.get(R.LOW)), self.get(R.HIGH)))
                 if table is not None:
                     q = table[q + len(table) // 2]
                 byte = 32 * (instruction.target + row * self.get(R.OUT_PITCH)) + lane
@@ -158,7 +159,7 @@ class LiteralMachine:
         for byte, value in result.items():
             self.buffer[byte] = value
 
-    def integer(self, instruction: Activate, row: int, lane: int) -> int:
+    def integer(self, instruction: Activate, row: int, lane: int) -> float:
         """Return a number of the result before it is clipped."""
         operation, wide = instruction.operation, instruction.wide
         pitch, offset = self.get(R.PITCH), self.get(R.HIGH_OFFSET)
@@ -185,7 +186,7 @@ class LiteralMachine:
         number = {"add": left + right, "subtract": left - right, "multiply": left * right}[operation]
         return self.rounded(f32(number / f32(self.registers[R.OUT_SCALE])))
 
-    def pool(self, instruction: Activate, row: int, lane: int) -> int:
+    def pool(self, instruction: Activate, row: int, lane: int) -> float:
         taps = range(self.get(R.KERNEL_HEIGHT) * self.get(R.KERNEL_WIDTH))
         sources = [s for s in (self.position(row, tap) for tap in taps) if s is not None]
         pitch, offset = self.get(R.PITCH), self.get(R.HIGH_OFFSET)
@@ -199,6 +200,6 @@ class LiteralMachine:
             multiplier = multiplier / f32(self.registers[R.OUT_SCALE])
         return self.rounded(total * multiplier)
 
-    def rounded(self, number: np.float32) -> int:
+    def rounded(self, number: np.float32) -> float:
         assert isinstance(number, np.float32)
-        return int(np.rint(number)) + self.get(R.OUT_ZERO_POINT)
+        return float(np.rint(number)) + self.get(R.OUT_ZERO_POINT)

@@ -1,9 +1,8 @@
-"""Small images made by hand, for the tests of the machine: all of the host's buffer goes in, and all of it comes out."""
+"""Small images made by hand, for tests of the machine: all the host's buffer goes in, and all of it comes out."""
 
 from __future__ import annotations
 
 import numpy as np
-from literal_machine import LiteralMachine
 
 from anytpu.chip.design import Design
 from anytpu.chip.image import Binding, Image
@@ -15,7 +14,9 @@ from anytpu.chip.isa.instructions import (
     WriteHostMemory,
 )
 from anytpu.chip.isa.registers import Register
+from anytpu.chip.machine import run
 from anytpu.chip.quantized.nodes import Quantization
+from literal_machine import LiteralMachine
 
 SMALL = Design(array=8, unified_buffer_bytes=32 * 512, accumulator_rows=64)
 
@@ -57,3 +58,9 @@ def literally(image: Image, content: np.ndarray) -> np.ndarray:
 def content_of(rng: np.random.Generator, design: Design = SMALL) -> np.ndarray:
     """Return random bytes for the host's buffer."""
     return rng.integers(-128, 128, (1, design.buffer_units, 1, 32), np.int8)
+
+
+def assert_literal(image: Image, seed: int) -> None:
+    """Run an image on random bytes, and expect all that the literal machine leaves behind."""
+    content = content_of(np.random.default_rng(seed), image.design)
+    np.testing.assert_array_equal(run(image, {"whole": content})["whole"], literally(image, content))

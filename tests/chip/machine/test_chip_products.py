@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_samples import SMALL, blocks, configured, content_of, image_of, literally, parameters
 
 from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
 from anytpu.chip.machine import run
+from machine_samples import SMALL, assert_literal, blocks, configured, image_of, literally, parameters
 
 ARRAY = SMALL.array
 
@@ -29,11 +29,6 @@ def shown(rows: int, accumulator: int = 0, wide_out: bool = False) -> list:
         ReadWeights(0, 1, "parameters"),
         Activate("scale", accumulator, SMALL.buffer_units - 2 * rows, rows, wide_out=wide_out),
     ]
-
-
-def assert_literal(image, seed: int) -> None:
-    content = content_of(np.random.default_rng(seed))
-    np.testing.assert_array_equal(run(image, {"whole": content})["whole"], literally(image, content))
 
 
 @pytest.mark.parametrize("unsigned", [False, True])

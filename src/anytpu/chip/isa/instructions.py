@@ -172,8 +172,9 @@ class Activate(Instruction):
       `counted` the multiplier is f32(f32(SCALE * f32(1 / number of positions inside)) / OUT_SCALE) in place of SCALE.
 
     Then, but for "copy" and "max", rint (half to even) + OUT_ZERO_POINT. Then the clip to LOW and HIGH. Then, with
-    `table`, table[q + 128] of the table TABLE (of 16 bits: q + 32768). Lanes that the source does not have are
-    computed as 0. Each operation is rounded to float32.
+    `table`, table[q + 128] of the table TABLE (of 16 bits: q + 32768). Of the result, the low byte is kept, or the two
+    low bytes. The number (of "copy" and "max": the integer) of a lane that the source, the second operand or the array
+    does not have is 0. Each operation is rounded to float32.
 
     Attributes:
         wide: the source (and the second operand) in the buffer are of 16 bits, as for a product.

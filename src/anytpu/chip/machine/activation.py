@@ -25,9 +25,10 @@ def activate(memories: Memories, step: ActivateStep) -> None:
     numbers = _NUMBERS[step.operation]
     if step.operation in ("max", "average"):
         block = step.rows
-    for start in range(0, step.rows, block):
-        stop = min(start + block, step.rows)
-        _store(memories, step, start, _integers(memories, step, numbers(memories, step, start, stop)))
+    with np.errstate(over="ignore"):  # what is infinite is clipped like all that is too great
+        for start in range(0, step.rows, block):
+            stop = min(start + block, step.rows)
+            _store(memories, step, start, _integers(memories, step, numbers(memories, step, start, stop)))
 
 
 def _integers(memories: Memories, step: ActivateStep, numbers: np.ndarray) -> np.ndarray:

@@ -53,6 +53,16 @@ class Bounds:
             if stop > there:
                 raise self.hazard(f"reaches byte {stop} of the Weight Memory, of which the image has {there}")
 
+    def parameters(self, blocks: list[int]) -> None:
+        """Check that the multipliers of each block of parameters are finite numbers."""
+        lanes = self._image.design.array
+        for block in blocks:
+            first = block * BLOCK_BYTES + 4 * lanes
+            multipliers = self._image.weights[first : first + 4 * lanes].view("<f4")
+            if not np.isfinite(multipliers).all():
+                lane = int(np.argmin(np.isfinite(multipliers)))
+                raise self.hazard(f"finds the multiplier {float(multipliers[lane])!r} for lane {lane} in block {block}")
+
     def read_accumulators(self, first: int, rows: int) -> None:
         """Check that rows of the accumulators hold something."""
         self._rows(first, rows)

@@ -35,6 +35,9 @@ from anytpu.chip.machine.steps import (
 _POOLS = ("max", "average")
 _PAIRS = ("add", "subtract", "multiply")
 
+GREATEST_SCALE = 1e30
+"""Above it, two numbers that float32 cannot hold could meet and make no number at all."""
+
 
 def decode(image: Image) -> tuple[Step, ...]:
     """Return the steps of an image.
@@ -102,6 +105,7 @@ class _Decoder:
             self.tiles.extend(addresses)
         elif instruction.kind == "parameters":
             self.parameters.extend(addresses)
+            self.bounds.parameters(addresses)
         else:
             slots = range(instruction.slot, instruction.slot + instruction.count)
             self.bounds.write_tables(slots, instruction.wide)
@@ -196,7 +200,6 @@ class _Decoder:
                 instruction.operation,
                 instruction.rows,
                 target,
-                out_scale=self.real(Register.OUT_SCALE),
                 out_zero_point=self.integer(Register.OUT_ZERO_POINT),
                 low=self.integer(Register.LOW),
                 high=self.integer(Register.HIGH),
@@ -212,11 +215,13 @@ class _Decoder:
             return {"accumulator": instruction.source, "parameters": self.pop_parameters(instruction.keep)}
         plane = self.source_plane(instruction.source, instruction.wide)
         lanes = min(plane.lanes, UNIT_BYTES * self.integer(Register.OUT_PITCH))
-        fields = {
-            "plane": plane,
-            "zero_point": self.integer(Register.ZERO_POINT),
-            "scale": self.real(Register.SCALE),
-        }
+        fields: dict = {"plane": plane, "zero_point": self.integer(Register.ZERO_POINT)}
+        if instruction.operation in ("average", *_PAIRS):
+            fields["scale"] = self.scale(Register.SCALE)
+        if instruction.counted or instruction.operation in _PAIRS:
+            fields["out_scale"] = self.scale(Register.OUT_SCALE)
+        if instruction.counted and fields["scale"] / fields["out_scale"] > GREATEST_SCALE:
+            raise self.bounds.hazard(f"needs SCALE / OUT_SCALE of at most {GREATEST_SCALE:g}")
         if instruction.operation in _POOLS:
             window = self.window()
             taps = window.kernel_height * window.kernel_width
@@ -239,7 +244,7 @@ class _Decoder:
             "second": second,
             "second_rows": rows,
             "second_zero_point": self.integer(Register.SECOND_ZERO_POINT),
-            "second_scale": self.real(Register.SECOND_SCALE),
+            "second_scale": self.scale(Register.SECOND_SCALE),
         }
 
     def pop_parameters(self, keep: bool) -> int:
@@ -256,8 +261,12 @@ class _Decoder:
     def integer(self, register: Register) -> int:
         return int(self.registers[register])
 
-    def real(self, register: Register) -> float:
-        return float(self.registers[register])
+    def scale(self, register: Register) -> float:
+        value = float(self.registers[register])
+        if not 0 < value <= GREATEST_SCALE:
+            text = f"needs register {register.name} above 0 and at most {GREATEST_SCALE:g}; it is {value!r}"
+            raise self.bounds.hazard(text)
+        return value
 
 
 _ACTIONS: dict[type, Callable] = {
