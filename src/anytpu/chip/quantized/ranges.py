@@ -1,0 +1,133 @@
+"""`Histogram`: how the numbers of a tensor are spread, and the range of them that the integers should cover.
+
+Idea: numbers beyond the range are clipped, numbers inside are rounded to steps that grow with the range. "minmax"
+clips nothing; "percentile" leaves out the outermost few in a hundred thousand; "mse" looks for the range whose clipping
+and rounding errors, squared and added up, are least.
+
+Rule: a tensor is never kept. Its numbers are counted in bins as they come by; when one is beyond the bins, bins are
+joined in pairs until it is not, so that one pass over the examples is enough. Numbers that are exactly 0 have no error
+in any range and are counted apart (after a ReLU they are many).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+Method = Literal["minmax", "percentile", "mse"]
+"""How a range is taken from the numbers that were seen."""
+
+PERCENTILE = 99.99
+"""The share of the numbers, in percent, that "percentile" keeps inside of the range."""
+
+_BINS = 8192
+_CANDIDATES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The least and the greatest real number that the integers of a tensor should stand for; 0 is between them."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+    def union(self, other: Range) -> Range:
+        """Return the range that covers both.
+
+        Example:
+            >>> Range(-1, 2).union(Range(0, 3))
+            Range(low=-1, high=3)
+        """
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+def step(low: np.ndarray | float, high: np.ndarray | float, bits: int) -> np.ndarray:
+    """Return the real number between two integers that cover a range: of 16 bits they lie evenly on both sides of 0.
+
+    Example:
+        >>> float(step(-1, 1.55, 8)), float(step(0, 32767, 16))
+        (0.01, 1.0)
+    """
+    if bits == 8:
+        return (np.asarray(high, np.float64) - low) / 255
+    return np.maximum(np.asarray(high, np.float64), -np.asarray(low, np.float64)) / (2 ** (bits - 1) - 1)
+
+
+class Histogram:
+    """Counts of the numbers of a tensor, in bins between -`reach` and `reach`, a power of two that grows.
+
+    Attributes:
+        low, high: the least and the greatest number so far; 0 is counted as seen.
+        reach: the bins cover [-reach, reach).
+        counts: float64 `(8192,)`, of the numbers that are not 0.
+        zeros: the count of those that are.
+    """
+
+    def __init__(self):
+        self.low = self.high = 0.0
+        self.reach = 0.0
+        self.counts = np.zeros(_BINS)
+        self.zeros = 0
+
+    def add(self, numbers: np.ndarray, *, counted: bool = True) -> None:
+        """Take in some numbers, finite ones; only the least and the greatest of them unless `counted`."""
+        self.low = min(self.low, float(numbers.min(initial=0)))
+        self.high = max(self.high, float(numbers.max(initial=0)))
+        if counted and (self.low or self.high):
+            self._widen(max(-self.low, self.high))
+            others = numbers[numbers != 0].astype(np.float64)
+            self.zeros += numbers.size - others.size
+            places = np.floor((others + self.reach) * (_BINS / 2 / self.reach)).astype(np.int64)
+            self.counts += np.bincount(places.clip(0, _BINS - 1), minlength=_BINS)
+
+    def _widen(self, needed: float) -> None:
+        """Let the bins reach beyond `needed`, joining them in pairs."""
+        if not self.reach:
+            self.reach = 2.0 ** np.ceil(np.log2(needed))
+        while self.reach < needed:
+            half = self.counts.reshape(-1, 2).sum(1)
+            self.counts = np.concatenate([np.zeros(_BINS // 4), half, np.zeros(_BINS // 4)])
+            self.reach *= 2
+
+    @property
+    def centers(self) -> np.ndarray:
+        """The numbers in the middle of the bins."""
+        return (np.arange(_BINS) + 0.5) * (2 * self.reach / _BINS) - self.reach
+
+    def range(self, method: Method, bits: int) -> Range:
+        """Return the range that the integers of so many bits should cover."""
+        if method == "percentile" and self.counts.any():
+            return self._percentile(PERCENTILE)
+        if method == "mse" and self.counts.any():
+            return self._least_squares(bits)
+        return Range(self.low, self.high)
+
+    def _percentile(self, percentile: float) -> Range:
+        beyond = (1 - percentile / 100) / 2
+        counts = self.counts.copy()
+        counts[_BINS // 2] += self.zeros
+        share = np.cumsum(counts) / counts.sum()
+        edges = np.linspace(-self.reach, self.reach, _BINS + 1)
+        low = edges[np.searchsorted(share, beyond, side="right")]
+        high = edges[np.searchsorted(share, 1 - beyond, side="left") + 1]
+        return Range(min(max(low, self.low), 0.0), max(min(high, self.high), 0.0))
+
+    def _least_squares(self, bits: int) -> Range:
+        """Try ranges whose ends are shares of the least and the greatest number; return the one of least error."""
+        shares = np.arange(1, _CANDIDATES + 1) / _CANDIDATES
+        lows = self.low * shares if self.low else np.zeros(1)
+        highs = self.high * shares if self.high else np.zeros(1)
+        numbers, counts = self.centers, self.counts
+        # What clipping at a low (at a high) costs, and how many numbers are clipped there.
+        below = numbers < lows[:, None]
+        above = numbers > highs[:, None]
+        low_error = (below * counts * (numbers - lows[:, None]) ** 2).sum(1)
+        high_error = (above * counts * (numbers - highs[:, None]) ** 2).sum(1)
+        inside = counts.sum() - (below * counts).sum(1)[:, None] - (above * counts).sum(1)
+        # Rounding to steps of a width w is wrong by w * w / 12 in the mean of squares.
+        width = step(lows[:, None], highs, bits)
+        error = low_error[:, None] + high_error + inside * width**2 / 12
+        best_low, best_high = np.unravel_index(np.argmin(error), error.shape)
+        return Range(float(lows[best_low]), float(highs[best_high]))

@@ -1,0 +1,82 @@
+"""The scale and the zero point with which integers cover a range.
+
+Idea: a range of real numbers becomes steps of equal width, one of them exactly at 0. What is known about a tensor goes
+before what was seen: a sigmoid is between 0 and 1, a tanh between -1 and 1, a pixel is one of 256 integers.
+
+Rule: of 8 bits the integers cover the range from end to end (asymmetric); of 16 bits the zero point is 0, so that sums
+stay small. The fixed scales are those of TensorFlow Lite's quantization specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.quantized.ranges import Range, step
+
+FIXED = {
+    (8, "sigmoid"): Quantization(1 / 256, -128),
+    (8, "tanh"): Quantization(1 / 128, 0),
+    (16, "sigmoid"): Quantization(1 / 32768, 0, 16),
+    (16, "tanh"): Quantization(1 / 32768, 0, 16),
+}
+"""Of what comes out of a function, by bits and kind."""
+
+_LEAST_WIDTH = 1e-20  # of a range; what is narrower counts as 0
+_GRID = 1024
+
+
+def quantization_of(covered: Range, bits: int) -> Quantization:
+    """Return the scale and the zero point with which the integers cover a range; scale 1 for one without width.
+
+    Example:
+        >>> quantization_of(Range(-1.0, 1.55), 8).zero_point, quantization_of(Range(0, 0), 8)
+        (-28, Quantization(scale=1.0, zero_point=0, bits=8))
+    """
+    if covered.high - covered.low < _LEAST_WIDTH:
+        return Quantization(1.0, 0, bits)
+    scale = float(np.float32(step(covered.low, covered.high, bits)))
+    if bits == 16:
+        return Quantization(scale, 0, bits)
+    return Quantization(scale, int(np.clip(np.rint(-128 - covered.low / scale), -128, 127)), bits)
+
+
+def quantization_of_integers(dtype: np.dtype, covered: Range, bits: int) -> Quantization | None:
+    """Return a quantization in which the user's integers are exact; None where there are too many of them.
+
+    Example:
+        >>> quantization_of_integers(np.dtype("uint8"), Range(0, 17), 8)
+        Quantization(scale=1.0, zero_point=-128, bits=8)
+    """
+    bounds = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = bounds if bounds[1] - bounds[0] < 2**bits else (covered.low, covered.high)
+    if bits == 16:
+        return Quantization(1.0, 0, 16) if max(-low, high) < 2**15 else None
+    if high - low > 255:
+        return None
+    return Quantization(1.0, int(np.clip(np.rint(-0.5 - (low + high) / 2), -128, 127)))
+
+
+def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarray], step_width: float) -> Range:
+    """Return the part of a range beyond which a function hardly changes: by under half of `step_width` on each side.
+
+    A sigmoid of -20 and one of -7 are the same integer: when only a sigmoid looks at a tensor, its integers need not
+    reach beyond.
+
+    Example:
+        >>> part = without_flat_ends(Range(-20.0, 3.0), lambda x: np.maximum(x, 0), 0.5)
+        >>> part.low > -0.5, part.high > 2.7
+        (True, True)
+    """
+
+    def end(bound: float) -> float:
+        grid = np.linspace(0, bound, _GRID).astype(np.float32)
+        with np.errstate(all="ignore"):
+            away = np.abs(np.asarray(function(grid), np.float64) - np.asarray(function(grid[-1:]), np.float64))
+        # A NaN is no small change.
+        changing = np.flatnonzero(~(away < step_width / 2))
+        return float(grid[min(changing[-1] + 1, _GRID - 1)]) if changing.size else 0.0
+
+    return Range(end(covered.low), end(covered.high))
