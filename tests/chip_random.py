@@ -114,9 +114,9 @@ class _Drawing:
 
     def add_node(self, number: int) -> None:
         kinds = ["convolution", "convolution", "pool", "elementwise", "table", "movement"]
-        node = getattr(self, f"draw_{self.draw(st.sampled_from(kinds))}")(f"t{number}")
-        if node is not None:
-            self.nodes.append(node)
+        draw_kind = getattr(self, f"draw_{self.draw(st.sampled_from(kinds))}")
+        # What does not fit (a window larger than its input) becomes a table, which always does.
+        self.nodes.append(draw_kind(f"t{number}") or self.draw_table(f"t{number}"))
 
     def made(self, name: str, shape: Shape, quantization: Quantization) -> bool:
         """Add a tensor, unless its shape is empty or too large."""
@@ -142,26 +142,25 @@ class _Drawing:
             sizes.append((size + sum(pads) - (window - 1) * step - 1) // stride + 1 if is_left else 0)
         return sizes[0], sizes[1], channels
 
-    def draw_convolution(self, name: str) -> Node | None:
+    def draw_convolution(self, name: str) -> Node:
         source = self.any_tensor()
-        shape, quantization = self.shapes[source], self.quantizations[source]
+        shape = self.shapes[source]
         kernel = (self.number(1, min(3, shape[0] + 1)), self.number(1, min(4, shape[1] + 1)))
         strides, dilation = (self.number(1, 3), self.number(1, 3)), (self.number(1, 2), self.number(1, 2))
         padding = self.padding(kernel, dilation)
         groups = self.draw(st.sampled_from([n for n in range(1, shape[2] + 1) if shape[2] % n == 0]))
         channels = groups * self.number(1, max(1, self.most_channels // groups))
         depth = kernel[0] * kernel[1] * shape[2] // groups
+        target = self.quantization(self.unit_scale(source) * 0.73 * math.sqrt(depth))
+        if not self.made(name, self.out_shape(shape, kernel, strides, dilation, padding, channels), target):
+            kernel = strides = dilation = (1, 1)  # It does not fit: a product at each position does.
+            padding = ((0, 0), (0, 0))
+            self.shapes[name], self.quantizations[name] = (*shape[:2], channels), target
         weights = self.random.integers(-127, 128, (*kernel, shape[2] // groups, channels), np.int8)
         scales = 2.0 ** self.random.integers(-8, -5, channels) * (1 if self.is_exact else self.random.uniform(0.5, 1))
         bias = self.random.integers(-3000, 3000, channels).astype(np.int32) * self.number(0, 1)
-        spread = quantization.scale * 256 ** (self.bits // 8 - 1) * 0.01 * 73 * math.sqrt(depth)
-        target = self.quantization(spread)
-        if not self.made(name, self.out_shape(shape, kernel, strides, dilation, padding, channels), target):
-            return None
         whole = weights, scales.astype(np.float32), bias
-        return QConvolution(
-            name, "", (source,), name, *whole, strides, dilation, padding, groups, *self.clip(target)
-        )  # fmt: skip
+        return QConvolution(name, "", (source,), name, *whole, strides, dilation, padding, groups, *self.clip(target))
 
     def draw_pool(self, name: str) -> Node | None:
         source, kind = self.any_tensor(), self.draw(st.sampled_from(["max", "average"]))
@@ -191,7 +190,7 @@ class _Drawing:
             return None
         return QElementwise(name, "", (first, second), name, kind, *self.clip(target))
 
-    def draw_table(self, name: str) -> Node | None:
+    def draw_table(self, name: str) -> Node:
         source = self.any_tensor()
         target = self.quantization(self.unit_scale(source))
         self.made(name, self.shapes[source], target)

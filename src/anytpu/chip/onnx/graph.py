@@ -9,6 +9,7 @@ file once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,9 @@ class Graph:
     def reshape(self, value: str, shape: tuple[int, ...]) -> str:
         """Give each example of a value another shape; the first axis, the batch, stays."""
         return self.add("Reshape", value, np.array([0, *shape], np.int64))
+
+    def transpose(self, value: str, order: Sequence[int]) -> str:
+        """Put the axes of a value into another order."""
+        if list(order) == list(range(len(order))):
+            return value
+        return self.add("Transpose", value, perm=list(order))

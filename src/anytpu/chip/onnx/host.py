@@ -1,7 +1,24 @@
-"""Steps of the host: float32 operators of ONNX."""
+"""Steps of the host: what StableHLO said, in float32 operators of ONNX.
+
+Idea: the operations of a step were written for a batch of some size. Where the examples lie in each value is followed
+(network/batching.py), and that one axis is left open: in a Reshape it is -1, in an Expand 1.
+
+Rule: an operation for which nothing here stands is an error that names the layer, never an approximation.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network import batching
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.onnx.elementwise import write_elements
+from anytpu.chip.onnx.graph import Graph
+from anytpu.chip.onnx.structure import Placed, Untranslatable, open_shape, write_structure
 from anytpu.chip.onnx.writing import Writing
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError
@@ -11,6 +28,70 @@ def write_host_step(writing: Writing, node: QHostStep) -> str:
     """Write a step of the host; return its value.
 
     Raises:
-        ChipError: ONNX has no operator for it.
+        ChipError: it has an operation that cannot be written.
     """
-    raise ChipError(f"{node.layer or node.name}: {node.step.kind} is done by the host and cannot be written as ONNX.")
+    graph, steps = writing.graph, node.step.steps
+    values = {
+        argument.name: _batched(graph, _real(writing, tensor), argument)
+        for argument, tensor in zip(steps.arguments, node.inputs, strict=True)
+    }
+    shapes = {argument.name: argument.shape for argument in steps.arguments}
+    shapes |= {operation.result: operation.shape for operation in steps.operations}
+    lays = batching.follow(steps.operations, {argument.name: argument.lay for argument in steps.arguments}, shapes)
+    for operation in steps.operations:
+        values[operation.result] = _written(graph, node, operation, values, shapes, lays)
+    value = _rows_first(graph, values[steps.result.name], steps, lays)
+    value = writing.channels_first(graph.reshape(value, writing.shape(node.output)), writing.shape(node.output))
+    return writing.quantize(value, node.output) if node.output in writing.network.quantizations else value
+
+
+def _real(writing: Writing, tensor: str) -> str:
+    """Return a tensor as the host sees it: `(batch, height, width, channels)`, real numbers if it is of the chip."""
+    value = writing.channels_last(writing.values[tensor], writing.shape(tensor))
+    return writing.dequantize(value, tensor) if tensor in writing.network.quantizations else value
+
+
+def _written(
+    graph: Graph,
+    node: QHostStep,
+    operation: Operation,
+    values: dict[str, str],
+    shapes: dict[str, tuple[int, ...]],
+    lays: dict[str, Lay],
+) -> str:
+    operands = [
+        Placed(values[one], shapes[one], lays[one]) if isinstance(one, str) else one for one in operation.operands
+    ]
+    try:
+        found = write_elements(graph, operation, operands, lays[operation.result])
+        return found or write_structure(graph, operation, operands, lays[operation.result])
+    except Untranslatable as reason:
+        layer = operation.layer or node.layer or node.name
+        raise ChipError(
+            f"The layer {layer!r} cannot be written as ONNX: the host computes {operation.name!r} for it, {reason}. "
+            "Compile the model without that layer, and compute it from the outputs."
+        ) from None
+
+
+def _batched(graph: Graph, value: str, argument: Argument) -> str:
+    """Bring `(batch, height, width, channels)` into the shape and the order that the operations want."""
+    shape, lay = argument.shape, argument.lay
+    outside, inside = shape[: lay.axis], shape[lay.axis + 1 :]
+    split = graph.reshape(value, (*outside, lay.before, lay.after, *inside))
+    order = [*range(1, lay.axis + 2), 0, *range(lay.axis + 2, len(shape) + 2)]
+    return _reshaped(graph, graph.transpose(split, order), open_shape(shape, lay, -1))
+
+
+def _rows_first(graph: Graph, value: str, steps: Steps, lays: dict[str, Lay]) -> str:
+    """Bring the batch of a result to the front: `(batch, everything else)`."""
+    result, lay = steps.result, lays[steps.result.name]
+    outside, inside = result.shape[: lay.axis], result.shape[lay.axis + 1 :]
+    split = _reshaped(graph, value, (*outside, lay.before, -1, lay.after, *inside))
+    order = [lay.axis + 1, *range(lay.axis + 1), *range(lay.axis + 2, len(result.shape) + 2)]
+    whole = math.prod((*outside, lay.before, lay.after, *inside))
+    cast = graph.cast(split, np.float32) if np.dtype(result.dtype).kind not in "iub" else split
+    return _reshaped(graph, graph.transpose(cast, order), (-1, whole))
+
+
+def _reshaped(graph: Graph, value: str, shape: Sequence[int] | np.ndarray) -> str:
+    return graph.add("Reshape", value, np.array(shape, np.int64))

@@ -86,11 +86,13 @@ def write(
     """
     onnx = load_onnx()
     writing = Writing(network, Graph(), unsigned)
-    inputs = [_write_input(writing, port) for port in network.inputs]
-    names = [writing.graph.name(port.tensor) for port in network.outputs]
+    # The users' names come first: what is written takes others.
+    input_names = [writing.graph.name(port.tensor) for port in network.inputs]
+    output_names = [writing.graph.name(port.tensor) for port in network.outputs]
+    inputs = [_write_input(writing, port, name) for port, name in zip(network.inputs, input_names, strict=True)]
     for node in network.nodes:
         writing.values[node.output] = _WRITERS[type(node)](writing, node)
-    outputs = [_write_output(writing, port, name) for port, name in zip(network.outputs, names, strict=True)]
+    outputs = [_write_output(writing, port, name) for port, name in zip(network.outputs, output_names, strict=True)]
     if integers:
         outputs += [_write_integers(writing, tensor) for tensor in network.quantizations if tensor in writing.values]
     graph = onnx.helper.make_graph(writing.graph.nodes, network.name, inputs, outputs, writing.graph.constants)
@@ -105,10 +107,9 @@ def write(
     return Path(path)
 
 
-def _write_input(writing: Writing, port: Port) -> Any:
+def _write_input(writing: Writing, port: Port, name: str) -> Any:
     """Write an input of the user and what makes it a tensor of the network; return its declaration."""
-    name, shape = writing.graph.name(port.tensor), writing.shape(port.tensor)
-    value = name
+    shape, value = writing.shape(port.tensor), name
     if port.tensor in writing.network.quantizations:
         value = writing.quantize(writing.graph.cast(value, np.float32, port.dtype), port.tensor)
     writing.values[port.tensor] = writing.channels_first(writing.graph.reshape(value, shape), shape)

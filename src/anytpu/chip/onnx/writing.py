@@ -116,14 +116,14 @@ class Writing:
         height, width, channels = shape
         if height * width == 1 or channels == 1:
             return self.graph.reshape(value, (channels, height, width))
-        return self.graph.add("Transpose", value, perm=[0, 3, 1, 2])
+        return self.graph.transpose(value, (0, 3, 1, 2))
 
     def channels_last(self, value: str, shape: Shape) -> str:
         """Bring the model's order back into `(batch, height, width, channels)`."""
         height, width, channels = shape
         if height * width == 1 or channels == 1:
             return self.graph.reshape(value, shape)
-        return self.graph.add("Transpose", value, perm=[0, 2, 3, 1])
+        return self.graph.transpose(value, (0, 2, 3, 1))
 
     def crop(self, value: str, shape: Shape, padding: Padding) -> tuple[str, list[int]]:
         """Do what negative padding asks for.

@@ -1,0 +1,184 @@
+"""Operations of the host that move numbers, or sum them along axes, as operators of ONNX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.onnx.graph import Graph, Operand
+
+
+class Untranslatable(Exception):
+    """ONNX has no operator for an operation of the host; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A value of a step.
+
+    Attributes:
+        value: its name in the model.
+        shape: with the batch that the step was written for.
+        lay: where its examples lie.
+    """
+
+    value: str
+    shape: tuple[int, ...]
+    lay: Lay
+
+
+_Operands = Sequence[Placed | np.ndarray]
+
+
+def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
+    """Write an operation that moves or sums numbers; return its value.
+
+    Args:
+        graph: where.
+        operation: the operation.
+        operands: its operands.
+        lay: where the examples lie in its result.
+
+    Raises:
+        Untranslatable: it cannot be written.
+    """
+    if operation.name not in _WRITERS:
+        raise Untranslatable("for which there is no operator here")
+    return _WRITERS[operation.name](graph, operation, operands, lay)
+
+
+def _int64(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def _placed(operand: Placed | np.ndarray) -> Placed:
+    if not isinstance(operand, Placed):
+        raise Untranslatable("on a constant")
+    return operand
+
+
+def open_shape(shape: Sequence[int], lay: Lay, size: int) -> np.ndarray:
+    """Return a shape with `size` for the axis of the batch: -1 for any number, 1 for what is stretched."""
+    return _int64(*shape[: lay.axis], size, *shape[lay.axis + 1 :])
+
+
+def _broadcast(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
+    source, axes = _placed(operands[0]), list(operation.attributes["broadcast_dimensions"])
+    order = [int(n) for n in np.argsort(axes)]
+    spread = [1] * len(operation.shape)
+    for axis, size in zip(axes, source.shape, strict=True):
+        spread[axis] = size
+    ordered = graph.transpose(source.value, order)
+    stretched = graph.add("Reshape", ordered, open_shape(spread, lay, -1))
+    return graph.add("Expand", stretched, open_shape(operation.shape, lay, 1))
+
+
+def _concatenate(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+    return graph.add("Concat", *(_placed(one).value for one in operands), axis=operation.attributes["dimension"])
+
+
+def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+    """Write any product of two tensors as an Einsum."""
+    numbers, letters = operation.attributes["dot_dimension_numbers"], iter(ascii_lowercase)
+    names: list[dict[int, str]] = [{}, {}]
+    for kind in ("batching", "contracting"):
+        for pair in zip(numbers[f"lhs_{kind}"], numbers[f"rhs_{kind}"], strict=True):
+            letter = next(letters)
+            for side in (0, 1):
+                names[side][pair[side]] = letter
+    shared = [names[0][axis] for axis in numbers["lhs_batching"]]
+    free: list[str] = []
+    for side, operand in enumerate(operands):
+        for axis in range(len(operand.shape)):
+            if axis not in names[side]:
+                names[side][axis] = next(letters)
+                free.append(names[side][axis])
+    sides = ["".join(names[side][axis] for axis in range(len(one.shape))) for side, one in enumerate(operands)]
+    if any(not isinstance(one, Placed) for one in operands) and shared:
+        raise Untranslatable("with a constant for each example")
+    values = [one.value if isinstance(one, Placed) else one for one in operands]
+    return graph.add("Einsum", *values, equation=f"{','.join(sides)}->{''.join(shared + free)}")
+
+
+def _gather(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+    """Write what takes whole slices along one axis, as an embedding does; a number outside takes the nearest."""
+    (source, indices), numbers = operands, operation.attributes["dimension_numbers"]
+    axis, sizes = numbers["start_index_map"][0], list(operation.attributes["slice_sizes"])
+    whole = [1 if n == axis else size for n, size in enumerate(source.shape)]
+    if numbers["collapsed_slice_dims"] != [axis] or sizes != whole or numbers["operand_batching_dims"]:
+        raise Untranslatable("which takes more than slices along one axis")
+    count = len(operation.shape) - len(numbers["offset_dims"])
+    picked = [n for n in range(len(operation.shape)) if n not in numbers["offset_dims"]]
+    where = _without_axis(graph, indices, numbers["index_vector_dim"])
+    inside = graph.add("Min", graph.add("Max", where, np.int64(0)), np.int64(source.shape[axis] - 1))
+    value = source.value if isinstance(source, Placed) else source
+    found = graph.add("Gather", value, inside, axis=axis)
+    # ONNX puts the picked axes in the place of `axis`; bring them where StableHLO wants them.
+    places = [*numbers["offset_dims"][:axis], *picked, *numbers["offset_dims"][axis:]]
+    assert len(picked) == count
+    return graph.transpose(found, [int(n) for n in np.argsort(places)])
+
+
+def _without_axis(graph: Graph, indices: Placed | np.ndarray, axis: int) -> str:
+    """Return indices as int64, without the axis of one number that holds them."""
+    if isinstance(indices, np.ndarray):
+        return graph.constant(
+            indices.astype(np.int64).squeeze(axis) if axis < indices.ndim else indices.astype(np.int64)
+        )
+    value = graph.cast(indices.value, np.int64)
+    return graph.add("Squeeze", value, _int64(axis)) if axis < len(indices.shape) else value
+
+
+_REDUCERS: dict[str, tuple[str, str]] = {
+    "add": ("ReduceSum", "Add"),
+    "maximum": ("ReduceMax", "Max"),
+    "minimum": ("ReduceMin", "Min"),
+    "multiply": ("ReduceProd", "Mul"),
+}
+
+
+def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+    source, start = operands
+    if operation.attributes["reducer"] not in _REDUCERS:
+        raise Untranslatable("a reduction for which there is no operator here")
+    reducer, joiner = _REDUCERS[operation.attributes["reducer"]]
+    axes = _int64(*operation.attributes["dimensions"])
+    reduced = graph.add(reducer, _placed(source).value, axes, keepdims=0)
+    first: Operand = start.value if isinstance(start, Placed) else start
+    return graph.add(joiner, reduced, first)
+
+
+def _slice(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
+    axes = [n for n in range(len(operation.shape)) if n != lay.axis]
+    bounds = (_int64(*(operation.attributes[name][n] for n in axes)) for name in ("start_indices", "limit_indices"))
+    steps = _int64(*(operation.attributes["strides"][n] for n in axes))
+    return graph.add("Slice", _placed(operands[0]).value, *bounds, _int64(*axes), steps)
+
+
+def _reverse(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+    axes = list(operation.attributes["dimensions"])
+    ends = _int64(*[-1] * len(axes)), _int64(*[np.iinfo(np.int64).min] * len(axes))
+    return graph.add("Slice", _placed(operands[0]).value, *ends, _int64(*axes), _int64(*[-1] * len(axes)))
+
+
+_WRITERS: dict[str, Callable[[Graph, Operation, Any, Lay], str]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "dot_general": _dot,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reshape": lambda graph, operation, operands, lay: graph.add(
+        "Reshape", _placed(operands[0]).value, open_shape(operation.shape, lay, -1)
+    ),
+    "reverse": _reverse,
+    "slice": _slice,
+    "transpose": lambda graph, operation, operands, _: graph.transpose(
+        _placed(operands[0]).value, operation.attributes["permutation"]
+    ),
+}

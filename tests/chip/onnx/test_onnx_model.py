@@ -1,0 +1,189 @@
+"""What the file holds: standard operators, the user's shapes, any number of rows, and errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import chip_oracle
+from anytpu.chip.network.nodes import Port
+from anytpu.chip.onnx import write
+from anytpu.chip.quantized import reference
+from anytpu.chip.quantized.nodes import (
+    QConcatenate,
+    QConvolution,
+    QElementwise,
+    QPool,
+    QReshape,
+    QSlice,
+    QTable,
+    Quantization,
+    QuantizedNetwork,
+)
+
+
+def convolution(name: str, source: str, target: str, shape, **changes) -> QConvolution:
+    random = np.random.default_rng(len(name))
+    made = QConvolution(
+        name,
+        "",
+        (source,),
+        target,
+        weights=random.integers(-127, 128, shape, np.int8),
+        weight_scales=np.full(shape[3], 0.01, np.float32),
+        bias=random.integers(-99, 99, shape[3]).astype(np.int32),
+        strides=(1, 1),
+        dilation=(1, 1),
+        padding=((0, 0), (0, 0)),
+        groups=1,
+        low=-128,
+        high=127,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.fixture(scope="module")
+def network() -> QuantizedNetwork:
+    """A picture goes through one node of each kind."""
+    s = Quantization(0.5, 3)
+    nodes = (
+        convolution("conv", "x", "c", (3, 3, 3, 6), padding=((1, 1), (1, 1)), low=3),
+        QTable("table", "", ("c",), "t", "function", np.arange(127, -129, -1).astype(np.int8)),
+        QElementwise("add", "", ("c", "t"), "a", "add", -128, 127),
+        QPool("pool", "", ("a",), "p", "max", (2, 2), (2, 2), ((0, 0), (0, 0)), False),
+        QSlice("slice", "", ("p",), "s", 2, 1, 4),
+        QConcatenate("both", "", ("p", "s"), "b", 2),
+        QReshape("flat", "", ("b",), "f"),
+        convolution("dense", "f", "y", (1, 1, 36, 5), bias=np.zeros(5, np.int32)),
+    )
+    shapes = {"x": (4, 4, 3), "c": (4, 4, 6), "t": (4, 4, 6), "a": (4, 4, 6), "p": (2, 2, 6), "s": (2, 2, 3)}
+    shapes |= {"b": (2, 2, 9), "f": (1, 1, 36), "y": (1, 1, 5)}
+    kinds = {name: s for name in shapes} | {"y": Quantization(40.0, -5)}
+    return QuantizedNetwork(
+        "picture", (Port("x", (4, 4, 3)),), (Port("y", (5,)), Port("p", (2, 2, 6))), shapes, kinds, nodes
+    )
+
+
+def pictures(rows: int) -> np.ndarray:
+    return np.random.default_rng(rows).normal(0, 20, (rows, 4, 4, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def path(network: QuantizedNetwork, tmp_path_factory) -> Path:
+    return write(network, tmp_path_factory.mktemp("onnx") / "model.onnx", unsigned=not chip_oracle.has_vnni())
+
+
+def test_the_outputs_are_the_users(network: QuantizedNetwork, path: Path):
+    x = pictures(3)
+    found = chip_oracle.run(path, [x])
+    wanted = reference.outputs(network, reference.compute(network, [x]))
+    assert list(found) == ["y", "p"]
+    for one, other in zip(found.values(), wanted, strict=True):
+        assert one.dtype == other.dtype == np.float32
+        assert one.shape == other.shape
+        assert (one == other).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_any_number_of_rows(path: Path, rows: int):
+    ten = pictures(10)
+    whole, part = chip_oracle.run(path, [ten]), chip_oracle.run(path, [ten[:rows]])
+    assert (part["y"] == whole["y"][:rows]).all()
+
+
+def test_it_is_standard_onnx(path: Path):
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [(one.domain, one.version) for one in model.opset_import] == [("", 21)]
+    assert model.ir_version == 10
+    assert {"QLinearConv", "QLinearMatMul", "MaxPool", "Gather"} <= {node.op_type for node in model.graph.node}
+    inputs = [
+        (one.name, [d.dim_param or d.dim_value for d in one.type.tensor_type.shape.dim]) for one in model.graph.input
+    ]
+    assert inputs == [("x", ["batch", 4, 4, 3])]
+
+
+@pytest.mark.parametrize(
+    ("unsigned", "sentence"),
+    [
+        (
+            False,
+            "Its 8-bit tensors are int8. On an x86 CPU without VNNI, onnxruntime adds pairs of such products in 16 "
+            "bits, which\nsaturate: there, write it with unsigned=True.",
+        ),
+        (
+            True,
+            "Its 8-bit tensors are uint8, 128 above the chip's, so that no x86 CPU adds products in 16 bits.",
+        ),
+    ],
+)
+def test_it_says_what_it_is(network: QuantizedNetwork, tmp_path: Path, unsigned: bool, sentence: str):
+    text = onnx.load(write(network, tmp_path / "model.onnx", unsigned=unsigned)).doc_string
+    assert text == (
+        "A network in whole numbers, as the first TPU computes it. Every integer in it is exact: the sums are of 32 "
+        "bits, scaled\nin float32, rounded half to even. Run it with any level of graph optimization. " + sentence
+    )
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_the_type_of_the_integers(network: QuantizedNetwork, tmp_path: Path, unsigned: bool):
+    model = onnx.load(write(network, tmp_path / "model.onnx", unsigned=unsigned))
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    kinds = {one.name: one.type.tensor_type.elem_type for one in inferred.graph.value_info}
+    found = {kinds[node.output[0]] for node in model.graph.node if node.op_type.startswith("QLinear")}
+    assert found == {onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8}
+
+
+def test_integers_are_outputs_too(network: QuantizedNetwork, tmp_path: Path):
+    x = pictures(2)
+    found = chip_oracle.integers(network, [x], tmp_path / "model.onnx")
+    assert chip_oracle.differing(reference.compute(network, [x]), found, list(network.shapes)) == {}
+
+
+def test_weights_that_are_used_twice_stand_there_once(tmp_path: Path):
+    s, shape = Quantization(0.5), (1, 1, 64)
+    first = convolution("dense", "x", "h", (1, 1, 64, 64))
+    second = dataclasses.replace(first, name="again", inputs=("h",), output="y")
+    shapes = dict.fromkeys(("x", "h", "y"), shape)
+    network = QuantizedNetwork(
+        "twice", (Port("x", (64,)),), (Port("y", (64,)),), shapes, dict.fromkeys(shapes, s), (first, second)
+    )
+    model = onnx.load(write(network, tmp_path / "model.onnx"))
+    assert sum(len(one.raw_data) >= 64 * 64 for one in model.graph.initializer) == 1
+
+
+def test_names_that_clash(tmp_path: Path):
+    """A user's tensors may be called as ours are, and an input may be an output."""
+    s, shape = Quantization(0.5), (1, 1, 3)
+    node = QElementwise("add", "", ("Add", "constant"), "Reshape", "add", -128, 127)
+    shapes = dict.fromkeys(("Add", "constant", "Reshape"), shape)
+    inputs, outputs = (Port("Add", (3,)), Port("constant", (3,))), (Port("Reshape", (3,)), Port("Add", (3,)))
+    network = QuantizedNetwork("names", inputs, outputs, shapes, dict.fromkeys(shapes, s), (node,))
+    x, y = np.float32([[1, 2, 3]]), np.float32([[0.5, 0.5, -0.5]])
+    found = chip_oracle.run(write(network, tmp_path / "model.onnx"), [x, y])
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "Reshape": [[1.5, 2.5, 2.5]],
+        "Add_2": x.tolist(),
+    }
+
+
+def test_without_onnx(tmp_path: Path):
+    program = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "from anytpu.chip.onnx import write\n"
+        "from anytpu.chip.quantized.nodes import QuantizedNetwork\n"
+        f"write(QuantizedNetwork('n', (), (), {{}}, {{}}, ()), {str(tmp_path / 'model.onnx')!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "anytpu.errors.ChipError: An ONNX model is written by the package onnx, which is not installed. "
+        "Install it with: pip install 'anytpu[onnx]'"
+    )
+    assert not (tmp_path / "model.onnx").exists()
