@@ -8,6 +8,8 @@ paper leaves out (the unit of an address, the widths of the tables) is chosen he
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 
 from anytpu.errors import SettingError
 
@@ -17,17 +19,15 @@ UNIT_BYTES = 32
 BLOCK_BYTES = 2048
 """What an address of the Weight Memory counts: 8 GiB are 4,194,304 blocks, a number of 22 bits in 3 bytes."""
 
-_POSITIVE = (
+_COUNTS = (
     "array",
-    "clock_hz",
     "unified_buffer_bytes",
     "accumulator_rows",
     "weight_fifo_tiles",
     "weight_memory_bytes",
-    "weight_bytes_per_s",
-    "host_bytes_per_s",
     "dies",
 )
+_RATES = ("clock_hz", "weight_bytes_per_s", "host_bytes_per_s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Design:
         dies: chips of a server, each with a memory and a link of its own.
 
     Raises:
-        SettingError: a number is not positive.
+        SettingError: a number is not positive, or a count is not whole.
 
     Example:
         >>> round(TPU_V1.peak_ops_per_s / 1e12, 2), round(TPU_V1.tile_cycles, 1)
@@ -68,10 +68,12 @@ class Design:
     dies: int = 4
 
     def __post_init__(self):
-        for name in _POSITIVE:
+        for name in (*_COUNTS, *_RATES):
             value = getattr(self, name)
-            if not value > 0:
-                raise SettingError(f"{name} of a chip must be positive, not {value!r}.")
+            is_count = name in _COUNTS
+            if not isinstance(value, numbers.Integral if is_count else numbers.Real) or not 0 < value < math.inf:
+                kind = "whole number" if is_count else "number"
+                raise SettingError(f"{name} of a chip must be a positive {kind}, not {value!r}.")
 
     @property
     def tile_bytes(self) -> int:

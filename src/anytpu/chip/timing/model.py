@@ -47,7 +47,8 @@ from anytpu.errors import SettingError
 _RUNS = 4
 """Batches back to back: the first fills the queues, and from the third on each is like the one before."""
 
-_COMPILED_FOR = ("array", "accumulator_rows")
+COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
+"""The numbers of a chip that its instructions depend on; the others only change how long they take."""
 
 
 def time(
@@ -109,7 +110,7 @@ def _ends(walk: Walk, window: tuple[int, int]) -> tuple[float, float]:
 
 
 def _check(image: Image, design: Design, both: bool) -> None:
-    for name in _COMPILED_FOR:
+    for name in COMPILED_FOR:
         compiled, asked = getattr(image.design, name), getattr(design, name)
         if compiled != asked:
             raise SettingError(

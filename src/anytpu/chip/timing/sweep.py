@@ -1,0 +1,77 @@
+"""`sweep`: one program on many chips, a number of the chip turned at a time or several at once (paper, section 7)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.image import Image
+from anytpu.chip.timing.latencies import Latencies
+from anytpu.chip.timing.model import COMPILED_FOR, time
+from anytpu.chip.timing.record import Timing
+from anytpu.errors import SettingError
+
+Compiler = Callable[[Design], Image]
+"""What makes the program for a chip: `lambda design: compile_image(network, batch=200, design=design)`."""
+
+
+def sweep(
+    program: Image | Compiler,
+    knobs: Mapping[str, Iterable[float]],
+    *,
+    design: Design | None = None,
+    back_to_back: bool = False,
+    latencies: Latencies | None = None,
+) -> list[Timing]:
+    """Time a program on every combination of some numbers of the chip.
+
+    Args:
+        program: an image, or what compiles one for a chip. A program depends on the array, the accumulators and the
+            memories, so turning these needs the latter; it is called once for each such chip.
+        knobs: for each name of a number of `Design` the values it takes.
+        design: the chip that is turned; None: the image's, or the first TPU.
+        back_to_back, latencies: as for `time`.
+
+    Returns:
+        A timing for each combination, the last knob turning fastest; each has its `design`.
+
+    Raises:
+        SettingError: a knob does not exist, has no values or a value that makes no sense, or needs a compiler.
+
+    Example:
+        >>> from anytpu.chip.isa.instructions import Halt, MatrixMultiply, ReadWeights
+        >>> import numpy as np
+        >>> program = (ReadWeights(0, 50), MatrixMultiply(0, 0, rows=96, repeat=50), Halt())
+        >>> image = Image("fifty tiles", program, np.zeros(50 * 65536, np.uint8))
+        >>> one, four = sweep(image, {"weight_bytes_per_s": [34e9, 4 * 34e9]})
+        >>> round(one.cycles / four.cycles, 1)
+        3.9
+    """
+    values = {name: list(found) for name, found in knobs.items()}
+    base = design or (program.design if isinstance(program, Image) else TPU_V1)
+    _check(program, values)
+    images: dict[tuple[float, ...], Image] = {}
+    timings = []
+    for combination in itertools.product(*values.values()):
+        turned = dataclasses.replace(base, **dict(zip(values, combination, strict=True)))
+        key = tuple(getattr(turned, name) for name in COMPILED_FOR)
+        if key not in images:
+            images[key] = program if isinstance(program, Image) else program(turned)
+        timings.append(time(images[key], design=turned, back_to_back=back_to_back, latencies=latencies))
+    return timings
+
+
+def _check(program: Image | Compiler, values: Mapping[str, list[float]]) -> None:
+    known = [field.name for field in dataclasses.fields(Design)]
+    for name, found in values.items():
+        if name not in known:
+            raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
+        if not found:
+            raise SettingError(f"{name} is to be turned, but no values were given: give at least one.")
+        if name in COMPILED_FOR and isinstance(program, Image):
+            raise SettingError(
+                f"{program.name!r} was compiled for one {name}: to turn it give a function that compiles the program "
+                f"for a chip, not an image."
+            )
