@@ -1,0 +1,111 @@
+"""`Emission`: jobs become instructions, in the order in which they are right when done one after another.
+
+Idea: registers are set when they change, a tile that is in the array already is kept, and what is read from the host's
+memory is asked for just before it is wanted, part by part, so that a Sync waits for no more than that.
+
+Rule: nothing here knows about time; `ordering.py` finds what must wait for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anytpu.chip.compiler.jobs import Settings
+from anytpu.chip.compiler.ordering import Item
+from anytpu.chip.compiler.residence import Move
+from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.accesses import Memory, accesses
+from anytpu.chip.isa.instructions import (
+    Instruction,
+    ReadHostMemory,
+    ReadWeights,
+    SetConfiguration,
+    WriteHostMemory,
+)
+from anytpu.chip.isa.issue import RESET
+
+_PARTS, _PART_UNITS = 32, 2048
+"""A storage is read from the host in at most so many parts, of at least 64 KiB."""
+
+
+class Emission:
+    """A program that is being written.
+
+    Attributes:
+        design: the chip.
+        items: the instructions so far.
+        addresses: the unit where each storage lies, of those that the job at hand touches.
+    """
+
+    def __init__(self, design: Design):
+        self.design = design
+        self.items: list[Item] = []
+        self.addresses: Mapping[int, int] = {}
+        self._registers: dict[int, int | float] = dict(RESET)
+        self._pending: list[tuple[int, int, Item]] = []
+        self._accumulator = 0
+        self._tile: int | None = None
+        self._parameters: int | None = None
+
+    def set(self, settings: Settings) -> None:
+        """Set the registers that do not hold these values yet."""
+        for register, value in settings.items():
+            if self._registers[register] != value:
+                self._registers[register] = value
+                self.items.append(Item(SetConfiguration(int(register), value), accesses(_NONE, {}, self.design)))
+
+    def add(self, instruction: Instruction) -> None:
+        """Write an instruction, after what it needs of the host's memory."""
+        item = Item(instruction, accesses(instruction, self._registers, self.design))
+        if self._pending:
+            touched = [s for s in (*item.accesses.reads, *item.accesses.writes) if s.memory is Memory.BUFFER]
+            self._flush([one for one in self._pending if any(s.start < one[1] and one[0] < s.stop for s in touched)])
+        self.items.append(item)
+
+    def flush(self) -> None:
+        """Ask for all that is to be read from the host's memory."""
+        self._flush(list(self._pending))
+
+    def _flush(self, wanted: list[tuple[int, int, Item]]) -> None:
+        for one in wanted:
+            self._pending.remove(one)
+            self.items.append(one[2])
+
+    def move(self, move: Move, units: int) -> None:
+        """Move a storage of so many units out, or in as its parts are wanted."""
+        if not move.inwards:
+            return self.add(WriteHostMemory(move.host_address, move.address, units))
+        part = max(_PART_UNITS, -(-units // _PARTS))
+        for first in range(0, units, part):
+            address, count = move.address + first, min(part, units - first)
+            read = ReadHostMemory(move.host_address + first * UNIT_BYTES, address, count)
+            item = Item(read, accesses(read, self._registers, self.design))
+            self._pending.append((address, address + count, item))
+        return None
+
+    def sums(self, rows: int) -> int:
+        """Return the first of so many rows of the accumulators, those that were used longest ago."""
+        if self._accumulator + rows > self.design.accumulator_rows:
+            self._accumulator = 0
+        first = self._accumulator
+        self._accumulator += rows
+        return first
+
+    def fetch_tiles(self, address: int, count: int) -> bool:
+        """Send for tiles, and return whether the first is in the array already."""
+        keep = self._tile == address
+        if count > keep:
+            self.add(ReadWeights(address + keep * self.design.tile_blocks, count - keep))
+        self._tile = address + (count - 1) * self.design.tile_blocks
+        return keep
+
+    def fetch_parameters(self, address: int) -> bool:
+        """Send for a block of parameters, and return whether the last Activate that had some had the same."""
+        keep = self._parameters == address
+        if not keep:
+            self.add(ReadWeights(address, 1, "parameters"))
+        self._parameters = address
+        return keep
+
+
+_NONE = Instruction()

@@ -1,0 +1,51 @@
+"""What the host gives and takes: inputs, outputs, and the steps that the chip has no instruction for.
+
+Rule: a tensor lies in the host's buffer at most once, as compact planes. What came from the host need not be written
+back to it.
+"""
+
+from __future__ import annotations
+
+from anytpu.chip.compiler.jobs import ExportJob, HostJob, storages_of
+from anytpu.chip.compiler.lowering import Lowering, lower
+from anytpu.chip.compiler.planes import is_compact, structure_of
+from anytpu.chip.compiler.rearranging import compacted
+from anytpu.chip.image import Service, Tag
+from anytpu.chip.quantized.nodes import QHostStep
+
+
+def receive(tensor: str, layer: str, lowering: Lowering) -> frozenset[int]:
+    """Say that a tensor comes from the host's buffer, and return the storage that it comes to."""
+    structure = lowering.structure(tensor, compact=True)
+    layout = lowering.target(tensor, structure, layer)
+    binding = lowering.bind(tensor, structure)
+    storages = storages_of([layout])
+    lowering.on_host.update(dict.fromkeys(storages, binding.host_address))
+    return storages
+
+
+def export(tensor: str, tag: Tag, lowering: Lowering) -> None:
+    """Have a tensor written to the host's buffer, unless it lies there."""
+    if tensor in lowering.bindings:
+        return
+    layout = lowering.layouts[tensor]
+    if not is_compact(layout) or len(storages_of([layout])) > 1:
+        layout = compacted(tensor, tag, lowering)
+    binding = lowering.bind(tensor, structure_of(layout))
+    lowering.jobs.append(
+        ExportJob(tag, storages_of([layout]), frozenset(), layout, lowering.rows(tensor), binding.host_address)
+    )
+
+
+@lower.register
+def _(node: QHostStep, lowering: Lowering) -> None:
+    layer = node.layer or node.name
+    tag = Tag(node.name, node.layer, f"{node.step.kind} on the host", 0, f"on the host: {node.step.why}")
+    known = lowering.network.quantizations
+    for name in node.inputs:
+        if name in known:
+            export(name, tag, lowering)
+    inputs = tuple(lowering.bindings.get(name) for name in node.inputs)
+    results = receive(node.output, layer, lowering) if node.output in known else frozenset[int]()
+    lowering.jobs.append(HostJob(tag, frozenset(), frozenset(), len(lowering.services), results))
+    lowering.services.append(Service(node, inputs, lowering.bindings.get(node.output)))

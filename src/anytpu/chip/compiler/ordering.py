@@ -1,0 +1,157 @@
+"""`order`: where a program needs a `Sync`, found from what its instructions read and write.
+
+Idea: units work side by side, and only `Sync` orders them. An instruction must wait for another of a different unit
+that wrote what it reads or overwrites, or read what it overwrites. A Sync makes one unit wait for all that was issued
+to another, so where it stands matters: right after the last instruction of the waiting unit, if that comes after what
+is waited for, it makes nothing wait that need not. So the sums of one part are activated while the next are multiplied.
+
+Rule: what is known to be done already, because of an earlier Sync, or because a unit that was waited for had waited
+itself, is not waited for again.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anytpu.chip.isa.accesses import Accesses, Memory
+from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
+from anytpu.chip.isa.units import Unit
+
+Clock = tuple[int, ...]
+"""For each unit the number of an instruction: all that was issued to the unit before it is done."""
+
+_START: Clock = (0,) * len(Unit)
+
+
+class Item(NamedTuple):
+    """An instruction, and what it reads and writes."""
+
+    instruction: Instruction
+    accesses: Accesses
+
+
+class _Trace:
+    """Who touched what of a memory: for each stretch, who wrote it last, and the last of each unit to read it since."""
+
+    def __init__(self):
+        self._starts: list[int] = [-1]
+        self._writers: list[int] = [-1]
+        self._readers: list[dict[int, int]] = [{}]
+
+    def _cut(self, at: int) -> int:
+        number = bisect.bisect_right(self._starts, at) - 1
+        if self._starts[number] == at:
+            return number
+        self._starts.insert(number + 1, at)
+        self._writers.insert(number + 1, self._writers[number])
+        self._readers.insert(number + 1, self._readers[number].copy())
+        return number + 1
+
+    def read(self, start: int, stop: int, unit: int, number: int) -> set[int]:
+        """Mark a stretch as read, and return who wrote it."""
+        first, last = self._cut(start), self._cut(stop)
+        for readers in self._readers[first:last]:
+            readers[unit] = number
+        return set(self._writers[first:last])
+
+    def write(self, start: int, stop: int, number: int) -> set[int]:
+        """Mark a stretch as written, and return who touched it."""
+        first, last = self._cut(start), self._cut(stop)
+        touched = set(self._writers[first:last])
+        for readers in self._readers[first:last]:
+            touched.update(readers.values())
+        self._starts[first:last] = [start]
+        self._writers[first:last] = [number]
+        self._readers[first:last] = [{}]
+        return touched
+
+
+class _Ordering:
+    def __init__(self, items: Sequence[Item]):
+        self.units = [item.instruction.unit for item in items]
+        self.traces = {memory: _Trace() for memory in Memory if memory is not Memory.WEIGHTS}
+        self.known: list[Clock] = [_START] * len(Unit)
+        self.issued: list[list[int]] = [[] for _ in Unit]
+        self.began: list[list[Clock]] = [[] for _ in Unit]
+        self.syncs: dict[int, dict[Unit, set[Unit]]] = {}
+
+    def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
+        """Return for each other unit the last of its instructions that an instruction depends on."""
+        touched: set[int] = set()
+        for stretch in accesses.reads:
+            if stretch.memory in self.traces and stretch.stop > stretch.start:
+                touched |= self.traces[stretch.memory].read(stretch.start, stretch.stop, unit, number)
+        for stretch in accesses.writes:
+            if stretch.stop > stretch.start:
+                touched |= self.traces[stretch.memory].write(stretch.start, stretch.stop, number)
+        found: dict[Unit, int] = {}
+        for one in sorted(touched - {-1, number}):
+            other = self.units[one]
+            if other is not None and other is not unit:
+                found[other] = one
+        return found
+
+    def wait(self, number: int, unit: Unit, needs: dict[Unit, int]) -> None:
+        """Insert the Syncs that an instruction of `unit` needs."""
+        previous = self.issued[unit][-1] if self.issued[unit] else -1
+        places = {other: max(one, previous) + 1 for other, one in needs.items()}
+        taken: list[int] = []
+        for other in sorted(places, key=lambda key: -places[key]):
+            if self.known[unit][other] > needs[other]:
+                continue
+            # One Sync for several units, where that makes it wait for nothing more.
+            shared = [place for place in taken if not self._issued_between(other, places[other], place)]
+            taken.append(shared[0] if shared else places[other])
+            self._insert(taken[-1], unit, other)
+
+    def _issued_between(self, unit: Unit, first: int, stop: int) -> bool:
+        issued = self.issued[unit]
+        return bisect.bisect_left(issued, first) != bisect.bisect_left(issued, stop)
+
+    def _insert(self, place: int, unit: Unit, other: Unit) -> None:
+        self.syncs.setdefault(place, {}).setdefault(unit, set()).add(other)
+        self._learn(unit, other, place)
+
+    def _learn(self, unit: Unit, other: Unit, place: int) -> None:
+        count = bisect.bisect_left(self.issued[other], place)
+        clock = [max(pair) for pair in zip(self.known[unit], self.began[other][count - 1], strict=True)]
+        clock[other] = max(clock[other], place)
+        self.known[unit] = tuple(clock)
+
+    def issue(self, number: int, unit: Unit) -> None:
+        self.issued[unit].append(number)
+        self.began[unit].append(self.known[unit])
+
+
+def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
+    """Return the program with its Syncs, and the new number of each instruction.
+
+    Args:
+        items: instructions in the order in which they are right when done one after another.
+    """
+    ordering = _Ordering(items)
+    for number, (instruction, accesses) in enumerate(items):
+        unit = instruction.unit
+        if isinstance(instruction, InterruptHost):
+            ordering.known = [(number,) * len(Unit)] * len(Unit)
+        elif unit is not None:
+            ordering.wait(number, unit, ordering.last_touch(number, unit, accesses))
+            ordering.issue(number, unit)
+    program: list[Instruction] = []
+    numbers = []
+    for number, item in enumerate(items):
+        program.extend(_syncs(ordering.syncs.get(number, {})))
+        numbers.append(len(program))
+        program.append(item.instruction)
+    return tuple(program), numbers
+
+
+def _syncs(waits: dict[Unit, set[Unit]]) -> list[Sync]:
+    """Return the Syncs of one place: one for all units that wait for the same."""
+    waiting: dict[int, int] = {}
+    for unit, others in waits.items():
+        finished = sum(1 << other for other in others)
+        waiting[finished] = waiting.get(finished, 0) | 1 << unit
+    return [Sync(units, finished) for finished, units in waiting.items()]

@@ -1,0 +1,204 @@
+"""Planes: how the channels of a tensor lie in the lanes of rows of the Unified Buffer, and views of a part of them.
+
+Idea: a tensor is a list of planes, each a block of rows in position-major order (row (h * width + w) * batch + n). As
+only an address, a pitch and lanes make a plane, a part of a tensor (some positions, some channels) and tensors side by
+side are lists of planes too, and cost nothing.
+
+Rule: the channels of a tensor are those of its planes one after another, in each plane those of its runs. A run may
+start at any unit of 32 lanes, so that a part that is wanted alone can be reached; the lanes between are padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.image import pitch_of
+
+
+class Run(NamedTuple):
+    """`count` channels from lane `lane` of a plane on."""
+
+    lane: int
+    count: int
+
+
+Runs = tuple[Run, ...]
+Structure = tuple[Runs, ...]
+"""The runs of each plane of a tensor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plane:
+    """A block of rows in a storage.
+
+    Attributes:
+        storage: the number of the stretch of the Unified Buffer that it is part of.
+        offset: units from the start of the storage to its row 0.
+        pitch: units from a row to the next.
+        high: units from the low bytes to the high bytes, for 16 bits; else 0.
+        shift: units from the start of the row that was written to `offset`: 0 but for a view of later lanes.
+        runs: where its channels are.
+    """
+
+    storage: int
+    offset: int
+    pitch: int
+    high: int
+    shift: int
+    runs: Runs
+
+    @property
+    def span(self) -> int:
+        """Lanes from the first channel to the last."""
+        return self.runs[-1].lane + self.runs[-1].count
+
+    @property
+    def channels(self) -> int:
+        """How many channels it holds."""
+        return sum(run.count for run in self.runs)
+
+    @property
+    def units(self) -> int:
+        """Units of a row that hold channels."""
+        return pitch_of(self.span)
+
+    def row(self, number: int) -> Plane:
+        """Return the rows from `number` on."""
+        return dataclasses.replace(self, offset=self.offset + number * self.pitch)
+
+
+Layout = tuple[Plane, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """A stretch of the Unified Buffer that is taken and given back as a whole.
+
+    Attributes:
+        number: which one.
+        tensor: whose.
+        units: how large.
+        layer: who asked for it, for messages.
+    """
+
+    number: int
+    tensor: str
+    units: int
+    layer: str
+
+
+def structure_of(layout: Layout) -> Structure:
+    """Return the runs of each plane."""
+    return tuple(plane.runs for plane in layout)
+
+
+def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bool = False) -> Structure:
+    """Return how channels are put in planes of at most `array` lanes, so that each part between cuts starts a run.
+
+    Args:
+        channels: how many.
+        cuts: channels at which a part starts that is wanted alone.
+        array: lanes of a plane.
+        compact: leave no padding between runs.
+
+    Example:
+        >>> structure_for(300, (), 256)
+        ((Run(lane=0, count=256),), (Run(lane=0, count=44),))
+        >>> structure_for(200, (100,), 256)
+        ((Run(lane=0, count=100), Run(lane=128, count=100)),)
+    """
+    planes: list[list[Run]] = []
+    edges = sorted({0, channels, *cuts})
+    for start, stop in itertools.pairwise(edges):
+        for first in range(start, stop, array):
+            count = min(array, stop - first)
+            end = planes[-1][-1].lane + planes[-1][-1].count if planes else array
+            lane = pitch_of(end) * UNIT_BYTES
+            if planes and lane + count <= array and not (compact and lane != end):
+                planes[-1].append(Run(lane, count))
+            else:
+                planes.append([Run(0, count)])
+    return tuple(map(tuple, planes))
+
+
+def place(storage: int, structure: Structure, rows: int, bits: int) -> tuple[Layout, int]:
+    """Return planes one after another, of 16 bits each low bytes then high bytes, and the units that they take."""
+    planes, offset = [], 0
+    for runs in structure:
+        pitch = pitch_of(runs[-1].lane + runs[-1].count)
+        planes.append(Plane(storage, offset, pitch, rows * pitch if bits == 16 else 0, 0, runs))
+        offset += rows * pitch * (bits // 8)
+    return tuple(planes), offset
+
+
+def channels_of(layout: Layout, start: int, stop: int) -> Layout | None:
+    """Return the channels from `start` up to `stop`, or None when they do not start at a unit of 32 lanes."""
+    found, first = [], 0
+    for plane in layout:
+        kept = []
+        for run in plane.runs:
+            low, high = max(start, first), min(stop, first + run.count)
+            if low < high:
+                kept.append(Run(run.lane + low - first, high - low))
+            first += run.count
+        if not kept:
+            continue
+        shift, rest = divmod(kept[0].lane, UNIT_BYTES)
+        if rest:
+            return None
+        runs = tuple(Run(run.lane - shift * UNIT_BYTES, run.count) for run in kept)
+        found.append(dataclasses.replace(plane, offset=plane.offset + shift, shift=plane.shift + shift, runs=runs))
+    return tuple(found)
+
+
+def split(layout: Layout, structure: Structure) -> Layout | None:
+    """Return a view whose planes hold as many channels as those of `structure`, each in one run, or None."""
+    parts, first = [], 0
+    for runs in structure:
+        for run in runs:
+            part = channels_of(layout, first, first + run.count)
+            if part is None or len(part) != 1 or len(part[0].runs) != 1:
+                return None
+            parts.append(part[0])
+            first += run.count
+    return tuple(parts)
+
+
+def atoms(layouts: Iterable[Layout]) -> Structure:
+    """Return the coarsest runs, one a plane, that no boundary of a run of any of the layouts divides."""
+    edges = {0}
+    for layout in layouts:
+        first = 0
+        for plane in layout:
+            for run in plane.runs:
+                first += run.count
+                edges.add(first)
+    ends = sorted(edges)
+    return tuple((Run(0, stop - start),) for start, stop in itertools.pairwise(ends))
+
+
+def is_compact(layout: Layout) -> bool:
+    """Return whether the rows hold nothing but their channels, one after another, as the host wants them."""
+    return all(plane.pitch == plane.units and plane.channels == plane.span for plane in layout)
+
+
+def stacks(layout: Layout, rows: int) -> list[list[Plane]]:
+    """Group planes that are alike and lie one after another, so that each group is one plane of more rows.
+
+    Args:
+        layout: planes.
+        rows: of each.
+    """
+    groups: list[list[Plane]] = []
+    for plane in layout:
+        if groups:
+            last = groups[-1][-1]
+            if dataclasses.replace(last, offset=last.offset + rows * last.pitch) == plane:
+                groups[-1].append(plane)
+                continue
+        groups.append([plane])
+    return groups

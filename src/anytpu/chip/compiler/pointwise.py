@@ -1,0 +1,135 @@
+"""What Activate does by itself: pools, sums and products of two tensors, tables; plane by plane.
+
+Idea: planes that are alike and lie one after another (the positions of a flatten) are one plane of more rows.
+
+Rule: two tensors are taken number by number, so their channels must be cut at the same places; where they are not,
+both are viewed in smaller parts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytpu.chip.compiler.jobs import Step, StepsJob, Window, storages_of
+from anytpu.chip.compiler.lowering import Lowering, lower
+from anytpu.chip.compiler.planes import Layout, Plane, Structure, atoms, split, stacks, structure_of
+from anytpu.chip.image import Tag
+from anytpu.chip.isa.registers import Register
+from anytpu.chip.network.nodes import Node
+from anytpu.chip.quantized.multipliers import average_multipliers
+from anytpu.chip.quantized.nodes import QElementwise, QPool, QTable, Quantization
+
+
+@lower.register
+def _(node: QPool, lowering: Lowering) -> None:
+    result = lowering.result(node)
+    source = lowering.layouts[node.inputs[0]]
+    target = lowering.target(result.tensor, _pressed(structure_of(source)), node.layer or node.name)
+    inside, outside = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
+    shapes = lowering.network.shapes
+    pad = node.padding[0][0], node.padding[1][0]
+    window = Window(shapes[node.inputs[0]][:2], shapes[node.output][:2], node.window, node.strides, (1, 1), pad)
+    settings = {**result.settings, **_scales(node, inside, outside), **window.settings(lowering.batch)}
+    counted = node.kind == "average" and not node.counts_padding
+    steps = [
+        Step(node.kind, one, other, lowering.rows(result.tensor), settings, None, 0, window,
+             inside.bits == 16, result.wide, result.table, counted)
+        for one, other in zip(source, target, strict=True)
+    ]  # fmt: skip
+    _add(node, f"{node.kind} pool", result.kind, steps, lowering)
+
+
+def _scales(node: QPool, source: Quantization, target: Quantization) -> dict[Register, int | float]:
+    if node.kind == "max":
+        return {Register.ZERO_POINT: source.zero_point}
+    if not node.counts_padding:
+        return {
+            Register.ZERO_POINT: source.zero_point,
+            Register.SCALE: _single(source),
+            Register.OUT_SCALE: _single(target),
+        }
+    multiplier = average_multipliers(source, np.array([node.window[0] * node.window[1]]), target)[0]
+    return {Register.ZERO_POINT: source.zero_point, Register.SCALE: float(multiplier)}
+
+
+def _single(quantization: Quantization) -> float:
+    return float(np.float32(quantization.scale))
+
+
+@lower.register
+def _(node: QElementwise, lowering: Lowering) -> None:
+    result = lowering.result(node, node.low, node.high)
+    sources = _alike(node, lowering)
+    target = lowering.target(result.tensor, _pressed(structure_of(sources[0])), node.layer or node.name)
+    first, second = (lowering.quantization(name) for name in node.inputs)
+    settings = {
+        **result.settings,
+        Register.ZERO_POINT: first.zero_point,
+        Register.SCALE: _single(first),
+        Register.SECOND_ZERO_POINT: second.zero_point,
+        Register.SECOND_SCALE: _single(second),
+        Register.OUT_SCALE: _single(lowering.quantization(node.output)),
+    }
+    rows = [lowering.rows(name) for name in node.inputs]
+    steps = [
+        Step(node.kind, a, out, count * rows[0], settings, b, count * rows[1], None,
+             first.bits == 16, result.wide, result.table)
+        for (a, b, out), count in _stacked((*sources, target), (*rows, rows[0]))
+    ]  # fmt: skip
+    _add(node, node.kind, result.kind, steps, lowering)
+
+
+@lower.register
+def _(node: QTable, lowering: Lowering) -> None:
+    if node.inputs[0] in lowering.fused:
+        return
+    source = lowering.layouts[node.inputs[0]]
+    inside, outside = (lowering.quantization(name) for name in (node.inputs[0], node.output))
+    target = lowering.target(node.output, _pressed(structure_of(source)), node.layer or node.name)
+    wide = outside.bits == 16
+    slot = lowering.tables.slot(node.table, wide, node.layer or node.name)
+    settings = {Register.LOW: inside.low, Register.HIGH: inside.high, Register.TABLE: slot}
+    rows = lowering.rows(node.output)
+    steps = [
+        Step("copy", one, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
+        for (one, out), count in _stacked((source, target), (rows, rows))
+    ]
+    _add(node, node.kind, "", steps, lowering)
+
+
+def _alike(node: Node, lowering: Lowering) -> list[Layout]:
+    """Return the inputs of a node as planes of the same runs."""
+    layouts = lowering.inputs(node)
+    if len({structure_of(one) for one in layouts}) == 1:
+        return layouts
+    structure = atoms(layouts)
+    parts = [split(one, structure) for one in layouts]
+    return [part for part in parts if part is not None]
+
+
+def _pressed(structure: Structure) -> Structure:
+    return structure
+
+
+def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[Plane, ...], int]]:
+    """Return planes that go together, with how many alike follow one another in all of the layouts."""
+    if len(set(rows)) > 1:  # One of them goes with every position.
+        return [(planes, 1) for planes in zip(*layouts, strict=True)]
+    groups, first = [], 0
+    lengths = [
+        [(number, len(stack)) for stack in stacks(layout, count) for number in range(len(stack))]
+        for layout, count in zip(layouts, rows, strict=True)
+    ]
+    while first < len(layouts[0]):
+        # A stack may start in the middle of that of another tensor; what is left of the shortest goes together.
+        count = min(length[first][1] - length[first][0] for length in lengths)
+        groups.append((tuple(layout[first] for layout in layouts), count))
+        first += count
+    return groups
+
+
+def _add(node: Node, kind: str, table: str, steps: list[Step], lowering: Lowering) -> None:
+    layouts = [(step.source, *([step.second] if step.second else ())) for step in steps]
+    tag = Tag(node.name, node.layer, f"{kind} + {table}" if table else kind)
+    reads, writes = storages_of(layouts), storages_of([(step.target,) for step in steps])
+    lowering.jobs.append(StepsJob(tag, reads, writes, tuple(steps)))

@@ -1,0 +1,232 @@
+"""`share_out`: where each storage lies in the Unified Buffer, from which job to which; what goes out and comes back.
+
+Idea: jobs are done one after another, so which storages are still wanted is known for each. A storage takes the
+smallest hole that is large enough, and its place becomes a hole again after its last use. When there is no such hole,
+the storage that is wanted latest makes room (Belady): it goes to the host's buffer and is read again in time.
+
+Rule: what lies in the host's buffer already and was not written since is not written again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from anytpu.chip.compiler.jobs import HostJob, Job
+from anytpu.chip.compiler.planes import Storage
+from anytpu.chip.design import UNIT_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A storage that goes to the host's buffer, or comes from there (`inwards`)."""
+
+    storage: int
+    address: int
+    host_address: int
+    inwards: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Stay:
+    """A storage at one address of the Unified Buffer.
+
+    Attributes:
+        storage: which.
+        address: the unit where it starts.
+        first, last: the jobs from which and to which it lies there.
+    """
+
+    storage: int
+    address: int
+    first: int
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Residence:
+    """Where all storages lie.
+
+    Attributes:
+        moves: before each job, in order.
+        addresses: of the storages that each job touches.
+        stays: all of them.
+        host_bytes: of the host's buffer, with what was moved there.
+    """
+
+    moves: tuple[tuple[Move, ...], ...]
+    addresses: tuple[Mapping[int, int], ...]
+    stays: tuple[Stay, ...]
+    host_bytes: int
+
+
+class FullError(Exception):
+    """No room for what a job needs.
+
+    Attributes:
+        job: its number.
+        needed_units: what it touches, all together.
+        held_units: what else is there that is wanted later.
+    """
+
+    def __init__(self, job: int, needed_units: int, held_units: int):
+        super().__init__(job, needed_units, held_units)
+        self.job, self.needed_units, self.held_units = job, needed_units, held_units
+
+
+class Holes:
+    """The free stretches of a memory, best fit, joined again when they touch.
+
+    Example:
+        >>> holes = Holes(10)
+        >>> holes.take(4), holes.take(6), holes.take(1)
+        (0, 4, None)
+        >>> holes.give(0, 4)
+        >>> holes.take(3)
+        0
+    """
+
+    def __init__(self, units: int):
+        self._starts, self._lengths = [0], [units]
+
+    def take(self, units: int) -> int | None:
+        """Return where `units` units are free from now on taken, or None."""
+        fitting = [(length, number) for number, length in enumerate(self._lengths) if length >= units]
+        if not fitting:
+            return None
+        length, number = min(fitting)
+        start = self._starts[number]
+        if length == units:
+            del self._starts[number], self._lengths[number]
+        else:
+            self._starts[number] += units
+            self._lengths[number] -= units
+        return start
+
+    def give(self, start: int, units: int) -> None:
+        """Take back what was taken."""
+        number = bisect.bisect(self._starts, start)
+        self._starts.insert(number, start)
+        self._lengths.insert(number, units)
+        self._join(number)
+        if number:
+            self._join(number - 1)
+
+    def _join(self, left: int) -> None:
+        """Make one hole of a hole and the next, when they touch."""
+        right = left + 1
+        if right < len(self._starts) and self._starts[left] + self._lengths[left] == self._starts[right]:
+            self._lengths[left] += self._lengths[right]
+            del self._starts[right], self._lengths[right]
+
+
+class _Sharing:
+    def __init__(self, jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int):
+        self.storages, self.on_host = storages, dict(on_host)
+        self.uses: dict[int, list[int]] = {}
+        for number, job in enumerate(jobs):
+            for storage in job.reads | job.writes:
+                self.uses.setdefault(storage, []).append(number)
+        self.capacity, self.holes = units, Holes(units)
+        self.places: dict[int, tuple[int, int]] = {}
+        self.dirty: set[int] = set()
+        self.moves: list[Move] = []
+        self.stays: list[Stay] = []
+        self.host_bytes = 0
+
+    def next_use(self, storage: int, job: int) -> int:
+        uses = self.uses[storage]
+        number = bisect.bisect_left(uses, job)
+        return uses[number] if number < len(uses) else len(self.uses) + uses[-1]
+
+    def leave(self, storage: int, last: int) -> None:
+        address, first = self.places.pop(storage)
+        self.holes.give(address, self.storages[storage].units)
+        self.stays.append(Stay(storage, address, first, last))
+
+    def evict(self, storage: int, job: int) -> None:
+        address = self.places[storage][0]
+        if storage in self.dirty:
+            if storage not in self.on_host:
+                self.on_host[storage] = self.host_bytes
+                self.host_bytes += self.storages[storage].units * UNIT_BYTES
+            self.moves.append(Move(storage, address, self.on_host[storage], False))
+            self.dirty.discard(storage)
+        self.leave(storage, job - 1)
+
+    def enter(self, storage: int, address: int, job: int) -> None:
+        self.places[storage] = (address, job)
+        if storage in self.on_host:
+            self.moves.append(Move(storage, address, self.on_host[storage], True))
+
+    def bring(self, job: int, needed: frozenset[int], spill: bool) -> None:
+        """Make all that a job touches resident."""
+        units = sum(self.storages[storage].units for storage in needed)
+        full = FullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
+        if units > self.capacity:
+            raise full
+        for storage in sorted(needed - self.places.keys(), key=lambda s: -self.storages[s].units):
+            while (address := self.holes.take(self.storages[storage].units)) is None:
+                if not spill:
+                    raise full
+                others = self.places.keys() - needed
+                if not others:
+                    # There is room, but in pieces: all go out, and come back side by side.
+                    return self._start_over(job, needed)
+                self.evict(max(others, key=lambda s: (self.next_use(s, job), s)), job)
+            self.enter(storage, address, job)
+
+    def _start_over(self, job: int, needed: frozenset[int]) -> None:
+        for storage in sorted(self.places):
+            if self.places[storage][1] == job:  # It came for this job: what was read for it is not wanted.
+                self.moves = [move for move in self.moves if (move.storage, move.inwards) != (storage, True)]
+                self.holes.give(self.places.pop(storage)[0], self.storages[storage].units)
+            else:
+                self.evict(storage, job)
+        for storage in sorted(needed):
+            address = self.holes.take(self.storages[storage].units)
+            assert address is not None
+            self.enter(storage, address, job)
+
+
+def share_out(
+    jobs: Sequence[Job],
+    storages: Sequence[Storage],
+    on_host: Mapping[int, int],
+    units: int,
+    *,
+    spill: bool,
+    host_bytes: int = 0,
+) -> Residence:
+    """Give each storage a place in the Unified Buffer for each job that touches it.
+
+    Args:
+        jobs: in order.
+        storages: by number.
+        on_host: the storages whose contents come from the host's buffer, and from which byte on.
+        units: of the Unified Buffer.
+        spill: whether storages may go to the host's buffer and come back.
+        host_bytes: of the host's buffer that are taken.
+
+    Raises:
+        FullError: a job does not fit.
+    """
+    sharing = _Sharing(jobs, storages, {}, units)
+    sharing.host_bytes = host_bytes
+    results = {storage for job in jobs if isinstance(job, HostJob) for storage in job.results}
+    sharing.on_host.update({storage: at for storage, at in on_host.items() if storage not in results})
+    moves, addresses = [], []
+    for number, job in enumerate(jobs):
+        if isinstance(job, HostJob):
+            sharing.on_host.update({storage: on_host[storage] for storage in job.results})
+        sharing.moves = []
+        needed = job.reads | job.writes
+        sharing.bring(number, needed, spill)
+        moves.append(tuple(sharing.moves))
+        addresses.append({storage: sharing.places[storage][0] for storage in needed})
+        sharing.dirty |= job.writes
+        for storage in needed:
+            if sharing.uses[storage][-1] == number:
+                sharing.leave(storage, number)
+    return Residence(tuple(moves), tuple(addresses), tuple(sharing.stays), sharing.host_bytes)

@@ -1,0 +1,112 @@
+"""Tiles: which weights stand in which cells of the array, pass by pass; and the parameters of a block of outputs.
+
+Idea: a pass is told by two lists: for each row of the array which input of the product it takes, for each column which
+output it sums up. Input number tap * channels + channel and output number m meet in one weight, or, in different
+groups, in none.
+
+Rule: -1 stands for a row or a column that nothing uses; its weights are 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+
+from anytpu.chip.compiler.jobs import Feed
+from anytpu.chip.compiler.planes import Runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Intake:
+    """Which inputs of a product a feed brings.
+
+    Attributes:
+        feed: the plane as it goes through the array.
+        first: the channel of its first lane.
+        tap_step: how much the number of an input grows from one tap to the next.
+    """
+
+    feed: Feed
+    first: int
+    tap_step: int
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """The first and the last channel of a tap."""
+        return self.first, self.first + self.feed.plane.channels - 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What its tiles depend on."""
+        feed = self.feed
+        taps = 1 if feed.window is None else feed.window.taps
+        return self.first, self.tap_step, feed.plane.runs, feed.lanes, feed.taps, taps
+
+    def rows(self, array: int) -> np.ndarray:
+        """Return the inputs that the rows of the array take, `(passes, array)`."""
+        feed = self.feed
+        taps = 1 if feed.window is None else feed.window.taps
+        lanes = numbers_of(feed.plane.runs, self.first, feed.lanes)
+        rows = np.full((feed.passes, array), -1, np.int64)
+        for number in range(feed.passes):
+            tap = np.arange(number * feed.taps, min((number + 1) * feed.taps, taps))[:, None]
+            taken = np.where(lanes >= 0, tap * self.tap_step + lanes, -1).reshape(-1)
+            rows[number, : len(taken)] = taken
+        return rows
+
+
+def numbers_of(runs: Runs, first: int, lanes: int) -> np.ndarray:
+    """Return the channel of each of `lanes` lanes, -1 where there is none."""
+    numbers = np.full(lanes, -1, np.int64)
+    for lane, count in runs:
+        numbers[lane : lane + count] = np.arange(first, first + count)
+        first += count
+    return numbers
+
+
+def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return tiles of weights, int8 `(passes, array, array)`.
+
+    Args:
+        weights: `(kernel height, kernel width, input channels / groups, output channels)`.
+        groups: blocks of channels that do not meet.
+        rows: `(passes, array)`, as `Intake.rows` numbers them.
+        columns: `(array,)`, the output of each column.
+    """
+    depth, width = weights.shape[2:]
+    flat = weights.reshape(-1, width)
+    tap, channel = np.divmod(rows, depth * groups)
+    group, place = np.divmod(channel, depth)
+    tiles = np.zeros((*rows.shape, len(columns)), np.int8)
+    used = np.flatnonzero(columns >= 0)
+    outputs = columns[used]
+    taken = flat[:, outputs[0] : outputs[-1] + 1].take(np.maximum(tap * depth + place, 0).reshape(-1), axis=0)
+    taken = taken.reshape(*rows.shape, -1)[..., outputs - outputs[0]]
+    meets = (rows >= 0)[..., None]
+    if groups > 1:
+        meets = meets & (group[..., None] == outputs // (width // groups))
+    tiles[..., used] = np.where(meets, taken, 0)
+    return tiles
+
+
+def parameters_of(bias: np.ndarray, multipliers: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return a block of parameters, uint8 `(1, 8 * array)`: an int32 bias a lane, then a float32 multiplier a lane."""
+    block = np.zeros((2, len(columns)), "<i4")
+    used = columns >= 0
+    block[0, used] = bias[columns[used]]
+    block[1, used] = multipliers.astype("<f4").view("<i4")[columns[used]]
+    return block.view(np.uint8).reshape(1, -1)
+
+
+def folded_bias(weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
+    """Return the bias less what the zero point of the input adds to each sum, int32, wrapping."""
+    sums = weights.sum(axis=(0, 1, 2), dtype=np.int64)
+    return (bias.astype(np.int64) - zero_point * sums).astype(np.int32)
+
+
+def digest(array: np.ndarray) -> bytes:
+    """Return what tells the content of an array from that of others."""
+    content = np.ascontiguousarray(array)
+    return hashlib.blake2b(content.data, digest_size=16).digest() + str((content.shape, content.dtype)).encode()

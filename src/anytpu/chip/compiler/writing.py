@@ -1,0 +1,210 @@
+"""Each kind of job as instructions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.jobs import Column, ExportJob, Feed, HostJob, Job, ProductJob, Step, StepsJob
+from anytpu.chip.compiler.planes import Layout, Plane
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.instructions import Activate, Convolve, InterruptHost, MatrixMultiply, WriteHostMemory
+from anytpu.chip.isa.registers import Register
+
+_MOST_PASSES = 255
+
+
+@functools.singledispatch
+def write(job: Job, emission: Emission) -> None:
+    """Write the instructions of a job."""
+    raise NotImplementedError(f"{type(job).__name__} is no job of the chip")
+
+
+@write.register
+def _(job: ProductJob, emission: Emission) -> None:
+    emission.set(job.settings)
+    half = max(1, emission.design.accumulator_rows // 2)
+    chunks = list(_chunks(job.rows, half))
+    one_tile = all(column.passes == 1 for column in job.columns)
+    if one_tile:  # A tile stays in the array while all rows go through.
+        order = [(column, chunk) for column in job.columns for chunk in chunks]
+    else:
+        order = [(column, chunk) for chunk in chunks for column in job.columns]
+    for column, (first, rows) in order:
+        _write_part(job, column, first, rows, emission)
+
+
+def _chunks(rows: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into the fewest parts of at most `most`, as equal as can be: (first, count) of each."""
+    parts = -(-rows // most)
+    for number in range(parts):
+        first = number * rows // parts
+        yield first, (number + 1) * rows // parts - first
+
+
+def _write_part(job: ProductJob, column: Column, first: int, rows: int, emission: Emission) -> None:
+    """Write what makes some rows of a block of outputs: all products, then the Activate."""
+    keep_parameters = emission.fetch_parameters(column.parameters)
+    keep = emission.fetch_tiles(column.tiles, column.passes)
+    sums = emission.sums(rows)
+    emission.set({Register.FIRST_ROW: first})
+    accumulate = False
+    for feeds in _alike(column.feeds):
+        if feeds[0].window is None:
+            _multiply(job, feeds, first, rows, sums, accumulate, keep, emission)
+        else:
+            _convolve(job, feeds[0], rows, sums, accumulate, keep, emission)
+        accumulate, keep = True, False
+    target = column.target
+    emission.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
+    emission.add(
+        Activate(
+            "scale", sums, _unit(target, emission) + first * target.pitch, rows,
+            keep=keep_parameters, table=job.table, wide_out=job.wide_out,
+        )
+    )  # fmt: skip
+
+
+def _alike(feeds: tuple[Feed, ...]) -> list[list[Feed]]:
+    """Group planes that one MatrixMultiply can take, pass by pass: the same number of units apart."""
+    groups: list[list[Feed]] = []
+    for feed in feeds:
+        last = groups[-1] if groups else []
+        if last and _follows(last, feed):
+            last.append(feed)
+        else:
+            groups.append([feed])
+    return groups
+
+
+def _follows(group: list[Feed], feed: Feed) -> bool:
+    last = group[-1]
+    if feed.window is not None or last.window is not None or len(group) == _MOST_PASSES:
+        return False
+    one, other = last.plane, feed.plane
+    if (one.storage, one.pitch, one.high) != (other.storage, other.pitch, other.high) or other.offset < one.offset:
+        return False
+    return len(group) == 1 or other.offset - one.offset == one.offset - group[-2].plane.offset
+
+
+def _multiply(
+    job: ProductJob, feeds: list[Feed], first: int, rows: int, sums: int, accumulate: bool, keep: bool,
+    emission: Emission,
+) -> None:  # fmt: skip
+    plane = feeds[0].plane
+    settings = {Register.PITCH: plane.pitch, Register.HIGH_OFFSET: plane.high}
+    if len(feeds) > 1:
+        settings[Register.PLANE_STRIDE] = feeds[1].plane.offset - plane.offset
+    emission.set(settings)
+    address = _unit(plane, emission) + first * plane.pitch
+    emission.add(MatrixMultiply(address, sums, rows, len(feeds), accumulate, keep, wide=job.wide))
+
+
+def _convolve(
+    job: ProductJob, feed: Feed, rows: int, sums: int, accumulate: bool, keep: bool, emission: Emission
+) -> None:
+    assert feed.window is not None
+    plane = feed.plane
+    emission.set(
+        {
+            **feed.window.settings(int(job.settings[Register.BATCH])),
+            Register.PITCH: plane.pitch,
+            Register.HIGH_OFFSET: plane.high,
+            Register.LANES: feed.lanes,
+            Register.TAPS: feed.taps,
+        }
+    )
+    for done in range(0, feed.passes, _MOST_PASSES):
+        emission.set({Register.FIRST_TAP: done * feed.taps})
+        repeat = min(_MOST_PASSES, feed.passes - done)
+        emission.add(Convolve(_unit(plane, emission), sums, rows, repeat, accumulate or done > 0, keep, wide=job.wide))
+        keep = False
+
+
+@write.register
+def _(job: StepsJob, emission: Emission) -> None:
+    for step in job.steps:
+        _write_step(step, emission)
+
+
+def _write_step(step: Step, emission: Emission) -> None:
+    source, target = step.source, step.target
+    emission.set(step.settings)
+    emission.set(
+        {
+            Register.PITCH: source.pitch,
+            Register.HIGH_OFFSET: source.high,
+            Register.OUT_PITCH: target.pitch,
+            Register.OUT_HIGH_OFFSET: target.high,
+        }
+    )
+    if step.second is not None:
+        emission.set(
+            {
+                Register.SECOND_PITCH: step.second.pitch,
+                Register.SECOND_HIGH_OFFSET: step.second.high,
+                Register.SECOND_ROWS: step.second_rows,
+            }
+        )
+    # In parts, so that what comes next can start with the first; each starts where the second operand starts again.
+    most = emission.design.accumulator_rows // 2
+    if 0 < step.second_rows < step.rows:
+        most = max(1, most // step.second_rows) * step.second_rows
+    for first, rows in _whole_chunks(step.rows, most):
+        _write_rows(step, first, rows, emission)
+
+
+def _whole_chunks(rows: int, most: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, rows, most):
+        yield first, min(most, rows - first)
+
+
+def _write_rows(step: Step, first: int, rows: int, emission: Emission) -> None:
+    source, second = _unit(step.source, emission), 0
+    if step.window is None:
+        source += first * step.source.pitch
+    else:
+        emission.set({Register.FIRST_ROW: first})
+    if step.second is not None:
+        second = _unit(step.second, emission)
+        if step.second_rows >= step.rows:
+            second += first * step.second.pitch
+    emission.add(
+        Activate(
+            step.operation,  # pyright: ignore[reportArgumentType]
+            source, _unit(step.target, emission) + first * step.target.pitch, rows, second,
+            False, step.table, step.counted, step.wide, step.wide_out,
+        )
+    )  # fmt: skip
+
+
+@write.register
+def _(job: ExportJob, emission: Emission) -> None:
+    host = job.host_address
+    for start, units in _stretches(job.layout, job.rows):
+        emission.add(WriteHostMemory(host, start + emission.addresses[job.layout[0].storage], units))
+        host += units * UNIT_BYTES
+
+
+def _stretches(layout: Layout, rows: int) -> list[tuple[int, int]]:
+    """Return the stretches of a storage that planes take, in order, joined where they touch."""
+    found: list[tuple[int, int]] = []
+    for plane in layout:
+        units = rows * plane.pitch
+        for start in (plane.offset, plane.offset + plane.high) if plane.high else (plane.offset,):
+            if found and sum(found[-1]) == start:
+                found[-1] = (found[-1][0], found[-1][1] + units)
+            else:
+                found.append((start, units))
+    return found
+
+
+@write.register
+def _(job: HostJob, emission: Emission) -> None:
+    emission.flush()
+    emission.add(InterruptHost(job.number))
+
+
+def _unit(plane: Plane, emission: Emission) -> int:
+    return emission.addresses[plane.storage] + plane.offset
