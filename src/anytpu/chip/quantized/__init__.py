@@ -1,5 +1,6 @@
 """A network in whole numbers: calibrated, quantized, and computed plainly as the reference."""
 
 from anytpu.chip.quantized.quantization import quantize
+from anytpu.chip.quantized.summary import Summary, summarize
 
-__all__ = ["quantize"]
+__all__ = ["Summary", "quantize", "summarize"]

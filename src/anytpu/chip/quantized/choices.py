@@ -24,8 +24,8 @@ from anytpu.chip.quantized.scales import FIXED, quantization_of, quantization_of
 from anytpu.chip.quantized.weights import needed_bits
 from anytpu.errors import QuantizationError
 
-_TOLERATED = 1.5
-"""How much coarser a tensor that is also used elsewhere may become, before a table changes its scale instead."""
+_TOLERATED = {8: 1.5, 16: 256.0}
+"""By bits, how much coarser a tensor may become for what lies beside it, before a table changes a scale instead."""
 
 _GREATEST = 1e20  # of the numbers of a tensor
 _SPARE_BITS = 7  # that a tensor of 16 bits may leave unused
@@ -125,12 +125,18 @@ class _Chooser:
 
     def may_join(self, name: str, node: Node) -> bool:
         """Tell whether a tensor may have the quantization of what it becomes a part of."""
-        own = self.family_of(name)
+        own, others = self.family_of(name), self.family_of(node.output) | set(node.inputs)
+        whole_step = self.step(own | others)
         users = [user for member in own for user in self.users[member] if user.output not in own]
-        if all(isinstance(user, Concatenate) for user in users) and not self.delivered & own:
-            return True
-        part, whole = self.covered(own), self.covered(own | self.family_of(node.output) | set(node.inputs))
-        return float(step(whole.low, whole.high, self.bits)) <= _TOLERATED * float(step(part.low, part.high, self.bits))
+        only_there = all(isinstance(user, Concatenate) for user in users) and not self.delivered & own
+        if whole_step > _TOLERATED[self.bits] * self.step(others):
+            return False
+        return only_there or whole_step <= _TOLERATED[self.bits] * self.step(own)
+
+    def step(self, names: Iterable[str]) -> float:
+        """Return the real number between two integers, when they cover all that some tensors hold."""
+        covered = self.covered(names)
+        return float(step(covered.low, covered.high, self.bits))
 
     def family_of(self, name: str) -> set[str]:
         return set(self.families.members[self.families.of(name)])

@@ -47,8 +47,8 @@ def step(low: np.ndarray | float, high: np.ndarray | float, bits: int) -> np.nda
     """Return the real number between two integers that cover a range: of 16 bits they lie evenly on both sides of 0.
 
     Example:
-        >>> float(step(-1, 1.55, 8)), float(step(0, 32767, 16))
-        (0.01, 1.0)
+        >>> float(step(-1, 254, 8)), float(step(0, 32767, 16))
+        (1.0, 1.0)
     """
     if bits == 8:
         return (np.asarray(high, np.float64) - low) / 255
