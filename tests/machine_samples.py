@@ -14,7 +14,7 @@ from anytpu.chip.isa.instructions import (
     WriteHostMemory,
 )
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.machine import run
+from anytpu.chip.machine import run, witness
 from anytpu.chip.quantized.nodes import Quantization
 from literal_machine import LiteralMachine
 
@@ -63,4 +63,6 @@ def content_of(rng: np.random.Generator, design: Design = SMALL) -> np.ndarray:
 def assert_literal(image: Image, seed: int) -> None:
     """Run an image on random bytes, and expect all that the literal machine leaves behind."""
     content = content_of(np.random.default_rng(seed), image.design)
-    np.testing.assert_array_equal(run(image, {"whole": content})["whole"], literally(image, content))
+    expected = literally(image, content)
+    np.testing.assert_array_equal(run(image, {"whole": content})["whole"], expected)
+    np.testing.assert_array_equal(witness(image, {"whole": content})["whole"], expected)

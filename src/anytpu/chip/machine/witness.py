@@ -1,0 +1,39 @@
+"""The witness: an image run with its products made by the literal systolic array, pass by pass and cycle by cycle.
+
+It shares with the fast machine how instructions are read and what the other units do, but nothing of how products are
+made. It is slow (some ten thousand cycles a second of an array of 256 by 256), and there to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from anytpu.chip.image import Image
+from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.execution import execute
+from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.products import fill_feed, tile_at
+from anytpu.chip.machine.steps import ProductStep
+from anytpu.chip.machine.systolic import SystolicArray
+
+
+def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run an image as `run` does, with products made by a `SystolicArray` of the chip's size."""
+    size = image.design.array
+    array = SystolicArray(size, size)
+
+    def multiply(memories: Memories, step: ProductStep) -> None:
+        target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
+        if not step.accumulate:
+            target[...] = 0
+        wide = step.feeds[0].plane.high_offset is not None
+        for feed, tile in zip(step.feeds, step.tiles, strict=True):
+            for high in (False, True) if wide else (False,):
+                numbers = np.zeros((step.rows, size), np.int32)
+                fill_feed(memories.buffer, feed, numbers, 0, high)
+                sums = array.multiply(tile_at(memories.weights, tile, size), numbers)
+                target += sums * np.int32(256) if high else sums
+
+    return execute(image, decode(image), values, multiply)
