@@ -30,7 +30,8 @@ def accuracies(
     arrays, labels = check(network, inputs), np.asarray(labels)
     if labels.shape != (len(arrays[0]),):
         raise SettingError(
-            f"labels have the shape {labels.shape}, not {(len(arrays[0]),)}: give the number of the class of each example"
+            f"labels have the shape {labels.shape}, not {(len(arrays[0]),)}: give the number of the class of each "
+            f"example"
         )
     port, right, done = network.outputs[0], np.zeros(2), 0
     for values in evaluate_chunks(network, arrays):
