@@ -11,6 +11,9 @@ from typing import Literal
 import numpy as np
 import onnxruntime
 
+from anytpu.chip import machine
+from anytpu.chip.compiler import compile_image
+from anytpu.chip.design import Design
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
@@ -83,3 +86,19 @@ def differing(first: dict[str, np.ndarray], second: dict[str, np.ndarray], names
         assert first[name].shape == second[name].shape, (name, first[name].shape, second[name].shape)
         counts[name] = int((first[name] != second[name]).sum())
     return {name: count for name, count in counts.items() if count}
+
+
+def on_chip(
+    network: QuantizedNetwork,
+    inputs: Sequence[np.ndarray],
+    design: Design,
+    convolution: Literal["auto", "native", "packed"] = "auto",
+) -> dict[str, np.ndarray]:
+    """Return what the chip's instructions compute: the integers of each output."""
+    image = compile_image(network, batch=len(inputs[0]), design=design, convolution=convolution)
+    values = {}
+    for port, array in zip(network.inputs, inputs, strict=True):
+        whole = array.reshape(-1, *network.shapes[port.tensor])
+        known = network.quantizations.get(port.tensor)
+        values[port.tensor] = whole if known is None else known.quantize(whole)
+    return machine.run(image, values)

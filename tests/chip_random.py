@@ -102,7 +102,7 @@ class _Drawing:
     def clip(self, quantization: Quantization) -> tuple[int, int]:
         """Draw the bounds of a result: all, those of ReLU, or any two."""
         ends = quantization.low, quantization.high
-        kind = self.draw(st.sampled_from(["none", "relu", "any"]))
+        kind = self.draw(st.sampled_from(["none", "none", "relu", "any"]))
         if kind == "none":
             return ends
         if kind == "relu":
@@ -151,7 +151,7 @@ class _Drawing:
         groups = self.draw(st.sampled_from([n for n in range(1, shape[2] + 1) if shape[2] % n == 0]))
         channels = groups * self.number(1, max(1, self.most_channels // groups))
         depth = kernel[0] * kernel[1] * shape[2] // groups
-        target = self.quantization(self.unit_scale(source) * 0.73 * math.sqrt(depth))
+        target = self.quantization(self.unit_scale(source) * 1.5 * math.sqrt(depth))
         if not self.made(name, self.out_shape(shape, kernel, strides, dilation, padding, channels), target):
             kernel = strides = dilation = (1, 1)  # It does not fit: a product at each position does.
             padding = ((0, 0), (0, 0))
@@ -185,7 +185,7 @@ class _Drawing:
         fitting = [other for other, have in self.shapes.items() if have in (shape, (1, 1, shape[2]))]
         second = self.draw(st.sampled_from(fitting))
         scales = self.unit_scale(first), self.unit_scale(second)
-        target = self.quantization(scales[0] * scales[1] * 60 if kind == "multiply" else max(scales))
+        target = self.quantization(scales[0] * scales[1] * 150 if kind == "multiply" else 2 * max(scales))
         if not self.made(name, shape, target):
             return None
         return QElementwise(name, "", (first, second), name, kind, *self.clip(target))

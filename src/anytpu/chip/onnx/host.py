@@ -16,6 +16,7 @@ import numpy as np
 from anytpu.chip.network import batching
 from anytpu.chip.network.lay import Lay
 from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.parsing import Type
 from anytpu.chip.onnx.elementwise import write_elements
 from anytpu.chip.onnx.graph import Graph
 from anytpu.chip.onnx.structure import Placed, Untranslatable, open_shape, write_structure
@@ -35,20 +36,31 @@ def write_host_step(writing: Writing, node: QHostStep) -> str:
         argument.name: _batched(graph, _real(writing, tensor), argument)
         for argument, tensor in zip(steps.arguments, node.inputs, strict=True)
     }
-    shapes = {argument.name: argument.shape for argument in steps.arguments}
-    shapes |= {operation.result: operation.shape for operation in steps.operations}
-    lays = batching.follow(steps.operations, {argument.name: argument.lay for argument in steps.arguments}, shapes)
+    types = {argument.name: Type(argument.shape, np.dtype(argument.dtype)) for argument in steps.arguments}
+    types |= {operation.result: Type(operation.shape, operation.dtype) for operation in steps.operations}
+    lays = batching.follow(steps.operations, {argument.name: argument.lay for argument in steps.arguments}, types)
     for operation in steps.operations:
-        values[operation.result] = _written(graph, node, operation, values, shapes, lays)
+        values[operation.result] = _written(graph, node, operation, values, types, lays)
     value = _rows_first(graph, values[steps.result.name], steps, lays)
     value = writing.channels_first(graph.reshape(value, writing.shape(node.output)), writing.shape(node.output))
-    return writing.quantize(value, node.output) if node.output in writing.network.quantizations else value
+    target = writing.network.quantizations.get(node.output)
+    if target is None:
+        return value
+    return writing.round(graph.add("Div", value, np.float32(target.scale)), target, target.low, target.high)
 
 
 def _real(writing: Writing, tensor: str) -> str:
-    """Return a tensor as the host sees it: `(batch, height, width, channels)`, real numbers if it is of the chip."""
-    value = writing.channels_last(writing.values[tensor], writing.shape(tensor))
-    return writing.dequantize(value, tensor) if tensor in writing.network.quantizations else value
+    """Return a tensor as the host sees it: `(batch, height, width, channels)`, real numbers if it is of the chip.
+
+    DequantizeLinear and QuantizeLinear are written in single steps: onnxruntime would push them through what moves
+    numbers, take them together with a softmax, and round otherwise (and 1.31 fails to load what it made of some).
+    """
+    graph, value = writing.graph, writing.channels_last(writing.values[tensor], writing.shape(tensor))
+    if tensor not in writing.network.quantizations:
+        return value
+    scale, zero_point = writing.parameters(tensor)
+    centered = graph.add("Sub", graph.cast(value, np.float32), zero_point.astype(np.float32))
+    return graph.add("Mul", centered, scale)
 
 
 def _written(
@@ -56,11 +68,11 @@ def _written(
     node: QHostStep,
     operation: Operation,
     values: dict[str, str],
-    shapes: dict[str, tuple[int, ...]],
+    types: dict[str, Type],
     lays: dict[str, Lay],
 ) -> str:
     operands = [
-        Placed(values[one], shapes[one], lays[one]) if isinstance(one, str) else one for one in operation.operands
+        Placed(values[one], types[one].shape, lays[one]) if isinstance(one, str) else one for one in operation.operands
     ]
     try:
         found = write_elements(graph, operation, operands, lays[operation.result])
