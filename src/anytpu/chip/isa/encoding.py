@@ -9,6 +9,7 @@ import math
 import operator
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from anytpu.chip.isa.forms import BY_OPCODE, Field, Form, Kind, form_of
 from anytpu.chip.isa.instructions import Instruction
@@ -47,6 +48,21 @@ def fault_of(instruction: Instruction) -> str | None:
     """Return what of an instruction does not fit its field, or None when all does."""
     try:
         _bytes_of(instruction)
+    except _FieldError as error:
+        return str(error)
+    return None
+
+
+def fault_of_value(field: Field, value: object, register: int = 0) -> str | None:
+    """Return why a field cannot hold a value, or None when it can.
+
+    Args:
+        field: the field.
+        value: what it should hold.
+        register: the register that a `VALUE` is for.
+    """
+    try:
+        _bits(field, value, register)
     except _FieldError as error:
         return str(error)
     return None
@@ -108,12 +124,12 @@ def _bytes_of(instruction: Instruction) -> bytes:
     word = form.opcode
     for field, bit in form.places:
         if field.kind is not Kind.RESERVED:
-            word |= _bits(instruction, field) << bit
+            value = getattr(instruction, field.name)
+            word |= _bits(field, value, getattr(instruction, "register", 0)) << bit
     return word.to_bytes(form.length_bytes, "little")
 
 
-def _bits(instruction: Instruction, field: Field) -> int:
-    value = getattr(instruction, field.name)
+def _bits(field: Field, value: Any, register: int) -> int:
     kind = field.kind
     if kind is Kind.FLAG:
         return bool(value)
@@ -122,7 +138,7 @@ def _bits(instruction: Instruction, field: Field) -> int:
             raise _FieldError(f"{field.name} must be {_either(field.choices)}, not {value!r}.")
         return field.choices.index(value)
     if kind is Kind.VALUE:
-        return _value_bits(instruction.register, value)  # pyright: ignore[reportAttributeAccessIssue]
+        return _value_bits(register, value)
     whole = _whole(field.name, value, field.least, field.most)
     if kind is Kind.REGISTER:
         _known_register(whole)

@@ -98,8 +98,9 @@ class Form:
 
     @functools.cached_property
     def operands(self) -> tuple[Field, ...]:
-        """The fields that assembly writes as operands."""
-        return tuple(f for f in self.fields if f.kind not in (Kind.FLAG, Kind.CHOICE, Kind.RESERVED))
+        """The fields that assembly writes as operands, in the order of the record."""
+        named = {f.name: f for f in self.fields if f.kind not in (Kind.FLAG, Kind.CHOICE, Kind.RESERVED)}
+        return tuple(named[f.name] for f in dataclasses.fields(self.record) if f.name in named)
 
     @functools.cached_property
     def suffixes(self) -> tuple[Field, ...]:
@@ -124,9 +125,9 @@ def _unit(name: str, text: str) -> Field:
 _ROWS = Field("rows", 32, least=1, text="how many rows")
 _WIDE = _flag("wide", "the source is of 16 bits")
 _COPY = (
+    Field("host_address", 40, text="byte of the host's buffer"),
     _unit("address", "where in the Unified Buffer"),
     _unit("units", "how much"),
-    Field("host_address", 40, text="byte of the host's buffer"),
 )
 _PRODUCT = (
     _flag("accumulate", "add to the sums that are there"),

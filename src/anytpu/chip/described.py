@@ -1,0 +1,227 @@
+"""Records of the chip as what JSON can hold, beside a list of arrays: quantized networks, services, bindings.
+
+Idea: a node is its class and its fields, so one pair of functions writes and reads all of them. An array is its place
+in the list, a step of the host likewise; arrays that stand in several places are held once.
+
+Rule: nothing here is code, and nothing is guessed: what is no node, no field or no place is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.image import Binding, Service
+from anytpu.chip.network import operations
+from anytpu.chip.network.nodes import HostStep, Node, Port
+from anytpu.chip.quantized import nodes
+from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
+from anytpu.errors import ChipError
+
+_NODES: dict[str, type[Node]] = {
+    node.__name__: node
+    for node in (
+        nodes.QConvolution,
+        nodes.QPool,
+        nodes.QElementwise,
+        nodes.QTable,
+        nodes.QConcatenate,
+        nodes.QSlice,
+        nodes.QReshape,
+        nodes.QHostStep,
+    )
+}
+
+
+class Describing:
+    """Turns records into what JSON can hold.
+
+    Attributes:
+        arrays: those that stand in what was described so far, by their places.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self._places: dict[int, int] = {}
+        self._steps: dict[int, tuple[int, Any]] = {}
+
+    def network(self, network: QuantizedNetwork) -> dict[str, Any]:
+        """Describe a quantized network."""
+        return {
+            "name": network.name,
+            "inputs": [dataclasses.asdict(port) for port in network.inputs],
+            "outputs": [dataclasses.asdict(port) for port in network.outputs],
+            "shapes": {tensor: list(shape) for tensor, shape in network.shapes.items()},
+            "quantizations": {tensor: dataclasses.asdict(one) for tensor, one in network.quantizations.items()},
+            "nodes": [self._node(node) for node in network.nodes],
+        }
+
+    def service(self, service: Service) -> dict[str, Any]:
+        """Describe what the host does at an interrupt."""
+        return {
+            "step": self._node(service.step),
+            "inputs": [None if one is None else dataclasses.asdict(one) for one in service.inputs],
+            "output": None if service.output is None else dataclasses.asdict(service.output),
+        }
+
+    def steps(self) -> dict[str, Any]:
+        """Describe the steps of the host that were met; called once, after all the rest."""
+        described, held = operations.to_json([steps for _, steps in self._steps.values()])
+        first = len(self.arrays)
+        self.arrays += [np.asarray(array) for array in held]
+        return {"steps": described, "first_array": first}
+
+    def _node(self, node: Node) -> dict[str, Any]:
+        fields = {field.name: self._value(getattr(node, field.name)) for field in dataclasses.fields(node)}
+        return {"node": type(node).__name__, "fields": fields}
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return {"array": self._place(value)}
+        if isinstance(value, HostStep):
+            place, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
+            fields = {
+                f.name: self._value(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "steps"
+            }
+            return {"host_step": fields, "steps": place}
+        if isinstance(value, tuple):
+            return [self._value(one) for one in value]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def _place(self, array: np.ndarray) -> int:
+        place = self._places.setdefault(id(array), len(self.arrays))
+        if place == len(self.arrays):
+            self.arrays.append(array)
+        return place
+
+
+class Recalling:
+    """Turns what `Describing` made into records again.
+
+    Args:
+        arrays: all arrays, by their places.
+        steps: what `Describing.steps` returned.
+
+    Raises:
+        ChipError: it is no description of steps.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any]):
+        self._arrays = arrays
+        self._steps = _read(lambda: operations.from_json(steps["steps"], arrays[steps["first_array"] :]))
+
+    def network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
+        """Return the quantized network that was described.
+
+        Raises:
+            ChipError: it is no description of one.
+        """
+        return _read(lambda: self._network(described))
+
+    def service(self, described: Mapping[str, Any]) -> Service:
+        """Return the service that was described.
+
+        Raises:
+            ChipError: it is no description of one.
+        """
+        return _read(lambda: self._service(described))
+
+    def _network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
+        return QuantizedNetwork(
+            name=described["name"],
+            inputs=tuple(_port(port) for port in described["inputs"]),
+            outputs=tuple(_port(port) for port in described["outputs"]),
+            shapes={tensor: _tuples(shape) for tensor, shape in described["shapes"].items()},
+            quantizations={tensor: Quantization(**one) for tensor, one in described["quantizations"].items()},
+            nodes=tuple(self._node(node) for node in described["nodes"]),
+        )
+
+    def _service(self, described: Mapping[str, Any]) -> Service:
+        step = self._node(described["step"])
+        if not isinstance(step, QHostStep):
+            raise TypeError(f"{type(step).__name__} is no step of the host")
+        inputs = tuple(None if one is None else binding(one) for one in described["inputs"])
+        output = described["output"]
+        return Service(step, inputs, None if output is None else binding(output))
+
+    def _node(self, described: Mapping[str, Any]) -> Node:
+        fields = {name: self._value(value) for name, value in described["fields"].items()}
+        return _NODES[described["node"]](**fields)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Mapping) and "array" in value:
+            return self._arrays[value["array"]]
+        if isinstance(value, Mapping):
+            fields = {name: self._value(one) for name, one in value["host_step"].items()}
+            return HostStep(**fields, steps=self._steps[value["steps"]])
+        return tuple(self._value(one) for one in value) if isinstance(value, list) else value
+
+
+def binding(described: Mapping[str, Any]) -> Binding:
+    """Return the binding that `dataclasses.asdict` described."""
+    fields = {**described, "quantization": Quantization(**described["quantization"])}
+    return Binding(**{name: _tuples(value) for name, value in fields.items()})
+
+
+def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
+    """Return the dtypes and shapes of arrays, and their bytes one after another, each at a multiple of 16 bytes.
+
+    Raises:
+        ChipError: one holds something else than numbers and truth values.
+
+    Example:
+        >>> join_arrays([np.int16([1, 2])])[0]
+        [['int16', [2]]]
+    """
+    listed, parts = [], []
+    for array in arrays:
+        if array.dtype.kind not in "biuf":
+            raise ChipError(f"An array of {array.dtype.name} cannot be written: only whole numbers and floats can.")
+        listed.append([array.dtype.name, list(array.shape)])
+        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        parts += [plain, bytes(-len(plain) % 16)]
+    return listed, b"".join(parts)
+
+
+def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
+    """Return the arrays that `join_arrays` joined. They are read-only.
+
+    Raises:
+        ChipError: the bytes are not those of such arrays.
+    """
+    return _read(lambda: _split(listed, content))
+
+
+def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
+    found, place = [], 0
+    for name, shape in listed:
+        dtype = np.dtype(name)
+        if dtype.kind not in "biuf":
+            raise TypeError(f"arrays of {name}")
+        count = math.prod(shape)
+        found.append(
+            np.frombuffer(content, dtype.newbyteorder("<"), count, place).reshape(shape).astype(dtype, copy=False)
+        )
+        place += -(-count * dtype.itemsize // 16) * 16
+    if place != len(content):
+        raise ValueError(f"{len(content) - place} bytes too many")
+    return found
+
+
+def _read(read: Any) -> Any:
+    try:
+        return read()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ChipError(f"Its description makes no sense ({type(error).__name__}: {error}).") from error
+
+
+def _port(described: Mapping[str, Any]) -> Port:
+    return Port(**{name: _tuples(value) for name, value in described.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

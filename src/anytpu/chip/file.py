@@ -1,0 +1,156 @@
+"""`.tpu` files: a program for the chip, with the quantized network that it was compiled from.
+
+Idea: the parts of a file (`file_parts.py`) are a "header" (JSON: names, bindings, what the host does, the chip), the
+"code" (instructions as `isa` encodes them), the "weights" (bytes of the Weight Memory), the "network" (JSON, or null)
+and the "arrays" of the last and of what the host does (`described.py`).
+
+Rule: no code is in a file, so reading one runs nothing. A file is written beside its place and then moved there, so
+that an interrupted write leaves the old one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.described import Describing, Recalling, binding, join_arrays, split_arrays
+from anytpu.chip.design import Design
+from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, join_parts, split_parts
+from anytpu.chip.image import Image, Resident, Tag
+from anytpu.chip.isa import decode, encode
+from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.errors import ChipError, ChipFileError
+
+SUFFIX = ".tpu"
+"""How the name of a file ends."""
+
+_HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
+
+
+def write(path: str | Path, image: Image, network: QuantizedNetwork | None = None) -> Path:
+    """Write a program as a file.
+
+    Args:
+        path: where; the name ends in ".tpu". A file that is there is replaced, in one move.
+        image: the program.
+        network: what it was compiled from, so that what reads the file can compile it for another batch; None: leave it
+            out.
+
+    Returns:
+        The path.
+
+    Raises:
+        ChipFileError: the name ends otherwise, or the file cannot be written.
+        ChipError: an instruction cannot be encoded.
+
+    Example:
+        >>> write("model.tpu", image, network)  # doctest: +SKIP
+    """
+    place = Path(path)
+    if place.suffix != SUFFIX:
+        raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
+    content = to_bytes(image, network)
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        try:
+            beside.write_bytes(content)
+            os.replace(beside, place)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise ChipFileError(f"The file {str(path)!r} cannot be written: {error.strerror or error}.") from error
+    return place
+
+
+def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None]:
+    """Read a program from a file.
+
+    Returns:
+        The program, and the quantized network that it was compiled from, or None where the file has none.
+
+    Raises:
+        ChipFileError: there is no such file, or it is no program for the chip, is cut short, was altered, or is of a
+            newer format.
+
+    Example:
+        >>> image, network = read("model.tpu")  # doctest: +SKIP
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ChipFileError(f"The file {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    return from_bytes(content, str(path))
+
+
+def to_bytes(image: Image, network: QuantizedNetwork | None = None) -> bytes:
+    """Return the content of a file."""
+    describing = Describing()
+    services = [describing.service(service) for service in image.services]
+    described = None if network is None else describing.network(network)
+    steps = describing.steps()
+    listed, arrays = join_arrays(describing.arrays)
+    header = {
+        "name": image.name,
+        "batch": image.batch,
+        "host_bytes": image.host_bytes,
+        "inputs": [dataclasses.asdict(one) for one in image.inputs],
+        "outputs": [dataclasses.asdict(one) for one in image.outputs],
+        "services": services,
+        "tags": [dataclasses.asdict(tag) for tag in image.tags],
+        "residents": [dataclasses.asdict(one) for one in image.residents],
+        "design": dataclasses.asdict(image.design),
+        "steps": steps,
+        "arrays": listed,
+    }
+    weights = np.ascontiguousarray(image.weights, np.uint8).tobytes()
+    parts = (_json(header), encode(image.instructions), weights, _json(described), arrays)
+    return join_parts(dict(zip(PARTS, parts, strict=True)))
+
+
+def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None]:
+    """Return what the content of a file stands for.
+
+    Args:
+        content: the bytes.
+        name: of the file, for the messages.
+
+    Raises:
+        ChipFileError: it is no program for the chip, is cut short, was altered, or is of a newer format.
+    """
+    parts = split_parts(content, name)
+    try:
+        return _recall(parts)
+    except ChipError as error:
+        why = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"Its header makes no sense ({type(error).__name__}: {error})."
+    raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
+
+
+def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None]:
+    header = json.loads(parts[_HEADER])
+    recalling = Recalling(split_arrays(header["arrays"], parts[_ARRAYS]), header["steps"])
+    image = Image(
+        name=header["name"],
+        instructions=decode(parts[_CODE]),
+        weights=np.frombuffer(parts[_WEIGHTS], np.uint8),
+        batch=header["batch"],
+        host_bytes=header["host_bytes"],
+        inputs=tuple(binding(one) for one in header["inputs"]),
+        outputs=tuple(binding(one) for one in header["outputs"]),
+        services=tuple(recalling.service(one) for one in header["services"]),
+        tags=tuple(Tag(**one) for one in header["tags"]),
+        residents=tuple(Resident(**one) for one in header["residents"]),
+        design=Design(**header["design"]),
+    )
+    described = json.loads(parts[_NETWORK])
+    return image, None if described is None else recalling.network(described)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

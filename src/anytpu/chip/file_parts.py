@@ -1,0 +1,138 @@
+"""Parts in one file: a list of them with lengths and checksums, then the parts, each compressed.
+
+    8 bytes    89 54 50 55 0d 0a 1a 0a   (what no text begins with, and what a copy as text would damage)
+    4 bytes    the format, 1
+    4 bytes    the number of parts
+    28 bytes   for each part: its name (8 bytes, filled up with 0), its bytes in the file (8), its bytes when they are
+               unpacked (8), the checksum of those in the file (4)
+    4 bytes    the checksum of all of the above
+    parts      one after another in that order, packed by zlib; they end with the file
+
+Numbers are little-endian, checksums are CRC-32C.
+
+Rule: whoever reads gets every part as it was written, or an error that says what is wrong with the file.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple, NoReturn
+
+import google_crc32c
+
+from anytpu.errors import ChipFileError
+
+FORMAT = 1
+"""The format that is written, and the newest that is read."""
+
+MAGIC = b"\x89TPU\r\n\x1a\n"
+"""What a file begins with."""
+
+PARTS = ("header", "code", "weights", "network", "arrays")
+"""The parts of a file, in order."""
+
+SAVE_AGAIN = "save it again, with ChipProgram.save or anytpu chip compile."
+"""What to do about a file that cannot be used."""
+
+_START = struct.Struct("<8sII")
+_PART = struct.Struct("<8sQQI")
+_SUM = struct.Struct("<I")
+_BEGINNING_BYTES = _START.size + len(PARTS) * _PART.size + _SUM.size
+_LEVEL = 1  # of zlib: weights hardly pack better at 9, and take ten times as long
+_COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
+
+
+class _Entry(NamedTuple):
+    name: str
+    packed_bytes: int
+    unpacked_bytes: int
+    checksum: int
+
+
+def join_parts(parts: Mapping[str, bytes]) -> bytes:
+    """Return the content of a file with the parts `PARTS`."""
+    packed = [zlib.compress(parts[name], _LEVEL) for name in PARTS]
+    table = [_START.pack(MAGIC, FORMAT, len(PARTS))]
+    for name, content in zip(PARTS, packed, strict=True):
+        table.append(_PART.pack(name.encode(), len(content), len(parts[name]), google_crc32c.value(content)))
+    head = b"".join(table)
+    return b"".join([head, _SUM.pack(google_crc32c.value(head)), *packed])
+
+
+def split_parts(content: bytes, name: str) -> dict[str, bytes]:
+    """Return the parts of a file.
+
+    Args:
+        content: of the file.
+        name: of the file, for the messages.
+
+    Raises:
+        ChipFileError: it is empty, foreign, cut short, altered, or of a newer format.
+    """
+    return _Content(content, name).parts()
+
+
+class _Content:
+    """The content of a file, taken apart; each step refuses what is not as it was written."""
+
+    def __init__(self, content: bytes, name: str):
+        self._content, self._name = content, name
+
+    def parts(self) -> dict[str, bytes]:
+        """Return each part, unpacked."""
+        entries, start, found = self._entries(), _BEGINNING_BYTES, {}
+        end = start + sum(entry.packed_bytes for entry in entries)
+        if len(self._content) < end:
+            self._refuse(f"is cut short: it has {len(self._content):,} of {end:,} bytes. {_COPY_AGAIN}")
+        if len(self._content) > end:
+            self._refuse(f"has {len(self._content) - end:,} bytes too many at its end. {_COPY_AGAIN}")
+        for entry in entries:
+            found[entry.name] = self._part(entry, self._content[start : start + entry.packed_bytes])
+            start += entry.packed_bytes
+        return found
+
+    def _entries(self) -> list[_Entry]:
+        self._check_start()
+        size = _BEGINNING_BYTES - _SUM.size
+        if _SUM.unpack_from(self._content, size)[0] != google_crc32c.value(self._content[:size]):
+            self._altered("beginning")
+        found = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
+        return [_Entry(raw.rstrip(b"\0").decode(), *numbers) for raw, *numbers in found]
+
+    def _check_start(self) -> None:
+        if not self._content:
+            self._refuse(f"is empty. {_COPY_AGAIN}")
+        if self._content[: len(MAGIC)] != MAGIC[: len(self._content)]:
+            self._refuse(f"is no program for the chip: it does not begin as one. Compile one, or {SAVE_AGAIN}")
+        if len(self._content) >= _START.size:
+            _, version, count = _START.unpack_from(self._content)
+            if version > FORMAT:
+                self._refuse(
+                    f"is of format {version}, and this release of anytpu reads formats up to {FORMAT}. Install a newer "
+                    "one: pip install --upgrade anytpu"
+                )
+            if version != FORMAT or count != len(PARTS):
+                self._altered("beginning")
+        if len(self._content) < _BEGINNING_BYTES:
+            self._refuse(f"is cut short: it has {len(self._content)} bytes, too few for its beginning. {_COPY_AGAIN}")
+
+    def _part(self, entry: _Entry, packed: bytes) -> bytes:
+        what = f"part {entry.name!r}"
+        if google_crc32c.value(packed) != entry.checksum:
+            self._altered(what)
+        unpacking = zlib.decompressobj()
+        try:
+            content = unpacking.decompress(packed, entry.unpacked_bytes + 1)
+        except zlib.error:
+            self._altered(what)
+        if len(content) != entry.unpacked_bytes or not unpacking.eof:
+            self._altered(what)
+        return content
+
+    def _altered(self, what: str) -> NoReturn:
+        self._refuse(f"was altered or damaged after it was written: its {what} is not what was recorded. {_COPY_AGAIN}")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise ChipFileError(f"The file {self._name!r} {why}")

@@ -1,0 +1,194 @@
+"""Files of programs: whole there and back, and refused when they are not whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import os
+import struct
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from anytpu.chip import described, file, file_parts
+from anytpu.chip.file import read, write
+from anytpu.chip.image import Image
+from anytpu.chip.isa.instructions import Halt, MatrixMultiply
+from anytpu.chip.network import operations
+from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.quantized.nodes import QHostStep
+from anytpu.errors import ChipError, ChipFileError
+from chip_samples import dense_image, every_node, host_step, service_image
+
+COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip compile."
+
+
+def test_the_examples_of_the_documentation():
+    for module in (described, file, file_parts):
+        assert doctest.testmod(module).failed == 0
+
+
+def test_an_image_there_and_back(tmp_path: Path):
+    image = dense_image()
+    path = write(tmp_path / "dense.tpu", image)
+    again, network = read(path)
+    assert network is None
+    for field in dataclasses.fields(Image):
+        if field.name != "weights":
+            assert getattr(again, field.name) == getattr(image, field.name), field.name
+    assert np.array_equal(again.weights, image.weights) and again.weights.dtype == np.uint8
+    assert os.listdir(tmp_path) == ["dense.tpu"]
+
+
+def test_services_and_networks_there_and_back(tmp_path: Path):
+    image, network = service_image(), every_node()
+    path = write(tmp_path / "all.tpu", image, network)
+    again, network_again = read(str(path))
+    assert network_again is not None
+    assert file.to_bytes(again, network_again) == path.read_bytes()
+    assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
+    assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
+    assert (network_again.shapes, network_again.quantizations) == (network.shapes, network.quantizations)
+    for node, same in zip(network.nodes, network_again.nodes, strict=True):
+        for field in dataclasses.fields(node):
+            ours, theirs = getattr(node, field.name), getattr(same, field.name)
+            if isinstance(ours, np.ndarray):
+                assert np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
+            elif not isinstance(ours, HostStep):
+                assert ours == theirs
+    x = np.random.default_rng(0).normal(size=(6, 1, 1, 8)).astype(np.float32)
+    for node in (network_again.nodes[-1], again.services[0].step):
+        assert isinstance(node, QHostStep)
+        assert np.array_equal(operations.compute(node.step, [x]), operations.compute(host_step(), [x]))
+    assert again.services[0].inputs == image.services[0].inputs and again.services[0].output is None
+
+
+def test_a_file_that_is_there_is_replaced(tmp_path: Path):
+    path = tmp_path / "a.tpu"
+    write(path, dense_image())
+    write(path, dataclasses.replace(dense_image(), name="other"))
+    assert read(path)[0].name == "other"
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path):
+    content = bytearray(file.to_bytes(service_image(), every_node()))
+    for place in range(len(content)):
+        content[place] ^= 1 << place % 8
+        with pytest.raises(ChipFileError):
+            file.from_bytes(bytes(content), "a.tpu")
+        content[place] ^= 1 << place % 8
+    file.from_bytes(bytes(content), "a.tpu")
+
+
+def test_every_cut_is_found():
+    content = file.to_bytes(dense_image())
+    for stop in range(len(content)):
+        with pytest.raises(ChipFileError, match=r"is empty|is cut short"):
+            file.from_bytes(content[:stop], "a.tpu")
+
+
+BEGINNING = 16 + 5 * 28 + 4
+
+
+def altered(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def with_sum(head: bytes) -> bytes:
+    return head + struct.pack("<I", google_crc32c.value(head))
+
+
+REFUSED = [
+    (lambda c: b"", f"is empty. {COPY}"),
+    (
+        lambda c: b"PK\3\4" + c,
+        "is no program for the chip: it does not begin as one. Compile one, or save it again, with ChipProgram.save or "
+        "anytpu chip compile.",
+    ),
+    (lambda c: c[:9], f"is cut short: it has 9 bytes, too few for its beginning. {COPY}"),
+    (lambda c: c[:40], f"is cut short: it has 40 bytes, too few for its beginning. {COPY}"),
+    (lambda c: c[:-7], f"is cut short: it has LENGTH-7 of LENGTH bytes. {COPY}"),
+    (lambda c: c + b"abc", f"has 3 bytes too many at its end. {COPY}"),
+    (
+        lambda c: c[:8] + b"\2" + c[9:],
+        "is of format 2, and this release of anytpu reads formats up to 1. Install a newer one: pip install --upgrade "
+        "anytpu",
+    ),
+    (
+        lambda c: altered(c, 30),
+        f"was altered or damaged after it was written: its beginning is not what was recorded. {COPY}",
+    ),
+    (
+        lambda c: altered(c, 12),
+        f"was altered or damaged after it was written: its beginning is not what was recorded. {COPY}",
+    ),
+    (
+        lambda c: altered(c, BEGINNING + 9),
+        f"was altered or damaged after it was written: its part 'header' is not what was recorded. {COPY}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), REFUSED)
+def test_what_is_no_whole_file_is_refused(tmp_path: Path, change, text: str):
+    content = file.to_bytes(dense_image())
+    path = tmp_path / "a.tpu"
+    path.write_bytes(change(content))
+    with pytest.raises(ChipFileError) as caught:
+        read(path)
+    text = text.replace("LENGTH-7", f"{len(content) - 7:,}").replace("LENGTH", f"{len(content):,}")
+    assert str(caught.value) == f"The file {str(path)!r} {text}"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    path = tmp_path / "none.tpu"
+    with pytest.raises(ChipFileError) as caught:
+        read(path)
+    assert str(caught.value) == f"The file {str(path)!r} cannot be read: No such file or directory."
+
+
+def test_where_a_file_cannot_be_written(tmp_path: Path):
+    path = tmp_path / "no folder" / "a.tpu"
+    with pytest.raises(ChipFileError) as caught:
+        write(path, dense_image())
+    assert str(caught.value) == f"The file {str(path)!r} cannot be written: No such file or directory."
+    with pytest.raises(ChipFileError) as caught:
+        write("model.onnx", dense_image())
+    assert str(caught.value) == "The name of a program for the chip must end in '.tpu', unlike 'model.onnx'."
+
+
+def test_nothing_is_written_when_an_instruction_has_no_bytes(tmp_path: Path):
+    image = dataclasses.replace(dense_image(), instructions=(MatrixMultiply(0, 0, 0), Halt()))
+    with pytest.raises(ChipError) as caught:
+        write(tmp_path / "a.tpu", image)
+    assert str(caught.value) == ("Instruction 0, matrix_multiply: rows must be a number from 1 to 4294967295, not 0.")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_file_that_makes_no_sense():
+    parts = file_parts.split_parts(file.to_bytes(dense_image()), "a.tpu")
+    again = "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
+
+    def refusal(**changed: bytes) -> str:
+        with pytest.raises(ChipFileError) as caught:
+            file.from_bytes(file_parts.join_parts({**parts, **changed}), "a.tpu")
+        return str(caught.value)
+
+    assert refusal(code=b"\2\0") == (
+        f"The file 'a.tpu' cannot be used. Byte 1 of the instructions is 0x00, which is no opcode. {again}"
+    )
+    assert refusal(network=b'{"name": "a"}') == (
+        "The file 'a.tpu' cannot be used. Its description makes no sense (KeyError: 'inputs'). " + again
+    )
+    assert refusal(arrays=b"1234") == (
+        "The file 'a.tpu' cannot be used. Its description makes no sense (ValueError: 4 bytes too many). " + again
+    )
+    assert refusal(header=b"{")[:79] == (
+        "The file 'a.tpu' cannot be used. Its header makes no sense (JSONDecodeError: Exp"
+    )
+    assert (
+        refusal(header=b"{}")
+        == f"The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'arrays'). {again}"
+    )

@@ -1,0 +1,139 @@
+"""Small programs for the chip, and networks, for the tests of `chip`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytpu.chip.design import Design
+from anytpu.chip.image import Binding, Image, Resident, Service, Tag
+from anytpu.chip.isa.instructions import (
+    Activate,
+    DebugTag,
+    Halt,
+    Instruction,
+    InterruptHost,
+    MatrixMultiply,
+    ReadHostMemory,
+    ReadWeights,
+    SetConfiguration,
+    Sync,
+    WriteHostMemory,
+)
+from anytpu.chip.isa.registers import Register as R
+from anytpu.chip.isa.units import Unit
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.nodes import HostStep, Port
+from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.quantized.nodes import (
+    QConcatenate,
+    QConvolution,
+    QElementwise,
+    QHostStep,
+    QPool,
+    QReshape,
+    QSlice,
+    QTable,
+    Quantization,
+    QuantizedNetwork,
+)
+
+SMALL = Design(array=8, unified_buffer_bytes=4096, accumulator_rows=16)
+READ, WEIGHTS, MATRIX, ACTIVATE, WRITE = (1 << unit for unit in Unit)
+
+
+def dense_code() -> tuple[Instruction, ...]:
+    """One dense layer of 8 inputs and 8 outputs for 4 examples: in, times a tile, scaled, out."""
+    return (
+        DebugTag(0),
+        ReadHostMemory(0, 0, 4),
+        ReadWeights(0, 1, "parameters"),
+        ReadWeights(1, 1),
+        SetConfiguration(R.PITCH, 1),
+        SetConfiguration(R.OUT_PITCH, 1),
+        SetConfiguration(R.LOW, -128),
+        SetConfiguration(R.HIGH, 127),
+        Sync(MATRIX, READ),
+        MatrixMultiply(0, 0, 4),
+        Sync(ACTIVATE, MATRIX),
+        Activate("scale", 0, 4, 4),
+        DebugTag(1),
+        Sync(WRITE, ACTIVATE),
+        WriteHostMemory(128, 4, 4),
+        Halt(),
+    )
+
+
+def dense_weights() -> np.ndarray:
+    """The parameters and the tile of `dense_code`: twice the number, plus the number of the lane."""
+    content = np.zeros(2 * 2048, np.uint8)
+    content[:32] = np.arange(8, dtype="<i4").view(np.uint8)
+    content[32:64] = np.full(8, 0.5, "<f4").view(np.uint8)
+    content[2048:2112] = (2 * np.eye(8, dtype=np.int8)).view(np.uint8).ravel()
+    return content
+
+
+def binding(tensor: str, host_address: int, channels: int = 8) -> Binding:
+    return Binding(tensor, (1, 1, channels), Quantization(0.25, 3), host_address, (channels,))
+
+
+def dense_image() -> Image:
+    """A whole image without services."""
+    return Image(
+        "dense",
+        dense_code(),
+        dense_weights(),
+        batch=4,
+        host_bytes=256,
+        inputs=(binding("x", 0),),
+        outputs=(binding("y", 128),),
+        tags=(Tag("dense/matmul", "dense", "dense", 256, "1 tile"), Tag("out")),
+        residents=(Resident("x", 0, 4, 1, 9), Resident("y", 4, 4, 11, 14)),
+        design=SMALL,
+    )
+
+
+def host_step() -> HostStep:
+    """Negation, plus a constant of 8 numbers."""
+    argument = Argument("a", (4, 8), "float32", Lay(0, 4))
+    negate = Operation("negate", ("a",), "b", (4, 8), np.dtype("float32"))
+    add = Operation("add", ("b", np.tile(np.arange(8, dtype=np.float32), (4, 1))), "c", (4, 8), np.dtype("float32"))
+    steps = Steps((argument,), (negate, add), Argument("c", (4, 8), "float32", Lay(0, 4)))
+    return HostStep("negate/h", "negate", ("y",), "z", "negate", "the test says so", steps)
+
+
+def service_image() -> Image:
+    """The dense layer, then a step of the host."""
+    image = dense_image()
+    code = (*image.instructions[:-1], InterruptHost(0), Halt())
+    step = host_step()
+    service = Service(QHostStep(step.name, step.layer, step.inputs, step.output, step), (binding("y", 128),), None)
+    return Image(
+        **{**image.__dict__, "name": "with a step", "instructions": code, "services": (service,)},
+    )
+
+
+def every_node() -> QuantizedNetwork:
+    """A network that has one node of each kind; it only has to be written and read."""
+    ranges = np.random.default_rng(0)
+    q8, q16 = Quantization(0.5, -3), Quantization(0.001, 5, 16)
+    convolution = QConvolution(
+        "conv/c", "conv", ("x",), "c", ranges.integers(-127, 128, (3, 3, 2, 4)).astype(np.int8),
+        np.float32([0.1, 0.2, 0.3, 0.4]), np.int32([1, -2, 3, 2**31 - 1]), (2, 1), (1, 1),
+        ((1, 0), (0, -1)), 1, -3, 127,
+    )  # fmt: skip
+    step = host_step()
+    found = (
+        convolution,
+        QPool("pool/p", "pool", ("c",), "p", "average", (2, 2), (2, 2), ((0, 0), (0, 1)), False),
+        QElementwise("add/a", "add", ("p", "p"), "a", "add", -128, 127),
+        QTable("tanh/t", "tanh", ("a",), "t", "tanh", np.arange(-128, 128).astype(np.int16)),
+        QConcatenate("cat/k", "cat", ("t", "t"), "k", 2),
+        QSlice("cut/s", "cut", ("k",), "s", 1, 0, 1),
+        QReshape("flat/r", "flat", ("s",), "y"),
+        QHostStep("host/h", "", ("y",), "z", step),
+    )
+    shapes = {name: (1, 2, n + 1) for n, name in enumerate("xcpatksyz")}
+    return QuantizedNetwork(
+        "all kinds", (Port("x", (1, 2, 1)),), (Port("z", (8,), "float32"),), shapes,
+        {"x": q8, "c": q8, "p": q8, "a": q8, "t": q16, "k": q16, "s": q16, "y": q16}, found,
+    )  # fmt: skip
