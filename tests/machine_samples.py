@@ -11,6 +11,7 @@ from anytpu.chip.isa.instructions import (
     Instruction,
     ReadHostMemory,
     SetConfiguration,
+    Sync,
     WriteHostMemory,
 )
 from anytpu.chip.isa.registers import Register
@@ -23,7 +24,8 @@ SMALL = Design(array=8, unified_buffer_bytes=32 * 512, accumulator_rows=64)
 
 def configured(**values: float) -> list[Instruction]:
     """Return the instructions that set registers, by their names in small letters."""
-    return [SetConfiguration(Register[name.upper()], value) for name, value in values.items()]
+    exact = {name: float(np.float32(one)) if isinstance(one, float) else one for name, one in values.items()}
+    return [SetConfiguration(Register[name.upper()], value) for name, value in exact.items()]
 
 
 def blocks(*things: np.ndarray | list) -> np.ndarray:
@@ -44,8 +46,10 @@ def image_of(instructions: list[Instruction], weights: np.ndarray, design: Desig
     """Return an image that reads the host's buffer into all of the Unified Buffer, works, and writes it back."""
     units = design.buffer_units
     whole = Binding("whole", (units, 1, 32), Quantization(1.0), 0, (32,))
-    body = [ReadHostMemory(0, 0, units), *instructions, WriteHostMemory(0, 0, units), Halt()]
-    return Image("sample", tuple(body), weights, 1, units * 32, (whole,), (whole,), design=design)
+    body = [ReadHostMemory(0, 0, units), *instructions, WriteHostMemory(0, 0, units)]
+    # Each waits for all that were issued before it.
+    program = [one for instruction in body for one in (Sync(31, 31), instruction)]
+    return Image("sample", (*program, Halt()), weights, 1, units * 32, (whole,), (whole,), design=design)
 
 
 def literally(image: Image, content: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ def test_multiply_adds_one_plane_after_another(unsigned, pitch):
 
 def test_keep_uses_the_tile_that_is_there():
     code = [
-        *configured(pitch=1),
+        *configured(pitch=1, plane_stride=5),
         ReadWeights(1, 3),
         MatrixMultiply(0, 0, 4),
         MatrixMultiply(8, 4, 4, keep=True),
@@ -72,7 +72,7 @@ def test_sums_wrap_at_32_bits():
     tiles = [np.full((ARRAY, ARRAY), -128, np.int8)]
     scale = parameters(np.full(ARRAY, 2**31 - 1), np.full(ARRAY, 2.0**-24))
     code = [
-        *configured(pitch=1, high_offset=0),
+        *configured(pitch=1, high_offset=1),
         ReadWeights(1, 1),
         MatrixMultiply(0, 0, 4, wide=True),
         *[MatrixMultiply(0, 0, 4, wide=True, keep=True, accumulate=True)] * 70,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from anytpu.chip.checking import check
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.machine import host
@@ -39,6 +40,7 @@ class Machine:
         Raises:
             HazardError: the image reads what nothing wrote, pops an empty FIFO, or leaves a memory.
         """
+        check(image)
         self.image = image
         self.steps = decode(image)
         self._products = Products(image)
@@ -64,7 +66,7 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
         tensor of the chip).
 
     Raises:
-        ChipError: an input is missing, or of the wrong shape or dtype.
+        ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
         HazardError: the image's results would depend on luck.
     """
     machine = _machines.get(image)

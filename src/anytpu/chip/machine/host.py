@@ -6,6 +6,7 @@ import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Binding, Service, pitch_of
+from anytpu.chip.network import operations
 from anytpu.errors import ChipError
 
 
@@ -65,8 +66,6 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
         batch: examples.
         values: by name, what is no tensor of the chip; and what the host makes is added to it.
     """
-    from anytpu.chip.network import operations
-
     node = service.step
     inputs = []
     for name, binding in zip(node.inputs, service.inputs, strict=True):

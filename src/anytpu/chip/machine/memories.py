@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Image
 
 
@@ -36,5 +37,11 @@ class Memories:
             np.zeros((design.accumulator_rows, design.array), np.int32),
             {},
             np.zeros(image.host_bytes, np.uint8),
-            image.weights,
+            whole_blocks(image.weights),
         )
+
+
+def whole_blocks(weights: np.ndarray) -> np.ndarray:
+    """Return what lies in the Weight Memory, filled up with 0 to whole blocks."""
+    missing = -len(weights) % BLOCK_BYTES
+    return np.pad(weights, (0, missing)) if missing else weights

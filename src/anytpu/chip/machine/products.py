@@ -20,7 +20,7 @@ import numpy as np
 
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.image import Image
-from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.memories import Memories, whole_blocks
 from anytpu.chip.machine.steps import Feed, ProductStep
 from anytpu.chip.machine.windows import cover, rows_at
 
@@ -44,7 +44,7 @@ class Products:
     """Makes the sums of an image's products, and keeps what it prepared for the next run."""
 
     def __init__(self, image: Image):
-        self._weights = image.weights
+        self._weights = whole_blocks(image.weights)
         self._array = image.design.array
         self._parts: dict[int, tuple[Part, ...]] = {}
         self._kept_bytes = 0

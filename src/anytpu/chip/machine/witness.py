@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from anytpu.chip.checking import check
 from anytpu.chip.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
@@ -21,6 +22,7 @@ from anytpu.chip.machine.systolic import SystolicArray
 
 def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run an image as `run` does, with products made by a `SystolicArray` of the chip's size."""
+    check(image)
     size = image.design.array
     array = SystolicArray(size, size)
 
