@@ -185,10 +185,8 @@ def test_a_whole_file_that_makes_no_sense():
     assert refusal(arrays=b"1234") == (
         "The file 'a.tpu' cannot be used. Its description makes no sense (ValueError: 4 bytes too many). " + again
     )
-    assert refusal(header=b"{")[:79] == (
-        "The file 'a.tpu' cannot be used. Its header makes no sense (JSONDecodeError: Exp"
-    )
-    assert (
+    makes_no_sense = "The file 'a.tpu' cannot be used. Its header makes no sense (JSONDecodeError: "
+    assert refusal(header=b"{").startswith(makes_no_sense)
         refusal(header=b"{}")
         == f"The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'arrays'). {again}"
     )
