@@ -112,22 +112,32 @@ class Histogram:
         edges = np.linspace(-self.reach, self.reach, _BINS + 1)
         low = edges[np.searchsorted(share, beyond, side="right")]
         high = edges[np.searchsorted(share, 1 - beyond, side="left") + 1]
-        return Range(min(max(low, self.low), 0.0), max(min(high, self.high), 0.0))
+        return Range(float(min(max(low, self.low), 0.0)), float(max(min(high, self.high), 0.0)))
 
     def _least_squares(self, bits: int) -> Range:
-        """Try ranges whose ends are shares of the least and the greatest number; return the one of least error."""
-        shares = np.arange(1, _CANDIDATES + 1) / _CANDIDATES
-        lows = self.low * shares if self.low else np.zeros(1)
-        highs = self.high * shares if self.high else np.zeros(1)
+        """Return the range of least squared error: of shares of all that was seen, then of shares near the best."""
+        far = np.geomspace(1 / 512, 1, _CANDIDATES)
+        near = np.linspace(0.9, 1.1, _CANDIDATES)
+        rough = self._best(self.low * far, self.high * far, bits)
+        return self._best(np.maximum(rough.low * near, self.low), np.minimum(rough.high * near, self.high), bits)
+
+    def _best(self, lows: np.ndarray, highs: np.ndarray, bits: int) -> Range:
         numbers, counts = self.centers, self.counts
         # What clipping at a low (at a high) costs, and how many numbers are clipped there.
         below = numbers < lows[:, None]
         above = numbers > highs[:, None]
         low_error = (below * counts * (numbers - lows[:, None]) ** 2).sum(1)
         high_error = (above * counts * (numbers - highs[:, None]) ** 2).sum(1)
-        inside = counts.sum() - (below * counts).sum(1)[:, None] - (above * counts).sum(1)
-        # Rounding to steps of a width w is wrong by w * w / 12 in the mean of squares.
-        width = step(lows[:, None], highs, bits)
-        error = low_error[:, None] + high_error + inside * width**2 / 12
+        inside = counts.sum() - (below @ counts)[:, None] - above @ counts
+        error = low_error[:, None] + high_error + inside * self._rounding(step(lows[:, None], highs, bits))
         best_low, best_high = np.unravel_index(np.argmin(error), error.shape)
         return Range(float(lows[best_low]), float(highs[best_high]))
+
+    def _rounding(self, width: np.ndarray) -> np.ndarray:
+        """Return the mean square error of rounding to steps of a width: w^2 / 12, of smaller numbers themselves."""
+        half = _BINS // 2
+        counts = self.counts[half:] + self.counts[half - 1 :: -1]
+        squares = self.centers[half:] ** 2
+        count, energy = (np.concatenate([[0], np.cumsum(x)]) for x in (counts, counts * squares))
+        small = np.searchsorted(squares, width**2 / 12)
+        return (energy[small] + (count[-1] - count[small]) * width**2 / 12) / count[-1]

@@ -60,7 +60,7 @@ def quantization_of_integers(dtype: np.dtype, covered: Range, bits: int) -> Quan
 
 
 def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarray], step_width: float) -> Range:
-    """Return the part of a range beyond which a function hardly changes: by under half of `step_width` on each side.
+    """Return the part of a range beyond which a function hardly changes: by under a quarter of `step_width` on each side.
 
     A sigmoid of -20 and one of -7 are the same integer: when only a sigmoid looks at a tensor, its integers need not
     reach beyond.
@@ -76,7 +76,7 @@ def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarra
         with np.errstate(all="ignore"):
             away = np.abs(np.asarray(function(grid), np.float64) - np.asarray(function(grid[-1:]), np.float64))
         # A NaN is no small change.
-        changing = np.flatnonzero(~(away < step_width / 2))
+        changing = np.flatnonzero(~(away < step_width / 4))
         return float(grid[min(changing[-1] + 1, _GRID - 1)]) if changing.size else 0.0
 
     return Range(end(covered.low), end(covered.high))
