@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anytpu.chip.compiler import convolutions, hosting, pointwise
+from anytpu.chip.compiler import convolutions, hosting, pointwise, rearranging
 from anytpu.chip.compiler.emission import Emission
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.ordering import order
@@ -19,7 +19,7 @@ from anytpu.chip.image import Image, Resident, Tag
 from anytpu.chip.isa.instructions import DebugTag, Halt
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
-_ = convolutions, pointwise  # They say how their nodes are lowered.
+_ = convolutions, pointwise, rearranging  # They say how their nodes are lowered.
 
 
 def compile_image(
@@ -46,7 +46,7 @@ def compile_image(
         CapacityError: the weights, or what one layer needs at a time, are more than the chip holds; or, without
             `spill`, all that is wanted at a time is.
     """
-    lowering = lowered(network, batch, design, convolution, weights)
+    lowering = lowered(network, batch, design, convolution, weights, True)
     lowering.memory.check(network.name)
     residence = share_out(
         lowering.jobs,
@@ -82,7 +82,7 @@ def largest_batch(network: QuantizedNetwork, design: Design, most: int) -> int:
 
 
 def _fits(network: QuantizedNetwork, batch: int, design: Design) -> bool:
-    lowering = lowered(network, batch, design, "auto", False)
+    lowering = lowered(network, batch, design, "auto", False, True)
     try:
         share_out(lowering.jobs, lowering.storages, lowering.on_host, design.buffer_units, spill=False)
     except FullError:
@@ -90,9 +90,11 @@ def _fits(network: QuantizedNetwork, batch: int, design: Design) -> bool:
     return True
 
 
-def lowered(network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool) -> Lowering:
+def lowered(
+    network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool, in_place: bool
+) -> Lowering:
     """Return the jobs of a network."""
-    lowering = Lowering(network, batch, design, convolution, by_content)
+    lowering = Lowering(network, batch, design, convolution, by_content, in_place)
     outputs = {port.tensor for port in network.outputs}
     for port in network.inputs:
         if port.tensor in network.quantizations:
@@ -100,7 +102,7 @@ def lowered(network: QuantizedNetwork, batch: int, design: Design, convolution: 
     for node in network.nodes:
         lower(node, lowering)
         for tensor in _made(node, lowering) & outputs & network.quantizations.keys():
-            hosting.export(tensor, Tag(node.name, node.layer, "output"), lowering)
+            hosting.export(tensor, node, Tag(node.name, node.layer, "output"), lowering)
     return lowering
 
 

@@ -38,7 +38,8 @@ class Way:
 def _(node: QConvolution, lowering: Lowering) -> None:
     result = lowering.result(node, node.low, node.high)
     source = lowering.layouts[node.inputs[0]]
-    target = lowering.target(result.tensor, lowering.structure(result.tensor), node.layer or node.name)
+    structure = lowering.structure(result.tensor)
+    target = lowering.target(result.tensor, structure, node.layer or node.name, adaptable=True)
     rows = lowering.rows(result.tensor)
     window = _window(node, lowering)
     ways = {name: _way(node, source, target, window, lowering, name == "packed") for name in ("native", "packed")}

@@ -11,6 +11,7 @@ from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import is_compact, structure_of
 from anytpu.chip.compiler.rearranging import compacted
 from anytpu.chip.image import Service, Tag
+from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.nodes import QHostStep
 
 
@@ -24,13 +25,13 @@ def receive(tensor: str, layer: str, lowering: Lowering) -> frozenset[int]:
     return storages
 
 
-def export(tensor: str, tag: Tag, lowering: Lowering) -> None:
+def export(tensor: str, node: Node, tag: Tag, lowering: Lowering) -> None:
     """Have a tensor written to the host's buffer, unless it lies there."""
     if tensor in lowering.bindings:
         return
     layout = lowering.layouts[tensor]
-    if not is_compact(layout) or len(storages_of([layout])) > 1:
-        layout = compacted(tensor, tag, lowering)
+    if not is_compact(layout):
+        layout = compacted(tensor, node, lowering)
     binding = lowering.bind(tensor, structure_of(layout))
     lowering.jobs.append(
         ExportJob(tag, storages_of([layout]), frozenset(), layout, lowering.rows(tensor), binding.host_address)
@@ -44,7 +45,7 @@ def _(node: QHostStep, lowering: Lowering) -> None:
     known = lowering.network.quantizations
     for name in node.inputs:
         if name in known:
-            export(name, tag, lowering)
+            export(name, node, tag, lowering)
     inputs = tuple(lowering.bindings.get(name) for name in node.inputs)
     results = receive(node.output, layer, lowering) if node.output in known else frozenset[int]()
     lowering.jobs.append(HostJob(tag, frozenset(), frozenset(), len(lowering.services), results))

@@ -193,6 +193,6 @@ class HostJob(Job):
     results: frozenset[int]
 
 
-def storages_of(layouts: Iterable[Layout]) -> frozenset[int]:
+def storages_of(layouts: Iterable[Iterable[Plane]]) -> frozenset[int]:
     """Return the storages that layouts lie in."""
     return frozenset(plane.storage for layout in layouts for plane in layout)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Hashable
 
 import numpy as np
 
 from anytpu.chip.compiler.cutting import Cuts
 from anytpu.chip.compiler.jobs import Job, Settings
-from anytpu.chip.compiler.planes import Layout, Storage, Structure, place, structure_for
+from anytpu.chip.compiler.joining import fusable, written_in_place
+from anytpu.chip.compiler.planes import Layout, Storage, Structure, place, structure_for, structure_of
 from anytpu.chip.compiler.tables import Tables
 from anytpu.chip.compiler.tiles import digest
 from anytpu.chip.compiler.weight_memory import WeightMemory
@@ -26,10 +26,6 @@ from anytpu.chip.image import Binding, Service
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.nodes import (
-    QConvolution,
-    QElementwise,
-    QPool,
-    QTable,
     Quantization,
     QuantizedNetwork,
 )
@@ -70,10 +66,13 @@ class Lowering:
         on_host: the storages whose contents come from the host's buffer, and from which byte on.
         host_bytes: of the host's buffer, so far.
         services: the host's steps.
+        parts: tensors that are written as a part of another one, with that and the first position.
         fused: tables that are looked up by the instruction that makes what they take, by the name of that.
     """
 
-    def __init__(self, network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool):
+    def __init__(
+        self, network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool, in_place: bool
+    ):
         self.network, self.batch, self.design, self.convolution = network, batch, design, convolution
         self.by_content = by_content
         self.cuts = Cuts(network)
@@ -85,7 +84,8 @@ class Lowering:
         self.bindings: dict[str, Binding] = {}
         self.on_host: dict[int, int] = {}
         self.host_bytes = 0
-        self.fused = _fusable(network)
+        self.fused = fusable(network)
+        self.parts = written_in_place(network) if in_place else {}
         self._digests: dict[int, bytes] = {}
         self.services: list[Service] = []
 
@@ -130,8 +130,23 @@ class Lowering:
             self.host_bytes += binding.total_bytes(self.batch)
         return self.bindings[tensor]
 
-    def target(self, tensor: str, structure: Structure, layer: str) -> Layout:
-        """Return the planes that a tensor is written to, and remember that it lies there."""
+    def target(self, tensor: str, structure: Structure, layer: str, *, adaptable: bool = False) -> Layout:
+        """Return the planes that a tensor is written to, and remember that it lies there.
+
+        Args:
+            tensor: what is written.
+            structure: the runs of its planes.
+            layer: who writes it.
+            adaptable: other runs of the same channels are as good.
+        """
+        if tensor in self.parts:
+            whole, first = self.parts[tensor]
+            if whole not in self.layouts:
+                self.target(whole, structure, layer, adaptable=adaptable)
+            place = self.layouts[whole]
+            if adaptable or structure_of(place) == structure:
+                self.layouts[tensor] = tuple(plane.row(first * self.batch) for plane in place)
+                return self.layouts[tensor]
         self.layouts[tensor] = self.make(tensor, structure, layer)
         return self.layouts[tensor]
 
@@ -165,18 +180,3 @@ class Lowering:
 def lower(node: Node, lowering: Lowering) -> None:
     """Make the jobs of a node, and say where its output lies."""
     raise NotImplementedError(f"{type(node).__name__} is no node of a quantized network")
-
-
-def _fusable(network: QuantizedNetwork) -> dict[str, QTable]:
-    """Return, by the tensor that it takes, each table that is looked up where the tensor is made: its only use."""
-    uses = Counter(name for node in network.nodes for name in node.inputs)
-    uses.update(port.tensor for port in network.outputs)
-    makers = {node.output: node for node in network.nodes}
-    found = {}
-    for node in network.nodes:
-        if not isinstance(node, QTable) or uses[node.inputs[0]] != 1:
-            continue
-        bits = {network.quantizations[name].bits for name in (node.inputs[0], node.output)}
-        if isinstance(makers.get(node.inputs[0]), QConvolution | QElementwise | QPool) and len(bits) == 1:
-            found[node.inputs[0]] = node
-    return found

@@ -8,11 +8,14 @@ both are viewed in smaller parts.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from anytpu.chip.compiler.jobs import Step, StepsJob, Window, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
-from anytpu.chip.compiler.planes import Layout, Plane, Structure, atoms, split, stacks, structure_of
+from anytpu.chip.compiler.planes import Layout, Plane, atoms, split, stacks, structure_of
+from anytpu.chip.compiler.rearranging import arrange
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
@@ -24,7 +27,7 @@ from anytpu.chip.quantized.nodes import QElementwise, QPool, QTable, Quantizatio
 def _(node: QPool, lowering: Lowering) -> None:
     result = lowering.result(node)
     source = lowering.layouts[node.inputs[0]]
-    target = lowering.target(result.tensor, _pressed(structure_of(source)), node.layer or node.name)
+    target = lowering.target(result.tensor, structure_of(source), node.layer or node.name)
     inside, outside = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
     shapes = lowering.network.shapes
     pad = node.padding[0][0], node.padding[1][0]
@@ -60,7 +63,7 @@ def _single(quantization: Quantization) -> float:
 def _(node: QElementwise, lowering: Lowering) -> None:
     result = lowering.result(node, node.low, node.high)
     sources = _alike(node, lowering)
-    target = lowering.target(result.tensor, _pressed(structure_of(sources[0])), node.layer or node.name)
+    target = lowering.target(result.tensor, structure_of(sources[0]), node.layer or node.name)
     first, second = (lowering.quantization(name) for name in node.inputs)
     settings = {
         **result.settings,
@@ -85,7 +88,7 @@ def _(node: QTable, lowering: Lowering) -> None:
         return
     source = lowering.layouts[node.inputs[0]]
     inside, outside = (lowering.quantization(name) for name in (node.inputs[0], node.output))
-    target = lowering.target(node.output, _pressed(structure_of(source)), node.layer or node.name)
+    target = lowering.target(node.output, structure_of(source), node.layer or node.name)
     wide = outside.bits == 16
     slot = lowering.tables.slot(node.table, wide, node.layer or node.name)
     settings = {Register.LOW: inside.low, Register.HIGH: inside.high, Register.TABLE: slot}
@@ -103,12 +106,14 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
     if len({structure_of(one) for one in layouts}) == 1:
         return layouts
     structure = atoms(layouts)
-    parts = [split(one, structure) for one in layouts]
-    return [part for part in parts if part is not None]
-
-
-def _pressed(structure: Structure) -> Structure:
-    return structure
+    found = []
+    for name, layout in zip(node.inputs, layouts, strict=True):
+        part = split(layout, structure)
+        if part is None:
+            part = lowering.make(name, structure, node.layer or node.name)
+            arrange(layout, 0, part, lowering.rows(name), dataclasses.replace(node, output=name), lowering)
+        found.append(part)
+    return found
 
 
 def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[Plane, ...], int]]:

@@ -1,12 +1,198 @@
-"""Channels and positions in other places: views where planes allow it, else copies."""
+"""Channels and positions in other places: a view where planes allow it, else a copy.
+
+Idea: channels that start at a whole unit of 32 lanes are copied by Activate; others go through the array against a tile
+with a 1 where a channel comes from and goes to. A sum of one number times 1, scaled by 1, is that number.
+
+Rule: rows are in position-major order, so a part of the height, of a sequence's time, or the positions of a flatten one
+by one, are rows that follow one another.
+"""
 
 from __future__ import annotations
 
-from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.planes import Layout
+import dataclasses
+
+import numpy as np
+
+from anytpu.chip.compiler.jobs import Column, Feed, ProductJob, Step, StepsJob, Window, storages_of
+from anytpu.chip.compiler.lowering import Lowering, lower
+from anytpu.chip.compiler.planes import Layout, Plane, atoms, channels_of, structure_of
+from anytpu.chip.compiler.tiles import numbers_of
 from anytpu.chip.image import Tag
+from anytpu.chip.isa.registers import Register
+from anytpu.chip.network.nodes import Node
+from anytpu.chip.quantized.nodes import QConcatenate, QReshape, QSlice, Quantization
 
 
-def compacted(tensor: str, tag: Tag, lowering: Lowering) -> Layout:
+@lower.register
+def _(node: QSlice, lowering: Lowering) -> None:
+    source, shape = lowering.layouts[node.inputs[0]], lowering.network.shapes[node.inputs[0]]
+    if node.axis == 2:
+        view = channels_of(source, node.start, node.stop)
+        if view is None:
+            view = lowering.make(node.output, lowering.structure(node.output), _layer(node))
+            arrange(source, node.start, view, lowering.rows(node.output), node, lowering)
+        lowering.layouts[node.output] = view
+    elif node.axis == 0 or shape[0] == 1:
+        first = node.start * lowering.batch * (shape[1] if node.axis == 0 else 1)
+        lowering.layouts[node.output] = tuple(plane.row(first) for plane in source)
+    else:
+        target = lowering.target(node.output, structure_of(source), _layer(node))
+        window = Window(shape[:2], lowering.network.shapes[node.output][:2], pad=(0, -node.start))
+        _copy_windows(source, target, [window] * len(source), lowering.rows(node.output), node, lowering)
+
+
+@lower.register
+def _(node: QConcatenate, lowering: Lowering) -> None:
+    if node.axis == 2:
+        lowering.layouts[node.output] = tuple(plane for name in node.inputs for plane in lowering.layouts[name])
+        return
+    target = lowering.layouts.get(node.output)
+    if target is None:
+        structure = structure_of(lowering.layouts[node.inputs[0]])
+        target = lowering.target(node.output, structure, _layer(node))
+    height, width, _ = lowering.network.shapes[node.output]
+    lines = height if node.axis == 1 else 1
+    first = 0
+    for name in node.inputs:
+        rows = lowering.rows(name) // lines
+        for line in range(lines):
+            source = tuple(plane.row(line * rows) for plane in lowering.layouts[name])
+            part = tuple(plane.row(line * width * lowering.batch + first) for plane in target)
+            if source != part:
+                arrange(source, 0, part, rows, node, lowering)
+        first += rows
+
+
+@lower.register
+def _(node: QReshape, lowering: Lowering) -> None:
+    source, batch = lowering.layouts[node.inputs[0]], lowering.batch
+    old, new = (lowering.network.shapes[name] for name in (node.inputs[0], node.output))
+    if old[2] == new[2]:
+        lowering.layouts[node.output] = source
+        return
+    positions = old[0] * old[1]
+    if new[0] * new[1] == 1:
+        lowering.layouts[node.output] = _flat(source, positions, batch)
+    elif new[2] % old[2] == 0:
+        _gather_positions(node, new[2] // old[2], positions, lowering)
+    else:
+        flat = _flat(source, positions, batch)
+        target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
+        for number in range(new[0] * new[1]):
+            part = tuple(plane.row(number * batch) for plane in target)
+            arrange(flat, number * new[2], part, batch, node, lowering)
+
+
+def _flat(source: Layout, positions: int, batch: int) -> Layout:
+    return tuple(plane.row(number * batch) for number in range(positions) for plane in source)
+
+
+def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowering) -> None:
+    """Make one position of every `count`: every count-th position of the source is a window of one tap."""
+    source = lowering.layouts[node.inputs[0]]
+    structure = structure_of(source) * count
+    target = lowering.target(node.output, structure, _layer(node))
+    windows = [
+        Window((1, positions), (1, positions // count), strides=(1, count), pad=(0, -number))
+        for number in range(count)
+        for _ in source
+    ]
+    _copy_windows(source * count, target, windows, lowering.rows(node.output), node, lowering)
+
+
+def _copy_windows(
+    source: Layout, target: Layout, windows: list[Window], rows: int, node: Node, lowering: Lowering
+) -> None:
+    quantization = lowering.quantization(node.output)
+    wide = quantization.bits == 16
+    limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization)}
+    steps = tuple(
+        Step("max", one, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide)
+        for one, other, window in zip(source, target, windows, strict=True)
+    )
+    lowering.jobs.append(StepsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
+
+
+def arrange(source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering) -> None:
+    """Put channels of some planes, from channel `first` on, into the channels of others.
+
+    Args:
+        source, target: planes; what is filled is all channels of `target`.
+        first: a channel of `source`.
+        rows: of both.
+        node: for what; its output's quantization holds for all.
+        lowering: where the jobs go.
+    """
+    quantization = lowering.quantization(node.output)
+    wide = quantization.bits == 16
+    steps, columns = [], []
+    for plane in target:
+        part = channels_of(source, first, first + plane.channels)
+        if part is not None and len(part) == 1 and part[0].runs == plane.runs:
+            steps.append(Step("copy", part[0], plane, rows, _limits(quantization), None, 0, None, wide, wide))
+        else:
+            columns.append(_selection(source, first, plane, rows, lowering))
+        first += plane.channels
+    if steps:
+        reads, writes = storages_of([[s.source] for s in steps]), storages_of([[s.target] for s in steps])
+        lowering.jobs.append(StepsJob(_tag(node), reads, writes, tuple(steps)))
+    if columns:
+        reads = storages_of([[feed.plane for feed in column.feeds] for column in columns])
+        writes = storages_of([[column.target] for column in columns])
+        settings = {**_limits(quantization), Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
+        job = ProductJob(_tag(node), reads, writes, tuple(columns), rows, settings, wide, wide, False)
+        lowering.jobs.append(job)
+
+
+def _selection(source: Layout, first: int, target: Plane, rows: int, lowering: Lowering) -> Column:
+    """Return the product that puts channels from `first` on in the lanes of a plane."""
+    array, design = lowering.design.array, lowering.design
+    columns = numbers_of(target.runs, first, array)
+    feeds, lanes, number = [], [], 0
+    for plane in source:
+        if number < first + target.channels and first < number + plane.channels:
+            feeds.append(row_feed(plane, rows, lowering.batch))
+            lanes.append(numbers_of(plane.runs, number, array))
+        number += plane.channels
+    chosen = np.stack(lanes)
+
+    def tiles() -> np.ndarray:
+        return ((chosen[:, :, None] == columns) & (columns >= 0)).astype(np.int8)
+
+    def parameters() -> np.ndarray:
+        return np.stack([np.zeros(array, "<i4"), np.ones(array, "<f4").view("<i4")])[None]
+
+    least = min(int(chosen[chosen >= 0].min()), first)
+    key = (np.where(chosen < 0, -1, chosen - least).tobytes(), np.where(columns < 0, -1, columns - least).tobytes())
+    address = lowering.memory.reserve(("selection", key), len(feeds), design.tile_blocks, tiles)
+    block = lowering.memory.reserve("ones", 1, design.parameter_blocks, parameters)
+    return Column(target, tuple(feeds), address, block)
+
+
+def row_feed(plane: Plane, rows: int, batch: int) -> Feed:
+    """Return how a plane goes through the array row by row."""
+    if plane.shift == 0:
+        return Feed(plane, plane.span)
+    # Its rows start behind lanes of others, and those behind it belong to the next row: only its own lanes are taken.
+    positions = (1, rows // batch)
+    return Feed(plane, plane.span, 1, Window(positions, positions))
+
+
+def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:
     """Return a copy of a tensor in one storage, of planes as the host wants them."""
-    raise NotImplementedError
+    source = lowering.layouts[tensor]
+    target = lowering.make(tensor, atoms([source]), _layer(node))
+    arrange(source, 0, target, lowering.rows(tensor), dataclasses.replace(node, output=tensor), lowering)
+    return target
+
+
+def _limits(quantization: Quantization) -> dict[Register, int | float]:
+    return {Register.LOW: quantization.low, Register.HIGH: quantization.high}
+
+
+def _tag(node: Node) -> Tag:
+    return Tag(node.name, node.layer, "copy")
+
+
+def _layer(node: Node) -> str:
+    return node.layer or node.name

@@ -182,17 +182,18 @@ def _write_rows(step: Step, first: int, rows: int, emission: Emission) -> None:
 @write.register
 def _(job: ExportJob, emission: Emission) -> None:
     host = job.host_address
-    for start, units in _stretches(job.layout, job.rows):
-        emission.add(WriteHostMemory(host, start + emission.addresses[job.layout[0].storage], units))
+    for start, units in _stretches(job.layout, job.rows, emission):
+        emission.add(WriteHostMemory(host, start, units))
         host += units * UNIT_BYTES
 
 
-def _stretches(layout: Layout, rows: int) -> list[tuple[int, int]]:
-    """Return the stretches of a storage that planes take, in order, joined where they touch."""
+def _stretches(layout: Layout, rows: int, emission: Emission) -> list[tuple[int, int]]:
+    """Return the stretches of the Unified Buffer that planes take, in order, joined where they touch."""
     found: list[tuple[int, int]] = []
     for plane in layout:
         units = rows * plane.pitch
-        for start in (plane.offset, plane.offset + plane.high) if plane.high else (plane.offset,):
+        low = _unit(plane, emission)
+        for start in (low, low + plane.high) if plane.high else (low,):
             if found and sum(found[-1]) == start:
                 found[-1] = (found[-1][0], found[-1][1] + units)
             else:

@@ -1,0 +1,67 @@
+"""Which nodes are done together: a table in the instruction that makes what it takes, a part where the whole lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from anytpu.chip.network.nodes import Node
+from anytpu.chip.quantized.nodes import (
+    QConcatenate,
+    QConvolution,
+    QElementwise,
+    QPool,
+    QReshape,
+    QTable,
+    QuantizedNetwork,
+)
+
+_MAKERS = QConvolution | QElementwise | QPool | QTable
+
+
+def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
+    """Return, by the tensor that it takes, each table that is looked up where the tensor is made: its only use.
+
+    The instruction that makes a tensor ends with its integers; a table of as many bits takes and gives integers.
+    """
+    uses = Counter(name for node in network.nodes for name in node.inputs)
+    uses.update(port.tensor for port in network.outputs)
+    makers = {node.output: node for node in network.nodes}
+    found = {}
+    for node in network.nodes:
+        if not isinstance(node, QTable) or uses[node.inputs[0]] != 1:
+            continue
+        bits = {network.quantizations[name].bits for name in (node.inputs[0], node.output)}
+        if isinstance(makers.get(node.inputs[0]), QConvolution | QElementwise | QPool) and len(bits) == 1:
+            found[node.inputs[0]] = node
+    return found
+
+
+def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
+    """Return the tensors that are written where a concatenation wants them: the whole, and their first position in it.
+
+    Of pictures one below another, or steps of a sequence one after another, each is a stretch of the rows of the whole.
+    """
+    makers = {node.output: node for node in network.nodes}
+    found: dict[str, tuple[str, int]] = {}
+    for node in network.nodes:
+        if not isinstance(node, QConcatenate) or node.axis == 2:
+            continue
+        if node.axis == 1 and network.shapes[node.output][0] > 1:
+            continue
+        first = 0
+        for name in node.inputs:
+            height, width, _ = network.shapes[name]
+            origin = _origin(name, makers, network)
+            if origin is not None and origin not in found:
+                found[origin] = (node.output, first)
+            first += height * width
+    return found
+
+
+def _origin(tensor: str, makers: dict[str, Node], network: QuantizedNetwork) -> str | None:
+    """Return the tensor that an instruction writes, of which `tensor` is another name; None: nothing writes it."""
+    node = makers.get(tensor)
+    while isinstance(node, QReshape) and network.shapes[node.inputs[0]][2] == network.shapes[tensor][2]:
+        tensor = node.inputs[0]
+        node = makers.get(tensor)
+    return tensor if isinstance(node, _MAKERS) or (isinstance(node, QConcatenate) and node.axis != 2) else None
