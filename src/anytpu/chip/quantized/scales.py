@@ -60,7 +60,7 @@ def quantization_of_integers(dtype: np.dtype, covered: Range, bits: int) -> Quan
 
 
 def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarray], step_width: float) -> Range:
-    """Return the part of a range beyond which a function hardly changes: by under a quarter of `step_width` on each side.
+    """Return the part of a range beyond which a function changes by under a quarter of `step_width` on each side.
 
     A sigmoid of -20 and one of -7 are the same integer: when only a sigmoid looks at a tensor, its integers need not
     reach beyond.
