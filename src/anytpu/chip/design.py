@@ -70,9 +70,8 @@ class Design:
     def __post_init__(self):
         for name in (*_COUNTS, *_RATES):
             value = getattr(self, name)
-            is_count = name in _COUNTS
-            if not isinstance(value, numbers.Integral if is_count else numbers.Real) or not 0 < value < math.inf:
-                kind = "whole number" if is_count else "number"
+            wanted, kind = (numbers.Integral, "whole number") if name in _COUNTS else (numbers.Real, "number")
+            if not isinstance(value, wanted) or not 0 < float(value) < math.inf:
                 raise SettingError(f"{name} of a chip must be a positive {kind}, not {value!r}.")
 
     @property

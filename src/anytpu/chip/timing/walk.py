@@ -72,7 +72,8 @@ class Walk:
         self.parameters: list[float] = []
         self._fetched = (0, 0)  # (instruction, how many of its things)
         self._memory_free = 0.0
-        self._shifted: list[float] = []  # when each tile had left the FIFO
+        self._shifts: list[float] = []  # when each tile began to leave the FIFO for the array's second plane
+        self._popped = 0  # tiles that products have taken from that plane
         self._plane_free = 0.0
         self._pass_of = 0  # of the product at the head, how many of its passes are through
         self._popped_parameters = 0
@@ -151,14 +152,15 @@ class Walk:
             work, start = queue[number], max(self.sent[number], self._memory_free)
             if work.kind == "tile":
                 place = len(self.tiles) - depth
-                if place >= len(self._shifted):
+                if place >= len(self._shifts):
                     break
-                start = max(start, self._shifted[place] if place >= 0 else 0.0)
+                start = max(start, self._shifts[place] + self.design.array if place >= 0 else 0.0)
             self._memory_free = start + work.cycles
             seen = math.ceil(self._memory_free)
             self.stretches[Unit.WEIGHTS].append(Stretch(start, self._memory_free, work))
             if work.kind != "table":
                 (self.tiles if work.kind == "tile" else self.parameters).append(seen)
+                self._shift()
             count, moved = count + 1, True
             if count == work.passes:
                 number, count = number + 1, 0
@@ -167,6 +169,12 @@ class Walk:
                     self._acknowledge()
         self._fetched = number, count
         return moved
+
+    def _shift(self) -> None:
+        """Shift the next tile in, if it has come and the second plane is free."""
+        tile = len(self._shifts)
+        if tile < len(self.tiles) and tile <= self._popped:
+            self._shifts.append(max(self.tiles[tile], self._plane_free))
 
     def _acknowledge(self) -> None:
         """Call done what was sent for; a table is when it has arrived."""
@@ -194,15 +202,14 @@ class Walk:
                 data, input_ = self._reasons(work, free)
             shift, loaded = 0.0, 0.0
             if work.pops == work.passes or self._pass_of:  # pops a tile
-                tile = len(self._shifted)
-                if tile >= len(self.tiles):
+                if self._popped >= len(self._shifts):
                     return False
-                shift = max(self.tiles[tile], self._plane_free)
+                shift = self._shifts[self._popped]
                 loaded = shift + self.design.array
-                self._shifted.append(loaded)
             start = max(held, loaded)
             if loaded:
-                self._plane_free = start
+                self._popped, self._plane_free = self._popped + 1, start
+                self._shift()
             self.passes.append(Pass(free, data, input_, held, shift, start, start + work.cycles, work))
             self._pass_of += 1
         return True
