@@ -1,1 +1,23 @@
-"""A model as the few kinds of layers that the chip knows: read from a Program, and computed in floating point."""
+"""A model as a graph of the few kinds of layers that the chip knows, in floating point.
+
+`read` and `evaluate` load JAX, and so only when they are asked for; the records do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anytpu.chip.network.evaluation import evaluate
+    from anytpu.chip.network.reading import read
+
+__all__ = ["evaluate", "read"]
+
+_PLACES = {"evaluate": "evaluation", "read": "reading"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -1,0 +1,108 @@
+"""One operation of StableHLO on NumPy arrays: how constants are folded while reading, and what the host computes.
+
+Rule: what is known by name is computed by NumPy; anything else by XLA, from the text of the operation (`foreign.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network import elementwise, foreign
+
+REDUCERS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+"""What a reduction by one operation does."""
+
+
+def compute(
+    name: str,
+    operands: list[np.ndarray],
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    number: int = 0,
+) -> np.ndarray:
+    """Return what an operation makes.
+
+    Args:
+        name: without the dialect "stablehlo".
+        operands: of the shapes and dtypes that it was written for.
+        attributes: its own; "text" is there where it is known by no other name.
+        shape, dtype: of the result.
+        number: which of several results.
+    """
+    if name in elementwise.NAMES:
+        return elementwise.compute(name, operands, attributes, shape, dtype)
+    if name in _STRUCTURAL:
+        return _STRUCTURAL[name](operands, attributes, shape, dtype)
+    return foreign.call(attributes["text"], operands)[number]
+
+
+def is_known(name: str) -> bool:
+    """Return whether an operation needs no text to be computed."""
+    return name in elementwise.NAMES or name in _STRUCTURAL
+
+
+def _broadcast(operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], _: Any) -> np.ndarray:
+    axes = attributes["broadcast_dimensions"]
+    spread = [1] * len(shape)
+    for axis, size in zip(axes, operands[0].shape, strict=True):
+        spread[axis] = size
+    # Increasing axes are what everyone writes; others are put in order first.
+    ordered = np.transpose(operands[0], np.argsort(axes)) if list(axes) != sorted(axes) else operands[0]
+    return np.broadcast_to(ordered.reshape(spread), shape)
+
+
+def _slice(operands: list[np.ndarray], attributes: Mapping[str, Any], *_: Any) -> np.ndarray:
+    parts = zip(attributes["start_indices"], attributes["limit_indices"], attributes["strides"], strict=True)
+    return operands[0][tuple(slice(*part) for part in parts)]
+
+
+def _iota(_: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    axis = attributes["iota_dimension"]
+    line = np.arange(shape[axis]).astype(dtype)
+    return np.broadcast_to(line.reshape([-1 if n == axis else 1 for n in range(len(shape))]), shape)
+
+
+def _reduce(operands: list[np.ndarray], attributes: Mapping[str, Any], *_: Any) -> np.ndarray:
+    ufunc = REDUCERS[attributes["reducer"]]
+    reduced = ufunc.reduce(operands[0], axis=tuple(attributes["dimensions"]), dtype=operands[0].dtype)
+    return np.asarray(ufunc(reduced, operands[1]))
+
+
+def _dot(operands: list[np.ndarray], attributes: Mapping[str, Any], _: Any, dtype: np.dtype) -> np.ndarray:
+    lhs, rhs = operands
+    numbers = attributes["dot_dimension_numbers"]
+    batch, contracted = numbers["lhs_batching"], numbers["lhs_contracting"]
+    free = [n for n in range(lhs.ndim) if n not in (*batch, *contracted)]
+    rhs_free = [n for n in range(rhs.ndim) if n not in (*numbers["rhs_batching"], *numbers["rhs_contracting"])]
+    sizes = [lhs.shape[n] for n in batch], [lhs.shape[n] for n in free], [rhs.shape[n] for n in rhs_free]
+    left = lhs.transpose(*batch, *free, *contracted).reshape(
+        *sizes[0], int(np.prod(sizes[1])), int(np.prod([lhs.shape[n] for n in contracted]))
+    )
+    right = rhs.transpose(*numbers["rhs_batching"], *numbers["rhs_contracting"], *rhs_free).reshape(
+        *sizes[0], left.shape[-1], int(np.prod(sizes[2]))
+    )
+    return np.matmul(left, right).reshape(*sizes[0], *sizes[1], *sizes[2]).astype(dtype, copy=False)
+
+
+_STRUCTURAL: dict[str, Callable[..., np.ndarray]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda operands, attributes, *_: np.concatenate(operands, attributes["dimension"]),
+    "dot_general": _dot,
+    "iota": _iota,
+    "reduce": _reduce,
+    "reshape": lambda operands, attributes, shape, _: operands[0].reshape(shape),
+    "reverse": lambda operands, attributes, *_: np.flip(operands[0], attributes["dimensions"]),
+    "slice": _slice,
+    "transpose": lambda operands, attributes, *_: operands[0].transpose(attributes["permutation"]),
+}

@@ -1,0 +1,228 @@
+"""Following the batch through a program: where the examples lie in each value, and that they never meet.
+
+Idea: the chip works on examples, not on batches, so each value is taken apart into examples. A program may move the
+batch to another axis (recurrent layers put time first) or merge it with others; but one example's result may not depend
+on another's.
+
+Rule: what mixes examples is an error that names the layer; it is never guessed at. An operation that is not known by
+name is tried: it is one of examples if exchanging them exchanges its results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from anytpu.chip.network import elementwise
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.parsing import Type
+from anytpu.errors import QuantizationError
+
+
+class Mixed(Exception):
+    """An operation whose result for one example depends on others; says how."""
+
+
+Types = Mapping[str, Type]
+
+
+def follow(operations: Sequence[Operation], inputs: Mapping[str, Lay], types: Types) -> dict[str, Lay]:
+    """Return where the examples lie in each value.
+
+    Args:
+        operations: in order.
+        inputs: where they lie in the inputs.
+        types: of each value.
+
+    Raises:
+        QuantizationError: a value mixes examples.
+    """
+    lays = dict(inputs)
+    for operation in operations:
+        try:
+            lays[operation.result] = _lay(operation, lays, types)
+        except Mixed as mixed:
+            raise QuantizationError(
+                f"{_place(operation)} mixes the examples of a batch: {mixed}. The chip computes each example by "
+                "itself: give each its own result, with axis 0 of inputs and outputs the batch."
+            ) from None
+    return lays
+
+
+def _place(operation: Operation) -> str:
+    return f"The layer {operation.layer!r}" if operation.layer else f"The operation {operation.name!r}"
+
+
+def _lay(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    if operation.name in elementwise.NAMES:
+        return _of_elements(operation, lays, types)
+    rule = _RULES.get(operation.name, _tried)
+    return rule(operation, lays, types)
+
+
+def _of_elements(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    found = {lays[one] for one in operation.values if types[one].shape}
+    if len(found) != 1:
+        raise Mixed("it joins values in which the batch lies along different axes")
+    lay = found.pop()
+    for one in operation.operands:
+        if isinstance(one, np.ndarray) and one.shape == operation.shape and not lay.is_the_same_for_all(one):
+            raise Mixed("it uses a constant that differs from example to example")
+    return lay
+
+
+def _transpose(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    lay = lays[operation.values[0]]
+    return dataclasses.replace(lay, axis=list(operation.attributes["permutation"]).index(lay.axis))
+
+
+def _broadcast(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    lay = lays[operation.values[0]]
+    axis = operation.attributes["broadcast_dimensions"][lay.axis]
+    if operation.shape[axis] != types[operation.values[0]].shape[lay.axis]:
+        raise Mixed("it repeats a batch of one example")
+    return dataclasses.replace(lay, axis=axis)
+
+
+def _reshape(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    lay, old, new = lays[operation.values[0]], types[operation.values[0]].shape, operation.shape
+    stride = lay.after * math.prod(old[lay.axis + 1 :])
+    fits = []
+    for axis, size in enumerate(new):
+        inside = math.prod(new[axis + 1 :])
+        after = stride // inside
+        if after and stride % inside == 0 and size % (lay.rows * after) == 0:
+            fits.append(Lay(axis, lay.rows, size // (lay.rows * after), after))
+    if not fits:
+        raise Mixed("it reshapes an array so that rows of several examples come together")
+    return min(fits, key=lambda one: (one.before * one.after, one.axis))
+
+
+def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Callable[..., Lay]:
+    """Return the rule of an operation that leaves all axes in place, and must not touch that of the batch."""
+
+    def rule(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+        found = {lays[one] for one in operation.values}
+        lay = found.pop()
+        if found or touched(operation, lay.axis, types):
+            raise Mixed(why)
+        return lay
+
+    return rule
+
+
+def _cuts(operation: Operation, axis: int, types: Types) -> bool:
+    return operation.shape[axis] != types[operation.values[0]].shape[axis] or operation.attributes["strides"][axis] != 1
+
+
+def _windows(operation: Operation, axis: int, types: Types) -> bool:
+    one = [operation.attributes[name][axis] for name in ("window_dimensions", "window_strides", "base_dilations")]
+    return one != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
+
+
+def _reduce(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    lay, gone = lays[operation.values[0]], operation.attributes["dimensions"]
+    if lay.axis in gone:
+        raise Mixed("it reduces over the batch (a sum, a mean or a maximum of all examples)")
+    return dataclasses.replace(lay, axis=lay.axis - sum(axis < lay.axis for axis in gone))
+
+
+def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    numbers = operation.attributes["dot_dimension_numbers"]
+    places = [
+        None if not isinstance(one, str) else _place_in_dot(lays[one], numbers, side)
+        for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
+    ]
+    lhs, rhs = places
+    if lhs is not None and rhs is not None and (lhs[0] != "batching" or rhs != lhs):
+        raise Mixed("it multiplies each example with all others")
+    kind, index = lhs or rhs or ("", 0)
+    lay = lays[operation.values[0]]
+    if kind == "batching":
+        return dataclasses.replace(lay, axis=index)
+    before = len(numbers["lhs_batching"])
+    if lhs is None:
+        before += np.ndim(operation.operands[0]) - before - len(numbers["lhs_contracting"])
+    return dataclasses.replace(lay, axis=before + index)
+
+
+def _place_in_dot(lay: Lay, numbers: Mapping[str, list[int]], side: str) -> tuple[str, int]:
+    batching, contracting = numbers[f"{side}_batching"], numbers[f"{side}_contracting"]
+    if lay.axis in contracting:
+        raise Mixed("it sums products over the batch")
+    if lay.axis in batching:
+        return "batching", batching.index(lay.axis)
+    return "free", lay.axis - sum(axis < lay.axis for axis in (*batching, *contracting))
+
+
+def _convolution(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    picture, kernel = operation.operands
+    numbers = operation.attributes["dimension_numbers"]
+    if not isinstance(picture, str) or isinstance(kernel, str):
+        raise Mixed("its kernel depends on the examples")
+    if lays[picture].axis != numbers["input"][0] or operation.attributes.get("batch_group_count", 1) != 1:
+        raise Mixed("it convolves over the batch")
+    return dataclasses.replace(lays[picture], axis=numbers["output"][0])
+
+
+def _gather(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    source, indices = operation.operands
+    numbers, sizes = operation.attributes["dimension_numbers"], operation.attributes["slice_sizes"]
+    places = [axis for axis in range(len(operation.shape)) if axis not in numbers["offset_dims"]]
+    if isinstance(indices, str):
+        axis = lays[indices].axis
+        if isinstance(source, str) and lays[source].axis not in numbers["operand_batching_dims"]:
+            raise Mixed("it picks from all examples by numbers of one")
+        if axis == numbers["index_vector_dim"]:
+            raise Mixed("it takes the examples of a batch for the axes of an index")
+        return dataclasses.replace(lays[indices], axis=places[axis - (axis > numbers["index_vector_dim"])])
+    assert isinstance(source, str)
+    lay = lays[source]
+    gone = (*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"])
+    if lay.axis in gone or sizes[lay.axis] != types[source].shape[lay.axis]:
+        raise Mixed("it picks some examples of the batch")
+    return dataclasses.replace(lay, axis=numbers["offset_dims"][lay.axis - sum(axis < lay.axis for axis in gone)])
+
+
+def _tried(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+    """Take an operation that keeps the batch where it is, if exchanging examples exchanges its results."""
+    lay = lays[operation.values[0]]
+    if len({lays[one] for one in operation.values}) > 1 or _size_at(operation.shape, lay.axis) != _size_at(
+        types[operation.values[0]].shape, lay.axis
+    ):
+        raise Mixed(f"what {operation.name!r} does with them cannot be followed")
+    random, order = np.random.default_rng(0), np.roll(np.arange(lay.rows), 1)
+    given = {one: random.integers(0, 9, types[one].shape).astype(types[one].dtype) for one in operation.values}
+    moved = {one: lay.batched(lay.rows_first(array)[order], array.shape) for one, array in given.items()}
+    if not np.array_equal(lay.rows_first(operation.compute(given))[order], lay.rows_first(operation.compute(moved))):
+        raise Mixed(f"so does its operation {operation.name!r}")
+    return lay
+
+
+def _size_at(shape: Sequence[int], axis: int) -> int:
+    return shape[axis] if axis < len(shape) else -1
+
+
+_RULES: dict[str, Callable[[Operation, Mapping[str, Lay], Types], Lay]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _unmoved(
+        "it puts examples one after another", lambda operation, axis, _: operation.attributes["dimension"] == axis
+    ),
+    "convolution": _convolution,
+    "dot_general": _dot,
+    "gather": _gather,
+    "pad": _unmoved(
+        "it adds examples to the batch",
+        lambda operation, axis, types: operation.shape[axis] != types[operation.values[0]].shape[axis],
+    ),
+    "reduce": _reduce,
+    "reduce_window": _unmoved("it pools over the batch", _windows),
+    "reshape": _reshape,
+    "reverse": _unmoved("it reverses the batch", lambda operation, axis, _: axis in operation.attributes["dimensions"]),
+    "slice": _unmoved("it takes some examples of the batch", _cuts),
+    "transpose": _transpose,
+}

@@ -1,0 +1,27 @@
+"""Constants beside values: one number for all, one for each channel, or something else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.recorder import uniform
+
+
+def of_example(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.ndarray:
+    """Return what a constant holds for one example, of a value of this shape and lay."""
+    return lay.rows_first(np.broadcast_to(constant, shape))[0]
+
+
+def per_channel(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.ndarray | None:
+    """Return the `(channels,)` of a constant that is the same at every position, float32; else None."""
+    one = of_example(constant, shape, lay)
+    channels = one.shape[-1] if one.ndim else 1
+    known = uniform(constant)
+    if known is not None:
+        return np.full(channels, known, np.float32)
+    small = one[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in one.strides)]
+    rows = small.reshape(-1, small.shape[-1])
+    if not bool((rows == rows[:1]).all()):
+        return None
+    return np.array(np.broadcast_to(rows[0], channels), np.float32)

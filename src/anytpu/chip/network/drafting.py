@@ -1,0 +1,202 @@
+"""From operations to nodes: each operation that the chip can do as the nodes it needs, one by one.
+
+Rule: nothing is made better here; `simplifying.py` does that. A value of the trace is a tensor of the draft, of the
+same name; one that is only another view of the same numbers in the same shape is that tensor itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network import hosting
+from anytpu.chip.network.constants import per_channel
+from anytpu.chip.network.functions import chain_of
+from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.movements import Movements
+from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Network, Pool, Port
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.placing import Kind, Placing, place
+from anytpu.chip.network.pooling import window_of
+from anytpu.chip.network.products import product_of
+from anytpu.chip.network.simplifying import simplify
+from anytpu.chip.network.trace import Trace
+
+
+def draft(name: str, trace: Trace) -> Network:
+    """Return the network of a trace."""
+    placing = place(trace)
+    graph = Graph({value: trace.shape(value) for value in trace.inputs})
+    Draft(trace, placing, graph).run()
+    outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]
+    inputs = [Port(value, trace.example(value), trace.dtype(value).name) for value in trace.inputs]
+    return simplify(name, graph, inputs, outputs)
+
+
+class Draft:
+    """Writes the nodes of a trace into a graph."""
+
+    def __init__(self, trace: Trace, placing: Placing, graph: Graph):
+        self._trace, self._placing, self._graph = trace, placing, graph
+        self._movements = Movements(trace, graph)
+        self._hosting = hosting.Hosting(trace, placing)
+        self._taken = self._taken_whole()
+
+    def run(self) -> None:
+        """Write all nodes that an output needs."""
+        needed = self._needed()
+        for one in self._trace.operations:
+            if one.result in needed:
+                self._write(one)
+
+    def _taken_whole(self) -> set[str]:
+        """Return the values that something else than a function of one number takes."""
+        taken = set(self._trace.outputs)
+        for one in self._trace.operations:
+            if self._placing.kinds[one.result] is not Kind.ELEMENT:
+                taken.update(one.values)
+        return taken
+
+    def _needed(self) -> set[str]:
+        needed = set(self._trace.outputs)
+        for one in reversed(self._trace.operations):
+            if one.result in needed:
+                needed.update(self._takes(one))
+        return needed
+
+    def _takes(self, one: Operation) -> Sequence[str]:
+        kind = self._placing.kinds[one.result]
+        if kind is Kind.HOST:
+            return self._hosting.takes(one.result)
+        if kind is Kind.ELEMENT:
+            return (self._function(one)[0],)
+        return [self._seen_through(value) for value in one.values] if kind is Kind.BINARY else one.values
+
+    def _seen_through(self, value: str) -> str:
+        """Return what is stretched over all positions to make a value; the value itself where nothing is."""
+        stretched = self._placing.kinds.get(value) is Kind.BROADCAST
+        return self._trace.producers[value].values[0] if stretched else value
+
+    def _function(self, one: Operation) -> tuple[str, list[Operation]]:
+        """Return the value that a function of one number is best computed from, and its operations."""
+        root = self._placing.roots[one.result]
+        near, inside = self._walk(one, {root, *(self._taken - {one.result})})
+        return (near.pop(), inside) if len(near) == 1 else (root, self._walk(one, {root})[1])
+
+    def _walk(self, one: Operation, ends: set[str]) -> tuple[set[str], list[Operation]]:
+        met, inside, waiting = set(), {one.result}, [one]
+        while waiting:
+            for value in waiting.pop().values:
+                if value in ends:
+                    met.add(value)
+                elif value not in inside:
+                    inside.add(value)
+                    waiting.append(self._trace.producers[value])
+        ordered = sorted(inside, key=lambda value: int(value[1:]))
+        return met, [self._trace.producers[value] for value in ordered]
+
+    def _write(self, one: Operation) -> None:
+        kind = self._placing.kinds[one.result]
+        if kind is Kind.HOST:
+            step = self._hosting.step(one.result, self._graph)
+            self._graph.add(step, self._trace.shape(one.result))
+        elif kind in _WRITERS:
+            _WRITERS[kind](self, one)
+        else:
+            self._movements.write(kind, one)
+
+    def _function_node(self, one: Operation) -> None:
+        root, inside = self._function(one)
+        function = chain_of(inside, root, self._trace.dtype(root))
+        source = self._graph.tensor(root)
+        self._graph.add(
+            Function(one.result, one.layer, (source,), one.result, "function", function), self._trace.shape(one.result)
+        )
+
+    def _view(self, one: Operation) -> None:
+        self._graph.view(one.values[0], one.result, self._trace.shape(one.result), one.layer)
+
+    def _affine(self, one: Operation) -> None:
+        shape, lay = self._trace.shape(one.result), self._trace.lays[one.result]
+        (constant,) = [operand for operand in one.operands if isinstance(operand, np.ndarray)]
+        number = per_channel(constant, one.shape, lay)
+        assert number is not None
+        ones, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
+        turned = isinstance(one.operands[0], np.ndarray)
+        factor, summand = {
+            "add": (ones, number),
+            "subtract": (-ones, number) if turned else (ones, -number),
+            "multiply": (number, zeros),
+            "divide": (1 / number, zeros),
+        }[one.name]
+        self._graph.affine(one.result, one.layer, self._graph.tensor(one.values[0]), factor, summand)
+
+    def _binary(self, one: Operation) -> None:
+        seen = [self._seen_through(value) for value in one.values]
+        first, second = [self._graph.tensor(value) for value in seen]
+        if seen[0] != one.values[0]:
+            first, second = second, first
+        kind = one.name
+        assert kind in ("add", "subtract", "multiply")
+        node = Elementwise(one.result, one.layer, (first, second), one.result, kind)
+        self._graph.add(node, self._trace.shape(one.result))
+
+    def _product(self, one: Operation) -> None:
+        product = product_of(one, self._trace)
+        source = self._graph.shaped(one.values[0], product.source, one.layer)
+        plain = product.result == self._trace.shape(one.result)
+        made = one.result if plain else f"{one.result}/product"
+        node = Convolution(
+            name=made,
+            layer=one.layer,
+            inputs=(source,),
+            output=made,
+            weights=product.weights,
+            bias=np.zeros(product.weights.shape[3], np.float32),
+            strides=product.strides,
+            dilation=product.dilation,
+            padding=product.padding,
+            groups=product.groups,
+        )
+        self._graph.add(node, product.result)
+        if not plain:
+            self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+
+    def _pool(self, one: Operation) -> None:
+        window, found = window_of(one, self._trace), self._placing.averages.get(one.result)
+        height, width, channels = self._trace.shape(one.values[0])
+        made = f"{one.result}/pool"
+        places = [
+            (size + sum(padding) - taken) // stride + 1
+            for size, taken, stride, padding in zip(
+                (height, width), window.size, window.strides, window.padding, strict=True
+            )
+        ]
+        node = Pool(
+            name=made,
+            layer=one.layer,
+            inputs=(self._graph.tensor(one.values[0]),),
+            output=made,
+            kind="max" if found is None else "average",
+            window=window.size,
+            strides=window.strides,
+            padding=window.padding,
+            counts_padding=found is not None and found.counts_padding and any(map(any, window.padding)),
+        )
+        self._graph.add(node, (places[0], places[1], channels))
+        if found is not None and not np.isclose(found.factor, 1, rtol=1e-6):
+            factor = np.full(channels, found.factor, np.float32)
+            self._graph.affine(f"{one.result}/sum", one.layer, made, factor, np.zeros_like(factor))
+            made = f"{one.result}/sum"
+        self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+
+
+_WRITERS = {
+    Kind.ELEMENT: Draft._function_node,
+    Kind.VIEW: Draft._view,
+    Kind.AFFINE: Draft._affine,
+    Kind.BINARY: Draft._binary,
+    Kind.PRODUCT: Draft._product,
+    Kind.POOL: Draft._pool,
+}

@@ -1,0 +1,146 @@
+"""The operations of StableHLO that work number by number, in NumPy.
+
+Source: the specification of StableHLO (https://openxla.org/stablehlo/spec): whole numbers divide towards zero, `sign`
+keeps the sign of nothing, `round_nearest_afz` rounds halves away from zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+"""What `compare` does, by its direction."""
+
+
+def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if np.issubdtype(x.dtype, np.integer):
+        safe = np.where(y == 0, 1, y)
+        return ((np.abs(x) // np.abs(safe)) * np.sign(x) * np.sign(safe)).astype(x.dtype)
+    return np.divide(x, y)
+
+
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.fmod(x, np.where(y == 0, 1, y)) if np.issubdtype(x.dtype, np.integer) else np.fmod(x, y)
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+
+
+def _round_away(x: np.ndarray) -> np.ndarray:
+    return np.trunc(x + np.copysign(x.dtype.type(0.5), x)).astype(x.dtype)
+
+
+def _of_jax(function: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.asarray(function(x))
+
+
+def _inverse_root(x: np.ndarray) -> np.ndarray:
+    return (1 / np.sqrt(x)).astype(x.dtype)
+
+
+def _not(x: np.ndarray) -> np.ndarray:
+    return np.logical_not(x) if x.dtype == bool else np.bitwise_not(x)
+
+
+UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "abs": np.abs,
+    "cbrt": np.cbrt,
+    "ceil": np.ceil,
+    "cosine": np.cos,
+    "exponential": np.exp,
+    "exponential_minus_one": np.expm1,
+    "floor": np.floor,
+    "is_finite": np.isfinite,
+    "log": np.log,
+    "log_plus_one": np.log1p,
+    "logistic": _logistic,
+    "negate": np.negative,
+    "not": _not,
+    "round_nearest_afz": _round_away,
+    "round_nearest_even": np.rint,
+    "rsqrt": _inverse_root,
+    "sign": np.sign,
+    "sine": np.sin,
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "chlo.acos": np.arccos,
+    "chlo.acosh": np.arccosh,
+    "chlo.asin": np.arcsin,
+    "chlo.asinh": np.arcsinh,
+    "chlo.atan": np.arctan,
+    "chlo.atanh": np.arctanh,
+    "chlo.cosh": np.cosh,
+    "chlo.erf": _of_jax(jax.lax.erf),
+    "chlo.erf_inv": _of_jax(jax.lax.erf_inv),
+    "chlo.erfc": _of_jax(jax.lax.erfc),
+    "chlo.is_inf": np.isinf,
+    "chlo.sinh": np.sinh,
+    "chlo.square": np.square,
+    "chlo.tan": np.tan,
+}
+"""Functions of one number."""
+
+BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "atan2": np.arctan2,
+    "divide": _divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "or": np.bitwise_or,
+    "power": np.power,
+    "remainder": _remainder,
+    "shift_left": np.left_shift,
+    "subtract": np.subtract,
+    "xor": np.bitwise_xor,
+}
+"""Functions of two numbers."""
+
+
+def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(x, low), high)
+
+
+OTHER = frozenset({"clamp", "select", "compare", "convert"})
+"""Functions of one, two or three numbers that say more than their name."""
+
+NAMES = frozenset({*UNARY, *BINARY, *OTHER})
+"""All of them."""
+
+
+def compute(
+    name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """Return what an operation of `NAMES` makes of arrays that have its shape, or can be stretched to it."""
+    with np.errstate(all="ignore"):
+        if name in UNARY:
+            result = UNARY[name](*operands)
+        elif name in BINARY:
+            result = BINARY[name](*operands)
+        elif name == "compare":
+            result = COMPARISONS[attributes["comparison_direction"]](*operands)
+        elif name == "select":
+            result = np.where(*operands)
+        elif name == "clamp":
+            result = _clamp(*operands)
+        else:
+            result = _converted(operands[0], dtype)
+    return result if result.shape == shape else np.broadcast_to(result, shape)
+
+
+def _converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x != 0 if dtype.kind == "b" else x.astype(dtype)

@@ -1,0 +1,132 @@
+"""`evaluate`: a network in float32, as calibration runs it.
+
+Idea: node by node, so that each tensor can be looked at; a kernel of XLA for each geometry of a product or a pool,
+which all nodes of that geometry share, in this network and in others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.chip.network import operations
+from anytpu.chip.network.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Function,
+    HostStep,
+    Network,
+    Node,
+    Pool,
+    Reshape,
+    Shape,
+    Slice,
+)
+from anytpu.chip.network.shapes import canonical
+
+_NUMBERS = ("NHWC", "HWIO", "NHWC")
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+
+
+def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return every tensor of a network.
+
+    Args:
+        network: what to compute.
+        inputs: the user's arrays, in the order of its inputs, `(batch, *shape)` each, of any one batch.
+
+    Returns:
+        By name, the inputs included: `(batch, height, width, channels)`, float32 but for whole numbers and truth
+        values.
+
+    Example:
+        >>> evaluate(network, [np.zeros((3, 4), np.float32)])[network.outputs[0].tensor].shape
+        (3, 1, 1, 2)
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for port, given in zip(network.inputs, inputs, strict=True):
+        array = canonical(np.asarray(given), port.shape)
+        tensors[port.tensor] = array if np.dtype(port.dtype).kind in "iub" else array.astype(np.float32, copy=False)
+    for node in network.nodes:
+        given = [tensors[name] for name in node.inputs]
+        tensors[node.output] = np.asarray(_RULES[type(node)](node, given, network.shapes[node.output]))
+    return tensors
+
+
+def _convolution(node: Convolution, given: list[np.ndarray], _: Shape) -> Any:
+    kernel = _convolution_kernel(node.strides, node.padding, node.dilation, node.groups)
+    return _clipped(kernel(given[0].astype(np.float32, copy=False), node.weights, node.bias), node.low, node.high)
+
+
+@functools.cache
+def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) -> Callable[..., Any]:
+    def kernel(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
+        made = jax.lax.conv_general_dilated(
+            x,
+            weights,
+            window_strides=strides,
+            padding=padding,
+            rhs_dilation=dilation,
+            dimension_numbers=_NUMBERS,
+            feature_group_count=groups,
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        return made + bias
+
+    return jax.jit(kernel)
+
+
+def _pool(node: Pool, given: list[np.ndarray], _: Shape) -> Any:
+    kernel = _pool_kernel(node.kind, node.window, node.strides, node.padding, node.counts_padding)
+    return kernel(given[0].astype(np.float32, copy=False))
+
+
+@functools.cache
+def _pool_kernel(kind: str, window: Any, strides: Any, padding: Any, counts_padding: bool) -> Callable[..., Any]:
+    def pooled(x: jax.Array, start: float, function: Any) -> jax.Array:
+        around = ((0, 0), *padding, (0, 0))
+        return jax.lax.reduce_window(x, start, function, (1, *window, 1), (1, *strides, 1), around)
+
+    def kernel(x: jax.Array) -> jax.Array:
+        if kind == "max":
+            return pooled(x, -jnp.inf, jax.lax.max)
+        total = pooled(x, 0.0, jax.lax.add)
+        whole = counts_padding or not any(map(any, padding))
+        return total / (window[0] * window[1] if whole else pooled(jnp.ones_like(x[:1, ..., :1]), 0.0, jax.lax.add))
+
+    return jax.jit(kernel)
+
+
+def _elementwise(node: Elementwise, given: list[np.ndarray], _: Shape) -> Any:
+    return _clipped(_OPERATIONS[node.kind](*given), node.low, node.high)
+
+
+def _clipped(x: Any, low: float | None, high: float | None) -> np.ndarray:
+    array = np.asarray(x)
+    return array if low is None and high is None else np.clip(array, low, high)
+
+
+def _function(node: Function, given: list[np.ndarray], _: Shape) -> np.ndarray:
+    return node.apply(given[0].astype(np.float32, copy=False))
+
+
+def _slice(node: Slice, given: list[np.ndarray], _: Shape) -> np.ndarray:
+    return given[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
+
+
+_RULES: dict[type[Node], Callable[..., Any]] = {
+    Convolution: _convolution,
+    Pool: _pool,
+    Elementwise: _elementwise,
+    Function: _function,
+    Concatenate: lambda node, given, _: np.concatenate(given, node.axis + 1),
+    Slice: _slice,
+    Reshape: lambda _, given, shape: given[0].reshape(-1, *shape),
+    HostStep: lambda node, given, _: operations.compute(node, given),
+}

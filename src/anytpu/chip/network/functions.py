@@ -1,0 +1,153 @@
+"""Functions of one number: a chain of operations as one, and the names of those that people know.
+
+Idea: a function is known by what it does, not by how it was written: its values at a few hundred points are compared
+with those of the functions that have names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from anytpu.chip.network import elementwise
+from anytpu.chip.network.operations import Operation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chain:
+    """Operations that make a function of one number.
+
+    Attributes:
+        root: the value that goes in, and the dtype that the program has it in.
+        operations: in order; all that is constant in them is one number for all. The last makes the result.
+
+    Example:
+        >>> chain(np.float32([-1, 2]))
+        array([0., 2.], dtype=float32)
+    """
+
+    root: str
+    dtype: np.dtype
+    operations: tuple[Operation, ...]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return the function of each number of a float32 array."""
+        values = {self.root: np.asarray(x, np.float32).astype(self.dtype, copy=False)}
+        for one in self.operations:
+            operands = [values[operand] if isinstance(operand, str) else operand for operand in one.operands]
+            values[one.result] = elementwise.compute(one.name, operands, one.attributes, np.shape(x), one.dtype)
+        return values[self.operations[-1].result].astype(np.float32)
+
+
+def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype) -> Chain:
+    """Return operations whose constants are one number for all as a function."""
+    return Chain(
+        root, dtype, tuple(dataclasses.replace(one, operands=tuple(map(_number, one.operands))) for one in operations)
+    )
+
+
+def _number(operand: str | np.ndarray) -> str | np.ndarray:
+    return operand if isinstance(operand, str) else np.asarray(operand[(0,) * operand.ndim])
+
+
+@functools.lru_cache(maxsize=1)
+def _points() -> np.ndarray:
+    near = np.linspace(-12, 12, 385)
+    far = np.array([13, 20, 37.5, 80, 255, 1e3, 1e4, 1e6, 1e30])
+    return np.concatenate([-far[::-1], near, far]).astype(np.float32)
+
+
+def clip_of(function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float] | None:
+    """Return (low, high) of a function that clips and does nothing else; else None.
+
+    Example:
+        >>> clip_of(lambda x: np.maximum(x, 0))
+        (0.0, inf)
+    """
+    points = _points()
+    values = function(points)
+    low, high = float(values[0]), float(values[-1])
+    low, high = (-math.inf if low <= -1e30 else low), (math.inf if high >= 1e30 else high)
+    if not low < high or (low, high) == (-math.inf, math.inf):
+        return None
+    return (low, high) if np.array_equal(values, np.clip(points, low, high)) else None
+
+
+def is_identity(function: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Return whether a function gives back what goes in, up to rounding."""
+    points = _points()
+    return bool(np.allclose(function(points), points, rtol=1e-6, atol=1e-7))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf)(x)
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0)
+
+
+_NAMED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "gelu, by tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "softplus": _softplus,
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
+    "hard sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hard swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "exp": np.exp,
+    "square": np.square,
+    "abs": np.abs,
+    "log sigmoid": lambda x: -_softplus(-x),
+}
+
+
+def kind_of(function: Callable[[np.ndarray], np.ndarray]) -> str:
+    """Return what people call a function, "function" where it has no name.
+
+    Example:
+        >>> kind_of(lambda x: x * 0.5 * (1 + np.tanh(x / 2)))
+        'silu'
+    """
+    values = function(_points())
+    clip = clip_of(function)
+    if clip is not None:
+        return {(0.0, math.inf): "relu", (0.0, 6.0): "relu6"}.get(clip, "clip")
+    for name, expected in _expected().items():
+        if np.allclose(values, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
+            return name
+    return _with_slope(values)
+
+
+@functools.lru_cache(maxsize=1)
+def _expected() -> dict[str, np.ndarray]:
+    points = _points().astype(np.float64)
+    with np.errstate(all="ignore"):
+        return {name: function(points).astype(np.float32) for name, function in _NAMED.items()}
+
+
+def _with_slope(values: np.ndarray) -> str:
+    """Return the name of a straight line, or of one with a bend at 0."""
+    points = _points()
+    below, above = points < 0, points > 0
+    with np.errstate(all="ignore"):
+        offset = values[points == 0][0]
+        slopes = [(values[side] - offset) / points[side] for side in (below, above)]
+    if not all(np.allclose(slope, slope[0], rtol=1e-4) for slope in slopes):
+        return "function"
+    if math.isclose(slopes[0][0], slopes[1][0], rel_tol=1e-4):
+        return "scale"
+    return "leaky relu" if offset == 0 and math.isclose(slopes[1][0], 1, rel_tol=1e-4) else "function"

@@ -1,0 +1,141 @@
+"""`Graph`: nodes that are still being changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Convolution, Node, Reshape, Shape
+
+
+class Graph:
+    """Nodes by the tensors they make, and who takes each tensor.
+
+    Args:
+        shapes: of the inputs.
+    """
+
+    def __init__(self, shapes: dict[str, Shape]):
+        self.shapes = dict(shapes)
+        self.nodes: dict[str, Node] = {}
+        self.users: dict[str, dict[str, None]] = {}
+        self._same: dict[str, str] = {}
+        self.outputs: set[str] = set()
+
+    def tensor(self, value: str) -> str:
+        """Return the tensor that holds a value."""
+        while value in self._same:
+            value = self._same[value]
+        return value
+
+    def add(self, node: Node, shape: Shape) -> None:
+        """Add a node, or put it in place of the one that makes the same tensor."""
+        if node.output in self.nodes:
+            self._forget(node.output)
+        self.nodes[node.output] = node
+        self.shapes[node.output] = shape
+        for one in node.inputs:
+            self.users.setdefault(one, {})[node.output] = None
+
+    def change(self, node: Node, **changes: object) -> None:
+        """Put a node with some fields changed in its place."""
+        self.add(dataclasses.replace(node, **changes), self.shapes[node.output])  # pyright: ignore[reportArgumentType]
+
+    def merge(self, tensor: str, into: str) -> None:
+        """Let a tensor be another one; who took it takes the other."""
+        for user in list(self.users.get(tensor, ())):
+            node = self.nodes[user]
+            self.change(node, inputs=tuple(into if one == tensor else one for one in node.inputs))
+        if tensor in self.outputs:
+            self.outputs.add(into)
+            self.outputs.discard(tensor)
+        self._same[tensor] = into
+        self.drop(tensor)
+
+    def drop(self, tensor: str) -> None:
+        """Take a node away, and those before it that nobody takes any more."""
+        if tensor not in self.nodes or self.users.get(tensor) or tensor in self.outputs:
+            return
+        node = self.nodes[tensor]
+        self._forget(tensor)
+        del self.nodes[tensor]
+        for one in node.inputs:
+            self.drop(one)
+
+    def _forget(self, tensor: str) -> None:
+        for one in self.nodes[tensor].inputs:
+            self.users[one].pop(tensor, None)
+
+    def has_one_user(self, tensor: str) -> bool:
+        """Return whether one node takes a tensor, and no output is it."""
+        return len(self.users.get(tensor, ())) == 1 and tensor not in self.outputs
+
+    def view(self, value: str, name: str, shape: Shape, layer: str) -> None:
+        """Let a value be another in a shape: the same tensor, or a Reshape of it."""
+        source = self.tensor(value)
+        if self.shapes[source] == shape:
+            self._same[name] = source
+        else:
+            self.add(Reshape(name, layer, (source,), name), shape)
+
+    def shaped(self, value: str, shape: Shape, layer: str) -> str:
+        """Return a tensor that holds a value in a shape."""
+        source = self.tensor(value)
+        name = f"{source}/{'x'.join(map(str, shape))}"
+        if self.shapes[source] == shape:
+            return source
+        if self.tensor(name) not in self.shapes:
+            self.view(source, name, shape, layer)
+        return self.tensor(name)
+
+    def affine(self, name: str, layer: str, source: str, factor: np.ndarray, summand: np.ndarray) -> None:
+        """Add a factor and a summand for each channel, as a convolution that keeps the channels apart."""
+        channels = len(factor)
+        weights = np.ascontiguousarray(factor.reshape(1, 1, 1, channels), np.float32)
+        node = Convolution(name, layer, (source,), name, weights, summand.astype(np.float32), groups=channels)
+        self.add(node, self.shapes[source])
+
+    def ordered(self) -> Iterator[Node]:
+        """Yield the nodes in an order in which they can be computed, those that made an output alone."""
+        done: set[str] = set()
+        for output in self.outputs:
+            yield from self._before(output, done)
+
+    def _before(self, output: str, done: set[str]) -> Iterator[Node]:
+        waiting: list[tuple[str, bool]] = [(output, False)]
+        while waiting:
+            tensor, ready = waiting.pop()
+            if tensor in done or tensor not in self.nodes:
+                continue
+            if ready:
+                done.add(tensor)
+                yield self.nodes[tensor]
+            else:
+                waiting.append((tensor, True))
+                waiting.extend((one, False) for one in reversed(self.nodes[tensor].inputs))
+
+
+def is_affine(node: Node) -> bool:
+    """Return whether a node is a factor and a summand for each channel, and nothing else."""
+    return (
+        isinstance(node, Convolution)
+        and node.weights.shape[:3] == (1, 1, 1)
+        and node.groups == node.weights.shape[3]
+        and node.strides == (1, 1)
+        and not any(map(any, node.padding))
+    )
+
+
+def is_plain(node: Convolution) -> bool:
+    """Return whether a convolution is a dense layer of each position."""
+    return (
+        node.weights.shape[:2] == (1, 1)
+        and node.groups == 1
+        and node.strides == (1, 1)
+        and not any(map(any, node.padding))
+    )
+
+
+__all__: Sequence[str] = ["Graph", "is_affine", "is_plain"]

@@ -1,0 +1,105 @@
+"""What the host computes: operations side by side as one step, with a name and a reason.
+
+Idea: each hop between chip and host costs an interrupt. So all operations of the host that no node of the chip lies
+between belong to one step. Values get a stage, which grows by one where the host takes something from the chip; what
+has the same stage can be computed at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network import elementwise
+from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.network.operations import Operation, Steps
+from anytpu.chip.network.placing import Placing
+from anytpu.chip.network.trace import Trace
+
+
+class Hosting:
+    """The steps of the host in a trace."""
+
+    def __init__(self, trace: Trace, placing: Placing):
+        self._trace, self._placing = trace, placing
+        self._stages: dict[str, int] = dict.fromkeys(trace.inputs, 0)
+        for one in trace.operations:
+            hosted = placing.is_hosted(one.result)
+            befores = [self._stages[value] + (hosted and not placing.is_hosted(value)) for value in one.values]
+            self._stages[one.result] = max(befores)
+
+    def takes(self, result: str) -> Sequence[str]:
+        """Return the values that the step of a value takes."""
+        return self._step(result)[0]
+
+    def step(self, result: str, graph: Graph) -> HostStep:
+        """Return the node that makes a value."""
+        values, operations = self._step(result)
+        kind, main = kind_of(operations)
+        return HostStep(
+            name=result,
+            layer=main.layer,
+            inputs=tuple(graph.tensor(value) for value in values),
+            output=result,
+            kind=kind,
+            why=self._placing.whys[main.result],
+            steps=Steps(
+                arguments=tuple(self._trace.argument(value) for value in values),
+                operations=tuple(map(_small, operations)),
+                result=self._trace.argument(result),
+            ),
+        )
+
+    def _step(self, result: str) -> tuple[list[str], list[Operation]]:
+        inside, outside, waiting = {result}, dict[str, None](), [result]
+        while waiting:
+            for value in self._trace.producers[waiting.pop()].values:
+                if not self._placing.is_hosted(value) or self._stages[value] != self._stages[result]:
+                    outside[value] = None
+                elif value not in inside:
+                    inside.add(value)
+                    waiting.append(value)
+        ordered = sorted(inside, key=lambda value: int(value[1:]))
+        return sorted(outside), [self._trace.producers[value] for value in ordered]
+
+
+def _small(one: Operation) -> Operation:
+    """Leave constants unstretched where that makes no difference."""
+    if one.name not in elementwise.NAMES:
+        return one
+    parts = [operand if isinstance(operand, str) else _unstretched(operand) for operand in one.operands]
+    return dataclasses.replace(one, operands=tuple(parts))
+
+
+def _unstretched(array: np.ndarray) -> np.ndarray:
+    return np.array(array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)])
+
+
+_IMPORTANT = ("dot_general", "convolution", "gather", "reduce_many", "sort", "reduce", "reduce_window", "transpose")
+
+
+def kind_of(operations: Sequence[Operation]) -> tuple[str, Operation]:
+    """Return what operations do together, and the one that is the reason for it.
+
+    Example:
+        >>> kind_of(operations)[0]
+        'softmax'
+    """
+    names = [one.name for one in operations]
+    reducers = {one.attributes["reducer"] for one in operations if one.name == "reduce"}
+    main = next((one for name in _IMPORTANT for one in operations if one.name == name), operations[-1])
+    is_softmax = {"maximum", "add"} <= reducers and "exponential" in names
+    if "dot_general" in names and sum(len(one.values) == 2 for one in operations if one.name == "dot_general"):
+        return ("attention" if is_softmax else "product of activations"), main
+    if is_softmax:
+        return ("log softmax" if "log" in names else "softmax"), next(one for one in operations if one.name == "reduce")
+    if "gather" in names and main.name == "gather" and isinstance(main.operands[0], np.ndarray):
+        return "embedding", main
+    if "add" in reducers and {"rsqrt", "sqrt"} & set(names):
+        return "layer normalization", main
+    if main.name == "reduce_many":
+        return "search", main
+    return main.name.replace("chlo.", "").replace("_", " "), main

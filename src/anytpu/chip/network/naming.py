@@ -1,0 +1,58 @@
+"""Names for people: of nodes by their layers, of tensors by the nodes that make them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from anytpu.chip.network.graph import Graph, is_affine
+from anytpu.chip.network.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Function,
+    HostStep,
+    Network,
+    Node,
+    Pool,
+    Port,
+    Reshape,
+    Slice,
+)
+
+_WORDS: dict[type[Node], str] = {Concatenate: "concatenate", Slice: "slice", Reshape: "reshape"}
+
+
+def named(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> Network:
+    """Return the network of a graph, its nodes and tensors named after the layers they came from."""
+    tensors = {port.tensor: port.tensor for port in inputs}
+    shapes = {port.tensor: graph.shapes[port.tensor] for port in inputs}
+    taken: dict[str, int] = {}
+    nodes = []
+    for node in graph.ordered():
+        wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
+        taken[wanted] = taken.get(wanted, 0) + 1
+        unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
+        tensors[node.output] = unique
+        shapes[unique] = graph.shapes[node.output]
+        given = tuple(tensors[one] for one in node.inputs)
+        nodes.append(dataclasses.replace(node, name=unique, inputs=given, output=unique))
+    ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
+    return Network(name, tuple(inputs), ports, shapes, tuple(nodes))
+
+
+def _word(node: Node, graph: Graph) -> str:
+    if isinstance(node, Convolution):
+        if is_affine(node):
+            return "scale"
+        whole = graph.shapes[node.output][:2] == (1, 1) and node.groups == 1 and not any(map(any, node.padding))
+        return (
+            "dense"
+            if whole or (node.weights.shape[:2] == (1, 1) and graph.shapes[node.output][0] == 1)
+            else "convolution"
+        )
+    if isinstance(node, Pool):
+        return f"{node.kind}_pool"
+    if isinstance(node, Function | HostStep | Elementwise):
+        return node.kind.replace(", ", "_").replace(" ", "_")
+    return _WORDS[type(node)]

@@ -1,0 +1,179 @@
+"""What the host computes: a few operations of StableHLO, as they stood in the user's program.
+
+Idea: a program is traced for a batch of some size, and its operations have that size in them. A step of the host keeps
+them as they are; any number of rows goes through in pieces of that size, the last filled up with its last row.
+
+Rule: nothing here is code: a step can be written to a file as JSON and arrays, and be read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network import arrays
+from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.network.shapes import canonical_shape
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation, for a whole batch.
+
+    Attributes:
+        name: as StableHLO has it, without the dialect ("add", "chlo.erf").
+        operands: the name of a value, or an array that is the same for every example.
+        result: the name of the value that it makes.
+        shape, dtype: of the result, the batch included.
+        attributes: JSON-able; "text" for what `arrays` does not know by name.
+        layer: of the user's model; "" where none is known.
+        number: which one, of an operation of several results.
+    """
+
+    name: str
+    operands: tuple[str | np.ndarray, ...]
+    result: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    layer: str = ""
+    number: int = 0
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The operands that are values."""
+        return tuple(one for one in self.operands if isinstance(one, str))
+
+    def compute(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the result, given the values by their names."""
+        operands = [values[one] if isinstance(one, str) else one for one in self.operands]
+        return arrays.compute(self.name, operands, self.attributes, self.shape, self.dtype, self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A value that goes into a step, or comes out of it.
+
+    Attributes:
+        name: of the value.
+        shape, dtype: with the batch that the program was traced for.
+        lay: where its examples lie.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    lay: Lay
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.lay.example_shape(self.shape)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steps:
+    """The operations of one `HostStep`.
+
+    Attributes:
+        arguments: what goes in, in the order of the node's inputs.
+        operations: in order.
+        result: what comes out.
+    """
+
+    arguments: tuple[Argument, ...]
+    operations: tuple[Operation, ...]
+    result: Argument
+
+    @property
+    def rows(self) -> int:
+        """The batch that the operations were written for."""
+        return self.result.lay.rows
+
+
+def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what a step of the host makes of any number of examples.
+
+    Args:
+        step: the node.
+        values: its inputs, `(batch, height, width, channels)` each.
+
+    Returns:
+        Its output, in the same form; float32, or the dtype of an output that is a number or a truth value.
+    """
+    steps: Steps = step.steps
+    count = len(values[0])
+    pieces = [
+        _piece(steps, [value[start : start + steps.rows] for value in values]) for start in range(0, count, steps.rows)
+    ]
+    return np.concatenate(pieces)[:count] if pieces else np.zeros((0, *canonical_shape(steps.result.example_shape)))
+
+
+def _piece(steps: Steps, values: list[np.ndarray]) -> np.ndarray:
+    known: dict[str, np.ndarray] = {}
+    for argument, value in zip(steps.arguments, values, strict=True):
+        if len(value) < steps.rows:
+            value = np.concatenate([value, np.repeat(value[-1:], steps.rows - len(value), axis=0)])
+        known[argument.name] = argument.lay.batched(value, argument.shape).astype(argument.dtype, copy=False)
+    for operation in steps.operations:
+        known[operation.result] = operation.compute(known)
+    result = steps.result.lay.rows_first(known[steps.result.name])
+    result = result.reshape(steps.rows, *canonical_shape(steps.result.example_shape))
+    return result if result.dtype.kind in "iub" else result.astype(np.float32)
+
+
+def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
+    """Return steps as what JSON can hold, and the arrays that stand in it by their numbers.
+
+    Example:
+        >>> described, held = to_json([])
+        >>> described, held
+        ([], [])
+    """
+    held: list[np.ndarray] = []
+    return [_described(one, held) for one in steps], held
+
+
+def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[Steps]:
+    """Return the steps of what `to_json` returned."""
+    return [
+        Steps(
+            arguments=tuple(_argument(argument) for argument in one["arguments"]),
+            operations=tuple(_operation(operation, held) for operation in one["operations"]),
+            result=_argument(one["result"]),
+        )
+        for one in described
+    ]
+
+
+def _described(steps: Steps, held: list[np.ndarray]) -> dict[str, Any]:
+    return {
+        "arguments": [dataclasses.asdict(argument) for argument in steps.arguments],
+        "operations": [_described_operation(operation, held) for operation in steps.operations],
+        "result": dataclasses.asdict(steps.result),
+    }
+
+
+def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[str, Any]:
+    described = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+    operands = []
+    for one in operation.operands:
+        operands.append(one if isinstance(one, str) else {"array": len(held)})
+        if not isinstance(one, str):
+            held.append(one)
+    return {**described, "operands": operands, "dtype": operation.dtype.name, "attributes": dict(operation.attributes)}
+
+
+def _argument(described: Mapping[str, Any]) -> Argument:
+    lay = Lay(**described["lay"])
+    return Argument(described["name"], tuple(described["shape"]), described["dtype"], lay)
+
+
+def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Operation:
+    operands = tuple(one if isinstance(one, str) else held[one["array"]] for one in described["operands"])
+    shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
+    return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype})

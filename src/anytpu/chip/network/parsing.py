@@ -1,0 +1,237 @@
+"""MLIR as plain records: what each operation of StableHLO takes, makes and says.
+
+Idea: a loop that is unrolled goes through its body hundreds of times, and asking MLIR for an attribute costs more than
+computing with it. So a module is read once, into records of Python's own.
+
+Rule: nothing is decided here. An operation that is not known keeps the text of a module of its own, by which it can be
+run (`foreign.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+_DTYPES = {
+    "i1": np.dtype(bool),
+    **{f"{sign}i{bits}": np.dtype(f"{kind}{bits}") for sign, kind in (("", "int"), ("u", "uint")) for bits in (8, 16)},
+    **{f"{sign}i{bits}": np.dtype(f"{kind}{bits}") for sign, kind in (("", "int"), ("u", "uint")) for bits in (32, 64)},
+    **{"f16": np.dtype("float16"), "f32": np.dtype("float32"), "f64": np.dtype("float64")},
+    **{"bf16": np.dtype(ml_dtypes.bfloat16), "complex<f32>": np.dtype("complex64")},
+    "complex<f64>": np.dtype("complex128"),
+}
+_NO_LAYERS = {"while", "body", "cond", "closed_call", "core_call", "remat", "checkpoint", "scan", "vmap", "pjit"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """A tensor's shape, and its dtype; None where NumPy has none for it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+    """A function's body, or that of a loop, a condition or a branch.
+
+    Attributes:
+        arguments: the numbers of the values that it is given.
+        instructions: in order.
+        results: the numbers of the values that it gives back.
+    """
+
+    arguments: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    results: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instruction:
+    """An operation of the module.
+
+    Attributes:
+        name: with its dialect ("stablehlo.add").
+        operands, results: numbers of values.
+        types: of the results.
+        attributes: Python numbers, strings and lists; constants are arrays.
+        layer: the layer that it came from, by its location; "" where it says none.
+        blocks: the first block of each of its regions.
+        text: makes a module that is this operation alone, as a function of its operands; works while MLIR's module is
+            alive.
+    """
+
+    name: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    types: tuple[Type, ...]
+    attributes: dict[str, Any]
+    layer: str
+    blocks: tuple[Block, ...]
+    text: Callable[[], str]
+
+
+def parse(module: ir.Module) -> dict[str, Block]:
+    """Return the functions of a module by their names. Call it, and `text`, inside of the module's context."""
+    numbers = itertools.count()
+    return {
+        ir.StringAttr(one.operation.attributes["sym_name"]).value: _block(
+            one.operation.regions[0].blocks[0], {}, numbers
+        )
+        for one in module.body.operations
+        if one.operation.name == "func.func"
+    }
+
+
+def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> Block:
+    known = dict(known)
+    for argument in block.arguments:
+        known[argument] = next(numbers)
+    instructions, results = [], ()
+    for one in block.operations:
+        operation = one.operation
+        operands = tuple(known[value] for value in operation.operands)
+        if operation.name in ("func.return", "stablehlo.return"):
+            results = operands
+            break
+        for result in operation.results:
+            known[result] = next(numbers)
+        instructions.append(_instruction(operation, operands, known, numbers))
+    return Block(tuple(known[argument] for argument in block.arguments), tuple(instructions), results)
+
+
+def _instruction(
+    operation: Any, operands: tuple[int, ...], known: dict[Any, int], numbers: Iterator[int]
+) -> Instruction:
+    blocks = tuple(_block(region.blocks[0], known, numbers) for region in operation.regions if len(region.blocks))
+    return Instruction(
+        name=operation.name,
+        operands=operands,
+        results=tuple(known[result] for result in operation.results),
+        types=tuple(_type(result.type) for result in operation.results),
+        attributes={name: _value(name, operation.attributes[name]) for name in operation.attributes},
+        layer=layer_of(operation.location, whole=operation.name == "func.call"),
+        blocks=blocks,
+        text=lambda: _alone(operation),
+    )
+
+
+def _type(of: Any) -> Type:
+    if not isinstance(of, ir.RankedTensorType) and not str(of).startswith("tensor<"):
+        return Type((), None)
+    ranked = ir.RankedTensorType(of)
+    return Type(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
+
+
+def layer_of(location: Any, whole: bool = False) -> str:
+    """Return the layer that a location names: "block/conv" of "jit(step)/block/conv/conv_general_dilated".
+
+    Args:
+        location: of an operation.
+        whole: the last part names no primitive.
+    """
+    name = getattr(location, "name_str", "")
+    parts = name.split("/") if whole else name.split("/")[:-1]
+    return "/".join(part for part in parts if part not in _NO_LAYERS and not set(part) & set("()->,:"))
+
+
+def _value(name: str, attribute: Any) -> Any:
+    if name == "value":
+        return _constant(attribute)
+    if name in _READERS:
+        return _READERS[name](attribute)
+    if isinstance(attribute, ir.BoolAttr | ir.IntegerAttr | ir.FloatAttr | ir.StringAttr | ir.FlatSymbolRefAttr):
+        return attribute.value
+    if isinstance(attribute, ir.DenseI64ArrayAttr | ir.DenseBoolArrayAttr):
+        return list(attribute)
+    if isinstance(attribute, ir.DenseIntElementsAttr):
+        return np.array(attribute).tolist()
+    return str(attribute)
+
+
+def _constant(attribute: Any) -> np.ndarray | None:
+    """Return the array of a constant; None for those that NumPy's buffers have no type for, which run by their text."""
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        return None
+    of = ir.RankedTensorType(attribute.type)
+    dtype = _DTYPES.get(str(of.element_type))
+    if dtype is None:
+        return None
+    if dtype == np.dtype(ml_dtypes.bfloat16):
+        whole = attribute.is_splat
+        return np.full(of.shape, ir.FloatAttr(attribute.get_splat_value()).value, dtype) if whole else None
+    return np.array(attribute).astype(dtype, copy=False)
+
+
+def _dot(attribute: Any) -> dict[str, list[int]]:
+    names = ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting")
+    read = stablehlo.DotDimensionNumbers(attribute)
+    return {name: list(getattr(read, f"{name}_dimensions")) for name in names}
+
+
+def _convolution(attribute: Any) -> dict[str, list[int]]:
+    read = stablehlo.ConvDimensionNumbers(attribute)
+    return {
+        "input": [read.input_batch_dimension, *read.input_spatial_dimensions, read.input_feature_dimension],
+        "kernel": [
+            *read.kernel_spatial_dimensions,
+            read.kernel_input_feature_dimension,
+            read.kernel_output_feature_dimension,
+        ],
+        "output": [read.output_batch_dimension, *read.output_spatial_dimensions, read.output_feature_dimension],
+    }
+
+
+def _gather(attribute: Any) -> Any:
+    if "stablehlo.gather" not in str(attribute):
+        return str(attribute)
+    names = (
+        "offset_dims",
+        "collapsed_slice_dims",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+        "start_index_map",
+    )
+    read = stablehlo.GatherDimensionNumbers(attribute)
+    return {**{name: list(getattr(read, name)) for name in names}, "index_vector_dim": read.index_vector_dim}
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "dot_dimension_numbers": _dot,
+    "dimension_numbers": lambda attribute: (
+        _convolution(attribute) if "stablehlo.conv" in str(attribute) else _gather(attribute)
+    ),
+    "comparison_direction": lambda attribute: (
+        stablehlo.ComparisonDirectionAttr(attribute).value
+        if "stablehlo" in str(attribute)
+        else str(attribute).split()[-1].rstrip(">")
+    ),
+}
+
+
+def _alone(operation: Any) -> str:
+    """Return the text of a module whose main function is one operation."""
+    with operation.location.context, ir.Location.unknown():
+        module = ir.Module.create()
+        takes, gives = [value.type for value in operation.operands], [value.type for value in operation.results]
+        with ir.InsertionPoint(module.body):
+            attributes = {
+                "sym_name": ir.StringAttr.get("main"),
+                "function_type": ir.TypeAttr.get(ir.FunctionType.get(takes, gives)),
+                "sym_visibility": ir.StringAttr.get("public"),
+            }
+            function = ir.Operation.create("func.func", attributes=attributes, regions=1)
+        block = ir.Block.create_at_start(function.regions[0], takes)
+        with ir.InsertionPoint(block):
+            copy = operation.clone()
+            for number, argument in enumerate(block.arguments):
+                copy.operation.operands[number] = argument
+            ir.Operation.create("func.return", operands=list(copy.operation.results))
+        return str(module)

@@ -1,0 +1,280 @@
+"""What of a program the chip can do, and what is left to the host, with the reason.
+
+Idea: an operation is placed by what it is and by what it works on. Functions of one number are gathered: a value that
+is computed number by number from one other value, its root, is one function of it, however it was written. What is
+cheap and works on what the host has stays there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+import numpy as np
+
+from anytpu.chip.network import elementwise
+from anytpu.chip.network.constants import of_example, per_channel
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.pooling import Averaged, averaged, is_pool
+from anytpu.chip.network.products import fits
+from anytpu.chip.network.reasons import why_not
+from anytpu.chip.network.recorder import uniform
+from anytpu.chip.network.trace import Trace
+
+
+class Kind(enum.Enum):
+    """What an operation becomes."""
+
+    VIEW = "the same numbers"
+    ELEMENT = "part of a function of one number"
+    AFFINE = "a factor and a summand for each channel"
+    BINARY = "two tensors, number by number"
+    BROADCAST = "one number for each channel, at every position"
+    PRODUCT = "a product with weights"
+    POOL = "a pool"
+    CONCATENATE = "tensors side by side"
+    SLICE = "a part of a tensor"
+    PAD = "zeros around a tensor"
+    REVERSE = "the other way round"
+    HOST = "left to the host"
+
+
+_CHEAP = {Kind.VIEW, Kind.ELEMENT, Kind.AFFINE, Kind.BINARY, Kind.BROADCAST, Kind.SLICE, Kind.PAD, Kind.CONCATENATE}
+_AFFINE = {"add", "subtract", "multiply", "divide"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Placing:
+    """Where each value of a trace is made.
+
+    Attributes:
+        kinds: of the operation that makes a value.
+        roots: of values that are functions of one number: of which value.
+        whys: of values that the host makes.
+        averages: sums over windows that are averages, with the operation after them that divides.
+        sources: of values that the host makes: what it took from the chip for them.
+    """
+
+    kinds: dict[str, Kind]
+    roots: dict[str, str]
+    whys: dict[str, str]
+    averages: dict[str, Averaged]
+    sources: dict[str, frozenset[str]]
+
+    def is_hosted(self, name: str) -> bool:
+        """Return whether the host makes a value."""
+        return self.kinds.get(name) is Kind.HOST
+
+
+def place(trace: Trace) -> Placing:
+    """Return where each value of a trace is made."""
+    placing = Placing({}, {}, {}, {}, {})
+    for one in trace.operations:
+        if one.result not in placing.kinds:
+            kind = _kind(one, trace, placing)
+            placing.kinds[one.result] = kind
+        _stay(one, trace, placing)
+    for one in reversed(trace.operations):
+        _sink(one, trace, placing)
+    for one in trace.operations:
+        _stay(one, trace, placing)
+    return placing
+
+
+def _kind(one: Operation, trace: Trace, placing: Placing) -> Kind:
+    if one.name in elementwise.NAMES:
+        kind = _of_elements(one, trace, placing)
+    elif not trace.is_float(one.result) or not all(trace.is_float(value) for value in one.values):
+        kind = Kind.HOST
+    elif is_pool(one, trace):
+        kind = _pooled(one, trace, placing)
+    else:
+        kind = _RULES[one.name](one, trace) if one.name in _RULES else Kind.HOST
+    if kind is Kind.HOST:
+        placing.whys[one.result] = why_not(one, trace)
+    return kind
+
+
+def _stay(one: Operation, trace: Trace, placing: Placing) -> None:
+    """Leave with the host what is cheap and works on what is there: on results of the host alone, or on one of them and
+    on what it was computed from, as `x - mean(x)` does.
+    """
+    hosted = [value for value in one.values if placing.is_hosted(value)]
+    others = {_seen_through(value, trace, placing) for value in one.values if value not in hosted}
+    known = frozenset().union(*(placing.sources[value] for value in hosted))
+    if placing.kinds[one.result] in _CHEAP and hosted and others <= known:
+        placing.kinds[one.result] = Kind.HOST
+        placing.whys[one.result] = "it works on what the host has made"
+        placing.roots.pop(one.result, None)
+    if placing.is_hosted(one.result):
+        placing.sources[one.result] = known | others
+
+
+def _seen_through(value: str, trace: Trace, placing: Placing) -> str:
+    """Return the first of values that are the same numbers."""
+    while placing.kinds.get(value) is Kind.VIEW:
+        (value,) = trace.producers[value].values
+    return value
+
+
+def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
+    """Leave with the host what only the host uses and the chip would not make smaller: views, and truth values."""
+    users = trace.users.get(one.result, ())
+    kind = placing.kinds[one.result]
+    is_output = one.result in trace.outputs
+    if kind is Kind.ELEMENT and not trace.is_float(one.result):
+        root = placing.roots[one.result]
+        inside = all(placing.roots.get(user.result) == root for user in users)
+        if is_output or not inside:
+            placing.kinds[one.result] = Kind.HOST
+            placing.whys[one.result] = "it makes whole numbers or truth values"
+            placing.roots.pop(one.result)
+    elif kind is Kind.VIEW and users and not is_output and all(placing.is_hosted(user.result) for user in users):
+        placing.kinds[one.result] = Kind.HOST
+        placing.whys[one.result] = "only the host uses it"
+    elif kind is Kind.BROADCAST:
+        uses = [placing.kinds[user.result] for user in users]
+        if is_output or any(use is not Kind.BINARY for use in uses):
+            placing.kinds[one.result] = Kind.HOST
+            placing.whys[one.result] = "it repeats numbers"
+
+
+def _of_elements(one: Operation, trace: Trace, placing: Placing) -> Kind:
+    if one.name == "convert" and trace.is_float(one.result):
+        (source,) = one.values
+        if trace.is_float(source) or source in trace.inputs:
+            return Kind.VIEW
+    if any(not trace.is_float(value) and value not in placing.roots for value in one.values):
+        return Kind.HOST
+    roots = {placing.roots.get(value, value) for value in one.values}
+    constants = [operand for operand in one.operands if isinstance(operand, np.ndarray)]
+    if len(roots) == 1 and all(uniform(constant) is not None for constant in constants):
+        if _follows_product(one, trace, placing):
+            return Kind.AFFINE
+        if all(trace.types[value].shape == one.shape for value in one.values):
+            placing.roots[one.result] = roots.pop()
+            return Kind.ELEMENT
+        return Kind.HOST
+    return _of_two(one, constants, trace)
+
+
+def _of_two(one: Operation, constants: list[np.ndarray], trace: Trace) -> Kind:
+    if one.name not in _AFFINE or not trace.is_float(one.result) or not all(map(trace.is_float, one.values)):
+        return Kind.HOST
+    if not constants:
+        return Kind.BINARY if one.name != "divide" and len(one.values) == 2 else Kind.HOST
+    if one.name == "divide" and isinstance(one.operands[0], np.ndarray):
+        return Kind.HOST
+    lay = trace.lays[one.result]
+    return Kind.AFFINE if per_channel(constants[0], one.shape, lay) is not None else Kind.HOST
+
+
+def _follows_product(one: Operation, trace: Trace, placing: Placing) -> bool:
+    """Return whether a factor or a summand can become part of the weights before it."""
+    if one.name not in _AFFINE or len(one.values) != 1 or not trace.is_float(one.result):
+        return False
+    if one.name == "divide" and isinstance(one.operands[0], np.ndarray):
+        return False
+    (value,) = one.values
+    return placing.kinds.get(value) in (Kind.PRODUCT, Kind.AFFINE) and len(trace.users[value]) == 1
+
+
+def _pooled(one: Operation, trace: Trace, placing: Placing) -> Kind:
+    if one.attributes["reducer"] == "add":
+        found = averaged(one, trace)
+        placing.averages[one.result] = found
+        if found.divider is not None:
+            placing.kinds[found.divider] = Kind.VIEW
+    return Kind.POOL
+
+
+def _reshape(one: Operation, trace: Trace) -> Kind:
+    return Kind.VIEW
+
+
+def _transpose(one: Operation, trace: Trace) -> Kind:
+    """Moving axes of one position, or the batch, moves no numbers."""
+    lay, order = trace.lays[one.values[0]], one.attributes["permutation"]
+    if lay.is_merged:
+        return Kind.HOST
+    shape = trace.types[one.values[0]].shape
+    moved = [axis for axis in order if axis != lay.axis and shape[axis] != 1]
+    return Kind.VIEW if moved == sorted(moved) else Kind.HOST
+
+
+def _broadcast(one: Operation, trace: Trace) -> Kind:
+    (source,) = one.values
+    axes = one.attributes["broadcast_dimensions"]
+    if list(axes) != sorted(axes):
+        return Kind.HOST
+    if np.prod(trace.types[source].shape) == np.prod(one.shape):
+        return Kind.VIEW
+    return (
+        Kind.BROADCAST
+        if trace.shape(source) == (1, 1, trace.shape(one.result)[2])
+        and (
+            len(trace.example(one.result)) - 1 == trace.lays[one.result].example_axis(axes[-1])
+            or trace.shape(source)[2] == 1
+        )
+        else Kind.HOST
+    )
+
+
+def _product(one: Operation, trace: Trace) -> Kind:
+    return Kind.PRODUCT if fits(one, trace) else Kind.HOST
+
+
+def _along(one: Operation, trace: Trace, axis: int) -> bool:
+    """Return whether an axis of a value is one of the chip's three."""
+    rank = len(trace.example(one.result))
+    return rank <= 3 or trace.lays[one.result].example_axis(axis) in (0, rank - 1)
+
+
+def _concatenate(one: Operation, trace: Trace) -> Kind:
+    known = any(isinstance(operand, np.ndarray) for operand in one.operands)
+    return Kind.CONCATENATE if not known and _along(one, trace, one.attributes["dimension"]) else Kind.HOST
+
+
+def _slice(one: Operation, trace: Trace) -> Kind:
+    old, new = trace.types[one.values[0]].shape, one.shape
+    lay = trace.lays[one.result]
+    cut = [axis for axis in range(len(new)) if axis != lay.axis and new[axis] != old[axis]]
+    steps = [axis for axis in cut if one.attributes["strides"][axis] != 1]
+    rank = len(trace.example(one.result))
+    if any(lay.example_axis(axis) == rank - 1 for axis in steps) or (steps and (rank > 3 or lay.is_merged)):
+        return Kind.HOST
+    return Kind.SLICE if all(_along(one, trace, axis) for axis in cut) else Kind.HOST
+
+
+def _pad(one: Operation, trace: Trace) -> Kind:
+    known = one.operands[1]
+    rank = len(trace.example(one.result))
+    lay = trace.lays[one.result]
+    inner = any(one.attributes["interior_padding"])
+    zero = isinstance(known, np.ndarray) and float(known) == 0
+    old = trace.types[one.values[0]].shape
+    grown = [lay.example_axis(axis) for axis in range(len(old)) if axis != lay.axis and one.shape[axis] != old[axis]]
+    channels = rank - 1 in grown
+    return Kind.PAD if zero and not inner and rank <= 3 and not lay.is_merged and not channels else Kind.HOST
+
+
+def _reverse(one: Operation, trace: Trace) -> Kind:
+    rank, lay = len(trace.example(one.result)), trace.lays[one.result]
+    axes = [lay.example_axis(axis) for axis in one.attributes["dimensions"]]
+    return Kind.REVERSE if rank in (2, 3) and len(axes) == 1 and axes[0] != rank - 1 else Kind.HOST
+
+
+_RULES: dict[str, Callable[[Operation, Trace], Kind]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "convolution": _product,
+    "dot_general": _product,
+    "pad": _pad,
+    "reshape": _reshape,
+    "reverse": _reverse,
+    "slice": _slice,
+    "transpose": _transpose,
+}
+
+__all__ = ["Kind", "Placing", "of_example", "place"]

@@ -1,0 +1,122 @@
+"""Pools: reductions and windows over positions, as maxima and averages.
+
+Idea: programs write an average as a sum and a division after it. By the number of positions it is an average that
+counts the padding; by how many of them lie inside, which is a constant that differs at the border, one that does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from anytpu.chip.network.constants import of_example
+from anytpu.chip.network.nodes import Padding, Pair
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.recorder import uniform
+from anytpu.chip.network.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The geometry of a pool, of (height, width)."""
+
+    size: Pair
+    strides: Pair
+    padding: Padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaged:
+    """A sum over windows.
+
+    Attributes:
+        divider: the operation that makes an average of it; None where there is none.
+        counts_padding: by all positions of the window.
+        factor: what the average is still to be multiplied with.
+    """
+
+    divider: str | None
+    counts_padding: bool
+    factor: float
+
+
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf}
+
+
+def is_pool(one: Operation, trace: Trace) -> bool:
+    """Return whether an operation is a sum or a maximum over positions."""
+    if one.name not in ("reduce", "reduce_window") or one.attributes["reducer"] not in _NEUTRAL:
+        return False
+    value, start = one.operands
+    if not isinstance(value, str) or isinstance(start, str) or uniform(start) != _NEUTRAL[one.attributes["reducer"]]:
+        return False
+    lay, rank = trace.lays[value], len(trace.example(value))
+    if lay.is_merged or rank not in (2, 3):
+        return False
+    axes = [lay.example_axis(axis) for axis in _touched(one)]
+    plain = one.name == "reduce" or {*one.attributes["base_dilations"], *one.attributes["window_dilations"]} == {1}
+    return bool(axes or one.name == "reduce_window") and rank - 1 not in axes and plain
+
+
+def _touched(one: Operation) -> list[int]:
+    if one.name == "reduce":
+        return one.attributes["dimensions"]
+    sizes, strides, padding = (one.attributes[name] for name in ("window_dimensions", "window_strides", "padding"))
+    return [n for n in range(len(sizes)) if (sizes[n], strides[n], list(padding[n])) != (1, 1, [0, 0])]
+
+
+def window_of(one: Operation, trace: Trace) -> Window:
+    """Return the geometry of a pool."""
+    (value,) = one.values
+    lay, shape = trace.lays[value], trace.types[value].shape
+    rank = len(trace.example(value))
+    size, strides, padding = [1, 1], [1, 1], [(0, 0), (0, 0)]
+    for axis in _touched(one):
+        place = lay.example_axis(axis) + 3 - rank
+        if one.name == "reduce":
+            size[place] = shape[axis]
+        else:
+            size[place] = one.attributes["window_dimensions"][axis]
+            strides[place] = one.attributes["window_strides"][axis]
+            low, high = one.attributes["padding"][axis]
+            padding[place] = (low, high)
+    return Window((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
+
+
+def averaged(one: Operation, trace: Trace) -> Averaged:
+    """Return what kind of average a sum over windows belongs to."""
+    window = window_of(one, trace)
+    count = window.size[0] * window.size[1]
+    users = trace.users.get(one.result, ())
+    sole = users[0] if len(users) == 1 and one.result not in trace.outputs else None
+    by = sole.operands[1] if sole is not None and sole.name in ("divide", "multiply") else None
+    if sole is not None and sole.name == "multiply" and not isinstance(by, np.ndarray):
+        by = sole.operands[0]
+    if sole is None or not isinstance(by, np.ndarray):
+        return Averaged(None, True, float(count))
+    number = uniform(by)
+    if number:
+        return Averaged(sole.result, True, count / number if sole.name == "divide" else count * number)
+    if sole.name == "divide" and _counts(by, sole, trace, window):
+        return Averaged(sole.result, False, 1.0)
+    return Averaged(None, True, float(count))
+
+
+def _counts(by: np.ndarray, divider: Operation, trace: Trace, window: Window) -> bool:
+    """Return whether a constant says how many positions of each window lie inside."""
+    (value,) = divider.values
+    height, width, channels = trace.shape(value)
+    source = trace.shape(trace.producers[value].values[0])
+    inside = [_inside(source[n], (height, width)[n], window, n) for n in (0, 1)]
+    expected = np.outer(*inside)[:, :, None]
+    found = of_example(by, divider.shape, trace.lays[divider.result])
+    return bool(
+        np.array_equal(found.reshape(height, width, channels), np.broadcast_to(expected, (height, width, channels)))
+    )
+
+
+def _inside(size: int, results: int, window: Window, axis: int) -> np.ndarray:
+    starts = np.arange(results) * window.strides[axis] - window.padding[axis][0]
+    return np.minimum(starts + window.size[axis], size) - np.maximum(starts, 0)

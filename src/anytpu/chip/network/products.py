@@ -1,0 +1,112 @@
+"""Products with weights: dense layers and convolutions, brought to one form.
+
+Idea: a product that sums over the last axes of a value is a dense layer of each of the positions before them. So it is
+a convolution with a kernel of one position over `(1, positions, summed)`; a whole picture is first laid out in a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Padding, Pair, Shape
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product:
+    """A convolution without its names.
+
+    Attributes:
+        source: the shape in which the value goes in.
+        result: the shape in which it comes out.
+        weights: as in `Convolution`.
+        strides, dilation, padding, groups: as in `Convolution`.
+    """
+
+    source: Shape
+    result: Shape
+    weights: np.ndarray
+    strides: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Padding = ((0, 0), (0, 0))
+    groups: int = 1
+
+
+def fits(one: Operation, trace: Trace) -> bool:
+    """Return whether a product is one of a value with weights, in a form that the chip has."""
+    if not isinstance(one.operands[0], str) or not isinstance(one.operands[1], np.ndarray):
+        return False
+    return _dense_fits(one, trace) if one.name == "dot_general" else _convolution_fits(one, trace)
+
+
+def product_of(one: Operation, trace: Trace) -> Product:
+    """Return a product that fits as a convolution."""
+    return _dense(one, trace) if one.name == "dot_general" else _convolution(one, trace)
+
+
+def _dense_fits(one: Operation, trace: Trace) -> bool:
+    (value,) = one.values
+    numbers, lay = one.attributes["dot_dimension_numbers"], trace.lays[value]
+    rank = len(trace.example(value))
+    summed = sorted(lay.example_axis(axis) for axis in numbers["lhs_contracting"])
+    return not numbers["lhs_batching"] and summed == list(range(rank - len(summed), rank)) and bool(summed)
+
+
+def _dense(one: Operation, trace: Trace) -> Product:
+    (value,) = one.values
+    numbers, lay = one.attributes["dot_dimension_numbers"], trace.lays[value]
+    weights = one.operands[1]
+    assert isinstance(weights, np.ndarray)
+    places = sorted(
+        range(len(numbers["lhs_contracting"])), key=lambda n: lay.example_axis(numbers["lhs_contracting"][n])
+    )
+    contracted = [numbers["rhs_contracting"][n] for n in places]
+    free = [axis for axis in range(weights.ndim) if axis not in contracted]
+    depth = math.prod(weights.shape[axis] for axis in contracted)
+    matrix = weights.transpose(*contracted, *free).reshape(depth, -1)
+    shape, source = trace.example(value), trace.shape(value)
+    if source[2] != depth or len(contracted) != 1:
+        source = (1, math.prod(shape[: len(shape) - len(contracted)]), depth)
+    return Product(source, (source[0], source[1], matrix.shape[1]), _kernel(matrix[None, None]))
+
+
+def _convolution_fits(one: Operation, trace: Trace) -> bool:
+    (value,) = one.values
+    numbers, lay = one.attributes["dimension_numbers"], trace.lays[value]
+    order = [lay.example_axis(axis) for axis in numbers["input"][1:]]
+    gives = [trace.lays[one.result].example_axis(axis) for axis in numbers["output"][1:]]
+    known = order == sorted(order) and gives == sorted(gives) and len(order) in (2, 3)
+    return known and not lay.is_merged and set(one.attributes.get("lhs_dilation", [1])) == {1}
+
+
+def _convolution(one: Operation, trace: Trace) -> Product:
+    (value,) = one.values
+    numbers, attributes = one.attributes["dimension_numbers"], one.attributes
+    kernel = one.operands[1]
+    assert isinstance(kernel, np.ndarray)
+    weights = kernel.transpose(numbers["kernel"])
+    spatial = weights.ndim - 2
+    flipped = [n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards]
+    weights = np.flip(weights, tuple(flipped)) if flipped else weights
+    ones, zeros = [1] * spatial, [[0, 0]] * spatial
+    strides, dilation = (attributes.get(name, ones) for name in ("window_strides", "rhs_dilation"))
+    padding = [tuple(pair) for pair in attributes.get("padding", zeros)]
+    if spatial == 1:
+        weights, strides, dilation, padding = weights[None], [1, *strides], [1, *dilation], [(0, 0), *padding]
+    return Product(
+        source=trace.shape(value),
+        result=trace.shape(one.result),
+        weights=_kernel(weights),
+        strides=(strides[0], strides[1]),
+        dilation=(dilation[0], dilation[1]),
+        padding=(padding[0], padding[1]),
+        groups=attributes["feature_group_count"],
+    )
+
+
+def _kernel(weights: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(weights, np.float32)

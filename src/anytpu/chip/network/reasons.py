@@ -1,0 +1,39 @@
+"""Why the chip leaves an operation to the host, in words for its listing."""
+
+from __future__ import annotations
+
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.trace import Trace
+
+_WHYS = {
+    "concatenate": "it puts a tensor beside constants, or along an axis that the chip does not have",
+    "convolution": "the chip convolves pictures and sequences with a fixed kernel, channels last and not transposed",
+    "custom_call": "it calls code of the host",
+    "divide": "it divides one tensor by another",
+    "dot_general": "it multiplies two activations, and the chip multiplies activations with weights",
+    "dynamic_slice": "what it takes depends on the input",
+    "dynamic_update_slice": "where it writes depends on the input",
+    "gather": "it looks numbers up by an index",
+    "pad": "it pads with something else than zeros around a picture",
+    "reduce": "it reduces over channels, and the chip reduces over positions",
+    "reduce_many": "it searches for the place of a number",
+    "reduce_window": "its windows reach over channels or more than two axes, or are no maximum and no sum",
+    "scatter": "it writes numbers to places",
+    "sort": "it sorts",
+    "transpose": "it moves numbers between channels and positions",
+    "broadcast_in_dim": "it repeats numbers",
+    "maximum": "it takes the greater of two tensors",
+    "minimum": "it takes the smaller of two tensors",
+    "power": "it raises one tensor to another",
+    "select": "it chooses between tensors number by number",
+}
+
+
+def why_not(one: Operation, trace: Trace) -> str:
+    """Return the reason, as the end of a sentence that starts with "because"."""
+    whole = not trace.is_float(one.result) or not all(map(trace.is_float, one.values))
+    if whole and one.name != "gather":
+        return "it works on whole numbers or truth values"
+    if one.name in ("add", "subtract", "multiply", "divide") and len(one.values) == 1:
+        return "it combines a tensor with a table of numbers that differs from position to position"
+    return _WHYS.get(one.name, f"it has no instruction for {one.name!r}")

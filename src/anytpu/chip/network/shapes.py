@@ -1,0 +1,47 @@
+"""Shapes: the user's arrays as `(batch, height, width, channels)`, and back.
+
+Rule: an array of one example with no axis becomes `(1, 1, 1)`, one axis `(1, 1, channels)`, two `(1, width, channels)`,
+three `(height, width, channels)`, more `(1, all the others, the last)`. Numbers keep their row-major order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network.nodes import Shape
+
+
+def canonical_shape(shape: Sequence[int]) -> Shape:
+    """Return `(height, width, channels)` of an example of a shape.
+
+    Example:
+        >>> canonical_shape(()), canonical_shape((7,)), canonical_shape((5, 7)), canonical_shape((2, 3, 5, 7))
+        ((1, 1, 1), (1, 1, 7), (1, 5, 7), (1, 30, 7))
+    """
+    if len(shape) == 3:
+        return (int(shape[0]), int(shape[1]), int(shape[2]))
+    last = int(shape[-1]) if len(shape) else 1
+    return (1, math.prod(int(size) for size in shape[:-1]), last)
+
+
+def canonical(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return the user's array `(batch, *shape)` as `(batch, height, width, channels)`.
+
+    Example:
+        >>> canonical(np.zeros((8, 5, 7)), (5, 7)).shape
+        (8, 1, 5, 7)
+    """
+    return np.reshape(array, (len(array), *canonical_shape(shape)))
+
+
+def restored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return `(batch, height, width, channels)` as the user's `(batch, *shape)`.
+
+    Example:
+        >>> restored(np.zeros((8, 1, 5, 7)), (5, 7)).shape
+        (8, 5, 7)
+    """
+    return np.reshape(array, (len(array), *shape))

@@ -1,0 +1,177 @@
+"""From a module to a flat list of operations: everything that does not depend on the inputs is computed now.
+
+Idea: weights, counters and shapes are known while a model is compiled for the chip. So the module is run once with
+them, and only what depends on the user's inputs is left over, as a list: calls are inlined, branches decided, and loops
+whose count is known (recurrent layers, `jax.lax.scan`) are written out round by round.
+
+Rule: a value is an array, when it is known, or a `Symbol`. An array that is filled round by round (the outputs of a
+scan) is an `Assembly` until somebody looks at the whole of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.network import arrays, elementwise
+from anytpu.chip.network.parsing import Block, Instruction, Type
+from anytpu.chip.network.recorder import Recorder, Symbol, Value
+from anytpu.errors import QuantizationError
+
+MOST_ROUNDS = 100_000
+"""Rounds of one loop that are written out; more are a mistake."""
+
+_IDENTITIES = {"sdy.sharding_constraint", "stablehlo.optimization_barrier", "sdy.propagation_barrier"}
+
+
+class Unfolding:
+    """A run of a module in which some values are known.
+
+    Args:
+        functions: of the module, by name.
+        recorder: takes the operations that are left over.
+    """
+
+    def __init__(self, functions: Mapping[str, Block], recorder: Recorder):
+        self._functions = functions
+        self._recorder = recorder
+        self._values: dict[int, Value] = {}
+        self._texts: dict[Instruction, str] = {}
+
+    def run(self, block: Block, given: Sequence[Value], layer: str = "") -> list[Value]:
+        """Return the results of a block."""
+        self._values.update(zip(block.arguments, given, strict=True))
+        for instruction in block.instructions:
+            inside = "/".join(part for part in (layer, instruction.layer) if part)
+            operands = [self._values[number] for number in instruction.operands]
+            results = self._results(instruction, operands, inside)
+            self._values.update(zip(instruction.results, results, strict=True))
+        return [self._values[number] for number in block.results]
+
+    def _results(self, one: Instruction, operands: list[Value], layer: str) -> list[Value]:
+        name = one.name.removeprefix("stablehlo.")
+        if name in ("func.call", "call", "composite"):
+            callee = one.attributes["decomposition" if name == "composite" else "callee"]
+            return self.run(self._functions[callee], operands, layer)
+        if name in ("while", "case", "if"):
+            return getattr(self, f"_{name}")(one, operands, layer)
+        if one.name in _IDENTITIES or (name == "custom_call" and "Sharding" in one.attributes["call_target_name"]):
+            return operands
+        if name == "constant" and one.attributes["value"] is not None:
+            return [one.attributes["value"]]
+        if name in ("dynamic_slice", "dynamic_update_slice"):
+            return [self._dynamic(name, one, operands, layer)]
+        return [self._result(name, one, operands, layer, number) for number in range(len(one.results))]
+
+    def _result(self, name: str, one: Instruction, operands: list[Value], layer: str, number: int) -> Value:
+        if one.types[number].dtype is None:
+            raise QuantizationError(
+                f"The operation {name!r} of layer {layer!r} makes values of a type that the chip has no use for: cast "
+                "what it works with to float32 or int32."
+            )
+        name, attributes = _simplified(name, one)
+        if all(isinstance(operand, np.ndarray) for operand in operands):
+            known = [operand for operand in operands if isinstance(operand, np.ndarray)]
+            return self._known(name, one, known, attributes, one.types[number], number)
+        if not arrays.is_known(name):
+            attributes = {**attributes, "text": self._text(one)}
+        return self._recorder.record(name, operands, attributes, one.types[number], layer, number)
+
+    def _known(
+        self, name: str, one: Instruction, operands: list[np.ndarray], attributes: dict[str, Any], of: Type, number: int
+    ) -> np.ndarray:
+        assert of.dtype is not None
+        if name in elementwise.NAMES:
+            return _computed_small(name, operands, attributes, of)
+        if not arrays.is_known(name):
+            attributes = {**attributes, "text": self._text(one)}
+        return arrays.compute(name, operands, attributes, of.shape, of.dtype, number)
+
+    def _text(self, one: Instruction) -> str:
+        if one not in self._texts:
+            self._texts[one] = one.text()
+        return self._texts[one]
+
+    def _while(self, one: Instruction, carried: list[Value], layer: str) -> list[Value]:
+        condition, body = one.blocks
+        for _ in range(MOST_ROUNDS):
+            (goes_on,) = self.run(condition, carried, layer)
+            if not isinstance(goes_on, np.ndarray):
+                raise QuantizationError(
+                    f"{_place(layer)} has a loop whose number of rounds depends on its inputs, and a program for the "
+                    "chip has all of its steps written out. Give it a count that is known beforehand: jax.lax.scan, "
+                    "or jax.lax.fori_loop with numbers for bounds, over the longest input."
+                )
+            if not goes_on:
+                return carried
+            carried = self.run(body, carried, layer)
+        raise QuantizationError(
+            f"{_place(layer)} has a loop of more than {MOST_ROUNDS:,} rounds, and each would be written out. Put the "
+            "loop outside of the model."
+        )
+
+    def _case(self, one: Instruction, operands: list[Value], layer: str) -> list[Value]:
+        (index,) = operands
+        if not isinstance(index, np.ndarray):
+            raise QuantizationError(
+                f"{_place(layer)} chooses between branches by a number that depends on its inputs, and a program for "
+                "the chip has no branches: compute both and choose between the results with jax.numpy.where."
+            )
+        chosen = int(index)
+        if one.name == "stablehlo.if":
+            chosen = 0 if chosen else 1
+        return self.run(one.blocks[chosen if 0 <= chosen < len(one.blocks) else -1], [], layer)
+
+    _if = _case
+
+    def _dynamic(self, name: str, one: Instruction, operands: list[Value], layer: str) -> Value:
+        taken = 1 if name == "dynamic_slice" else 2
+        places = operands[taken:]
+        source, of = operands[0], one.types[0]
+        size = of.shape if taken == 1 else _shape(operands[1])
+        if not all(isinstance(place, np.ndarray) for place in places):
+            return self._recorder.record(name, operands, {**one.attributes, "text": self._text(one)}, of, layer)
+        starts = [
+            min(max(int(place), 0), whole - part)  # pyright: ignore[reportArgumentType]
+            for place, whole, part in zip(places, _shape(source), size, strict=True)
+        ]
+        if taken == 1:
+            return self._recorder.cut(source, starts, size, layer)
+        return self._recorder.put(source, operands[1], starts, layer)
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return value.shape
+
+
+def _place(layer: str) -> str:
+    return f"The layer {layer!r}" if layer else "The model"
+
+
+def _simplified(name: str, one: Instruction) -> tuple[str, dict[str, Any]]:
+    """Name what a reduction does, where it is one operation."""
+    attributes = {key: value for key, value in one.attributes.items() if key != "precision_config"}
+    if name not in ("reduce", "reduce_window") or len(one.results) != 1:
+        return (name if name != "reduce" else "reduce_many"), attributes
+    inside = [inner.name.removeprefix("stablehlo.") for inner in one.blocks[0].instructions]
+    if len(inside) == 1 and inside[0] in arrays.REDUCERS:
+        rank = len(attributes.get("window_dimensions", ()))
+        ones = [1] * rank
+        filled = {"window_strides": ones, "base_dilations": ones, "window_dilations": ones, "padding": [[0, 0]] * rank}
+        return name, {**(filled if name == "reduce_window" else {}), **attributes, "reducer": inside[0]}
+    return f"{name}_by_function", attributes
+
+
+def _computed_small(name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], of: Type) -> np.ndarray:
+    """Compute with one number in place of those that are stretched along an axis, and stretch the result."""
+    assert of.dtype is not None
+    same = [all(one.ndim == 0 or one.strides[axis] == 0 for one in operands) for axis in range(len(of.shape))]
+    parts = tuple(slice(0, 1) if stretched else slice(None) for stretched in same)
+    small = [one[parts] if one.ndim else one for one in operands]
+    shape = tuple(min(size, 1) if stretched else size for size, stretched in zip(of.shape, same, strict=True))
+    return np.broadcast_to(elementwise.compute(name, small, attributes, shape, of.dtype), of.shape)
+
+
+__all__ = ["MOST_ROUNDS", "Symbol", "Unfolding"]
