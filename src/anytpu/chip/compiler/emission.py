@@ -23,6 +23,7 @@ from anytpu.chip.isa.instructions import (
     WriteHostMemory,
 )
 from anytpu.chip.isa.issue import RESET
+from anytpu.chip.isa.registers import Register
 
 _PARTS, _PART_UNITS = 32, 2048
 """A storage is read from the host in at most so many parts, of at least 64 KiB."""
@@ -42,6 +43,7 @@ class Emission:
         self.items: list[Item] = []
         self.addresses: Mapping[int, int] = {}
         self._registers: dict[int, int | float] = dict(RESET)
+        self._open = {int(Register.LOW), int(Register.HIGH)}  # A clip is always said, also one to 0 at the start.
         self._pending: list[tuple[int, int, Item]] = []
         self._accumulator = 0
         self._tile: int | None = None
@@ -50,8 +52,9 @@ class Emission:
     def set(self, settings: Settings) -> None:
         """Set the registers that do not hold these values yet."""
         for register, value in settings.items():
-            if self._registers[register] != value:
+            if self._registers[register] != value or register in self._open:
                 self._registers[register] = value
+                self._open.discard(int(register))
                 self.items.append(Item(SetConfiguration(int(register), value), accesses(_NONE, {}, self.design)))
 
     def add(self, instruction: Instruction) -> None:
