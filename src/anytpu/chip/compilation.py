@@ -6,6 +6,7 @@ the ranges of its numbers, the network is quantized, and instructions are made o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -78,14 +79,15 @@ def compile(
     arrays = ports.arrays_of(calibration)
     say("reading the model")
     program = _program(job, calibration, state)
-    network = read(program)
+    network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
     say(f"calibrating {network.name} on {len(arrays[0])} examples")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
     summary = summarize(network, quantized, arrays)
     say(f"compiling {network.name}")
     rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
-    return ChipProgram(image, quantized, Settings(convolution, spill), summary)
+    example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
+    return ChipProgram(image, quantized, Settings(convolution, spill), summary, example)
 
 
 def _program(job: Any, calibration: Any, state: Any) -> Program:

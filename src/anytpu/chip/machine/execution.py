@@ -62,8 +62,8 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
             arrays that steps of the host take, of the same axes.
 
     Returns:
-        By name: the integers of each output of the chip, and what the steps of the host made (floats where it is no
-        tensor of the chip).
+        By name: what went in, the integers of each output of the chip and of what the steps of the host took, and what
+        they made (floats where it is no tensor of the chip).
 
     Raises:
         ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
@@ -104,9 +104,8 @@ def execute(
             _load_tables(memories, step)
         elif isinstance(step, ServiceStep):
             host.serve(memories.host, image.services[step.service], image.batch, known)
-    made = {service.step.output: known[service.step.output] for service in image.services}
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
-    return {**made, **outputs}
+    return {**known, **outputs}
 
 
 def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

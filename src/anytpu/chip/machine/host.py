@@ -64,7 +64,7 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
         host: the host's buffer; changed where the result is a tensor of the chip.
         service: the step, and where its tensors lie.
         batch: examples.
-        values: by name, what is no tensor of the chip; and what the host makes is added to it.
+        values: by name, what is no tensor of the chip; what the host takes and makes is added to it.
     """
     node = service.step
     inputs = []
@@ -72,7 +72,8 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
         if binding is None:
             inputs.append(values[name])
         else:
-            inputs.append(binding.quantization.dequantize(unpack(host, binding, batch)))
+            values[name] = unpack(host, binding, batch)
+            inputs.append(binding.quantization.dequantize(values[name]))
     result = operations.compute(node.step, inputs)
     if service.output is not None:
         result = service.output.quantization.quantize(result)
