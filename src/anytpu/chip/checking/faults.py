@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from anytpu.chip.checking.history import Conflict
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Memory
+from anytpu.chip.isa.accesses import Memory, place_text
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.isa.issue import Issued
 from anytpu.chip.isa.units import Unit
 
-_PLACES = {
-    Memory.HOST: ("byte", "bytes", " of the host's buffer"),
-    Memory.BUFFER: ("unit", "units", " of the Unified Buffer"),
-    Memory.ACCUMULATORS: ("row", "rows", " of the accumulators"),
-    Memory.WEIGHTS: ("block", "blocks", " of the Weight Memory"),
-    Memory.TABLES: ("table", "tables", ""),
-}
 _FIRST_WRITERS = {
     Memory.HOST: "Only the program's inputs are there from the start: write_host_memory, or a step of the host, comes "
     "first.",
@@ -24,17 +17,6 @@ _FIRST_WRITERS = {
     Memory.ACCUMULATORS: "The first product of a sum is one without .accumulate.",
     Memory.TABLES: "Fill it first: read_weights.table.",
 }
-
-
-def place_text(memory: Memory, start: int, stop: int) -> str:
-    """Write a stretch of a memory.
-
-    Example:
-        >>> place_text(Memory.BUFFER, 3, 9), place_text(Memory.ACCUMULATORS, 3, 4)
-        ('units 3 to 8 of the Unified Buffer', 'row 3 of the accumulators')
-    """
-    one, many, where = _PLACES[memory]
-    return f"{one} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
 
 
 def instruction_text(image: Image, issued: Issued) -> str:

@@ -40,7 +40,9 @@ def fault_in(instruction: Instruction, registers: Registers, is_set: Container[i
     if not isinstance(instruction, Product | Activate):
         return None
     for register in needed(instruction, registers):
-        if registers[register] == 0:
+        # A plane beside itself lies 0 units from it: that may be said, though not forgotten.
+        is_meant = register is Register.PLANE_STRIDE and register in is_set
+        if registers[register] == 0 and not is_meant:
             return (
                 f"uses the register {register.name}, which is 0. Set it before: set_configuration {register.name}, ..."
             )

@@ -7,7 +7,7 @@ from anytpu.chip.checking.clocks import Clocks, Visit
 from anytpu.chip.checking.history import Conflict, History
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Binding, Image
-from anytpu.chip.isa.accesses import Accesses, Memory, Stretch
+from anytpu.chip.isa.accesses import Accesses, Memory, Stretch, place_text
 from anytpu.chip.isa.issue import Issued
 from anytpu.errors import ChipError, HazardError
 
@@ -84,7 +84,7 @@ class Memories:
         missing = self._histories[Memory.HOST].first_unwritten(stretch.start, stretch.stop)
         if missing is not None:
             raise HazardError(
-                f"{what} {binding.tensor!r} is taken from {faults.place_text(*stretch)}, and nothing has written byte "
+                f"{what} {binding.tensor!r} is taken from {place_text(*stretch)}, and nothing has written byte "
                 f"{missing}. Write it with write_host_memory."
             )
 
@@ -93,7 +93,7 @@ class Memories:
         stretch = Stretch(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
         if stretch.stop > self._image.host_bytes:
             raise ChipError(
-                f"{what} {binding.tensor!r} lies at {faults.place_text(*stretch)}, which has {self._image.host_bytes}."
+                f"{what} {binding.tensor!r} lies at {place_text(*stretch)}, which has {self._image.host_bytes}."
             )
         return stretch
 
@@ -101,7 +101,7 @@ class Memories:
         size = self._sizes[stretch.memory]
         if stretch.start < 0 or stretch.stop > size:
             here = faults.instruction_text(self._image, issued)
-            raise ChipError(f"I{here[1:]} {verb} {faults.place_text(*stretch)}, of which there are {size}.")
+            raise ChipError(f"I{here[1:]} {verb} {place_text(*stretch)}, of which there are {size}.")
 
     def _refuse(self, issued: Issued, memory: Memory, conflict: Conflict | None) -> None:
         if conflict is not None:

@@ -53,6 +53,13 @@ class Accesses(NamedTuple):
     writes: tuple[Stretch, ...] = ()
 
 
+_PLACES = {
+    Memory.HOST: ("byte", "bytes", " of the host's buffer"),
+    Memory.BUFFER: ("unit", "units", " of the Unified Buffer"),
+    Memory.ACCUMULATORS: ("row", "rows", " of the accumulators"),
+    Memory.WEIGHTS: ("block", "blocks", " of the Weight Memory"),
+    Memory.TABLES: ("table", "tables", ""),
+}
 _NOTHING = Accesses()
 
 
@@ -79,6 +86,17 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
         buffer = _stretch(Memory.BUFFER, instruction.address, instruction.units)
         return Accesses(host, buffer) if isinstance(instruction, ReadHostMemory) else Accesses(buffer, host)
     return _NOTHING
+
+
+def place_text(memory: Memory, start: int, stop: int) -> str:
+    """Write a stretch of a memory.
+
+    Example:
+        >>> place_text(Memory.BUFFER, 3, 9), place_text(Memory.ACCUMULATORS, 3, 4)
+        ('units 3 to 8 of the Unified Buffer', 'row 3 of the accumulators')
+    """
+    one, many, where = _PLACES[memory]
+    return f"{one} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
 
 
 def tiles_popped(instruction: Instruction) -> int:

@@ -1,0 +1,6 @@
+"""Programs of the chip as text: read and written."""
+
+from anytpu.chip.assembly.assembler import assemble
+from anytpu.chip.assembly.disassembler import disassemble
+
+__all__ = ["assemble", "disassemble"]

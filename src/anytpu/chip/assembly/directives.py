@@ -1,0 +1,234 @@
+"""The lines that begin with a dot: what an image has beside its instructions.
+
+Rule: this table is the definition; the assembler and the page of documentation read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.assembly.draft import Draft, read_base64, read_json
+from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.operands import Operands
+from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
+from anytpu.chip.image import Binding, Resident, Tag
+from anytpu.chip.quantized.nodes import Quantization
+from anytpu.errors import SettingError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Directive:
+    """A kind of line that begins with a dot.
+
+    Attributes:
+        needed: the operands that it must have, in order; they may stand without names.
+        more: those that it may have after them.
+        text: what it says, for the documentation.
+        take: puts it into the draft.
+    """
+
+    needed: tuple[str, ...]
+    more: tuple[str, ...]
+    text: str
+    take: Callable[[Draft, Line, Operands], None]
+
+
+def read_directive(draft: Draft, line: Line, tokens: Sequence[Token]) -> None:
+    """Put what a line says into a draft.
+
+    Raises:
+        AssemblyError: it cannot be read.
+    """
+    head = tokens[0]
+    if head.text in NUMBERS:
+        draft.weights += _numbers(line, head, tokens[1:])
+        return
+    directive = DIRECTIVES.get(head.text)
+    if directive is None:
+        known = [*DIRECTIVES, *NUMBERS]
+        raise line.error(head.column, f"there is no directive {head.text!r}. {nearest(head.text, known)}")
+    operands = Operands.read(line, head, tokens[1:], (*directive.needed, *directive.more))
+    operands.require(head.text, directive.needed)
+    directive.take(draft, line, operands)
+
+
+def _name(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.name = operands.text("text")
+
+
+def _batch(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.batch = _positive(operands, "examples")
+
+
+def _host_bytes(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.host_bytes = _natural(operands, "bytes")
+
+
+def _design(draft: Draft, line: Line, operands: Operands) -> None:
+    for name in _KNOBS:
+        if name in operands:
+            value: Any = operands.number(name)
+            try:
+                dataclasses.replace(TPU_V1, **{name: value})
+            except SettingError as error:
+                operands.refuse(name, str(error))
+            draft.design[name] = value
+
+
+def _input(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.inputs.append(_binding(operands))
+
+
+def _output(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.outputs.append(_binding(operands))
+
+
+def _binding(operands: Operands) -> Binding:
+    shape = operands.numbers("shape")
+    if len(shape) != 3 or min(shape) < 1:
+        operands.refuse("shape", "a shape is [height, width, channels] of one example, each above 0.")
+    height, width, channels = shape
+    lanes = operands.numbers("lanes") if "lanes" in operands else []
+    if "lanes" in operands and (sum(lanes) != channels or min(lanes) < 1):
+        operands.refuse("lanes", f"lanes are those of each plane: they must be above 0 and add up to {channels}.")
+    scale = float(operands.number("scale"))
+    if not 0 < scale < float("inf"):
+        operands.refuse("scale", f"a scale is a number above 0, not {scale!r}.")
+    bits = operands.whole("bits", 8)
+    if bits not in (8, 16):
+        operands.refuse("bits", f"bits must be 8 or 16, not {bits}.")
+    quantization = Quantization(scale, operands.whole("zero_point"), bits)
+    if not quantization.low <= quantization.zero_point <= quantization.high:
+        operands.refuse("zero_point", f"a zero point of {bits} bits is {quantization.low} to {quantization.high}.")
+    address = _natural(operands, "host_address")
+    if address % 32:
+        operands.refuse("host_address", f"host_address must be a multiple of 32, not {address}.")
+    return Binding(operands.text("tensor"), (height, width, channels), quantization, address, tuple(lanes))
+
+
+def _tag(draft: Draft, line: Line, operands: Operands) -> None:
+    text = {name: operands.text(name) for name in ("name", "layer", "kind", "note")}
+    draft.tags.append(Tag(**text, macs=operands.whole("macs")))
+
+
+def _resident(draft: Draft, line: Line, operands: Operands) -> None:
+    numbers = {name: operands.whole(name) for name in ("address", "units", "first", "last")}
+    draft.residents.append(Resident(operands.text("tensor"), **numbers))
+
+
+def _block(draft: Draft, line: Line, operands: Operands) -> None:
+    place = _natural(operands, "number") * BLOCK_BYTES
+    if place < len(draft.weights):
+        there = -(-len(draft.weights) // BLOCK_BYTES)
+        operands.refuse("number", f"block {operands.whole('number')} is filled; the next that is free is {there}.")
+    draft.weights += bytes(place - len(draft.weights))
+
+
+def _zero(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.weights += bytes(_natural(operands, "bytes"))
+
+
+def _base64(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.weights += read_base64(line, operands.value("text").column, operands.text("text"))
+
+
+def _service(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.services.append((line, read_json(line, operands.value("description").column, operands.text("description"))))
+
+
+def _steps(draft: Draft, line: Line, operands: Operands) -> None:
+    draft.steps = line, read_json(line, operands.value("description").column, operands.text("description"))
+
+
+def _array(draft: Draft, line: Line, operands: Operands) -> None:
+    content = read_base64(line, operands.value("content").column, operands.text("content"))
+    try:
+        array = np.frombuffer(content, np.dtype(operands.text("dtype")).newbyteorder("<"))
+        draft.arrays.append(array.reshape(operands.numbers("shape")))
+    except (TypeError, ValueError) as error:
+        operands.refuse("dtype", f"the array cannot be read: {error}.")
+
+
+def _left_out(draft: Draft, line: Line, operands: Operands) -> None:
+    operands.refuse(
+        "what",
+        f"this text leaves out {operands.text('what')}, so it is no whole program. Write it with weights: "
+        "anytpu chip disasm --weights, or disassemble(weights=True).",
+    )
+
+
+_KNOBS = tuple(field.name for field in dataclasses.fields(Design))
+_BINDING = ("tensor", "shape", "host_address", "scale"), ("zero_point", "bits", "lanes")
+_TABLE = [
+    (".name", ("text",), (), "What people call the program.", _name),
+    (".batch", ("examples",), (), "Examples that go through at a time.", _batch),
+    (".host_bytes", ("bytes",), (), "Size of the host's buffer.", _host_bytes),
+    (".design", (), _KNOBS, "What is turned of the chip; the rest is as on the first TPU.", _design),
+    (".input", *_BINDING, "Where the host puts an input; lanes are those of each plane.", _input),
+    (".output", *_BINDING, "Where the host finds an output.", _output),
+    (".tag", ("name",), ("layer", "kind", "macs", "note"), "A part of the program, numbered from 0 on.", _tag),
+    (
+        ".resident",
+        ("tensor", "address", "units", "first", "last"),
+        (),
+        "What lies in the Unified Buffer, from which instruction to which; for pictures.",
+        _resident,
+    ),
+    (".block", ("number",), (), "What follows lies in the Weight Memory from this block on.", _block),
+    (".zero", ("bytes",), (), "So many bytes of the Weight Memory are 0.", _zero),
+    (".base64", ("text",), (), "Bytes of the Weight Memory.", _base64),
+    (".service", ("description",), (), "What the host does at the next number of interrupt_host, in JSON.", _service),
+    (".steps", ("description",), (), "The operations of the services, in JSON.", _steps),
+    (".array", ("dtype", "shape", "content"), (), "An array that they name, in base64.", _array),
+    (".left_out", ("what",), (), "The text is only for reading: it says what is missing.", _left_out),
+]
+DIRECTIVES = {name: Directive(needed, more, text, take) for name, needed, more, text, take in _TABLE}
+"""All directives but those of numbers."""
+
+NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".float32": "<f4"}
+"""Directives of numbers, separated by commas, that follow in the Weight Memory; and how each is laid down."""
+
+
+def _numbers(line: Line, head: Token, tokens: Sequence[Token]) -> bytes:
+    dtype, found = np.dtype(NUMBERS[head.text]), []
+    for place, token in enumerate(tokens):
+        if place % 2 == 0:
+            if token.kind != "number":
+                raise line.error(token.column, f"{head.text} takes numbers, separated by commas.")
+            found.append(_number(line, token, dtype))
+        elif token.kind == "end":
+            break
+        elif token.text != ",":
+            raise line.error(token.column, f"a comma must stand before {token.text}.")
+    return np.array(found, dtype).tobytes()
+
+
+def _number(line: Line, token: Token, dtype: np.dtype) -> int | float:
+    value = token.value
+    assert not isinstance(value, str)
+    if dtype.kind == "f":
+        if abs(value) > float(np.finfo(dtype).max):
+            raise line.error(token.column, f"{token.text} is no float32 number.")
+        return value
+    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if not isinstance(value, int) or not least <= value <= most:
+        raise line.error(token.column, f"a number of {dtype.name} is a whole one from {least} to {most}.")
+    return value
+
+
+def _natural(operands: Operands, name: str) -> int:
+    value = operands.whole(name)
+    if value < 0:
+        operands.refuse(name, f"{name} must be 0 or more, not {value}.")
+    return value
+
+
+def _positive(operands: Operands, name: str) -> int:
+    value = operands.whole(name)
+    if value < 1:
+        operands.refuse(name, f"{name} must be 1 or more, not {value}.")
+    return value

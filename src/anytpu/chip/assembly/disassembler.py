@@ -1,0 +1,132 @@
+"""`disassemble`: an image as a text that people read and that the assembler turns into the same image.
+
+Rule: whatever stands behind a ';' is a comment and only for reading: where an instruction lies, what it moves, to which
+layer it belongs. What a text leaves out it says in a line that the assembler refuses.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from anytpu.chip.assembly.instruction_text import write_instruction
+from anytpu.chip.assembly.remarks import one_line, remark_on, tag_text
+from anytpu.chip.described import Describing
+from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
+from anytpu.chip.image import Binding, Image
+from anytpu.chip.isa.forms import form_of
+from anytpu.chip.isa.instructions import DebugTag
+from anytpu.chip.isa.issue import issue
+
+_COMMENT_COLUMN = 66
+_LINE_BYTES = 64  # of data, so that blocks begin with a line
+
+
+def disassemble(image: Image, weights: bool = False) -> str:
+    """Return an image as text.
+
+    Args:
+        image: the program.
+        weights: with the bytes of the Weight Memory and with what the host does, so that `assemble` gives the same
+            image again. Without them the text is for reading: it says what it leaves out, and is only refused by the
+            assembler if there was any.
+
+    Example:
+        >>> from anytpu.chip.assembly import assemble
+        >>> print(disassemble(assemble("sync matrix, read", "short")), end="")
+        ; short: 1 instruction, 3 bytes, for batches of 1
+        .name "short"
+        .batch 1
+        .host_bytes 0
+        <BLANKLINE>
+        sync matrix, read                                                 ; 0 matrix after read
+    """
+    parts = [_head(image), _data(image) if weights else _left_out(image), _instructions(image)]
+    return "".join(f"{line}\n" for part in parts for line in part)
+
+
+def _head(image: Image) -> Iterator[str]:
+    count = len(image.instructions)
+    size = sum(form_of(one).length_bytes for one in image.instructions)
+    many = "instruction" if count == 1 else "instructions"
+    yield f"; {one_line(image.name)}: {count:,} {many}, {size:,} bytes, for batches of {image.batch}"
+    yield f".name {json.dumps(image.name)}"
+    yield f".batch {image.batch}"
+    yield f".host_bytes {image.host_bytes}"
+    fields = [field.name for field in dataclasses.fields(Design)]
+    knobs = [(name, getattr(image.design, name)) for name in fields]
+    turned = [f"{name}={value}" for name, value in knobs if value != getattr(TPU_V1, name)]
+    if turned:
+        yield f".design {', '.join(turned)}"
+    yield from (f".input {_binding(one)}" for one in image.inputs)
+    yield from (f".output {_binding(one)}" for one in image.outputs)
+    for tag in image.tags:
+        known = {name: getattr(tag, name) for name in ("layer", "kind", "macs", "note") if getattr(tag, name)}
+        yield ", ".join([f".tag {json.dumps(tag.name)}", *(f"{name}={json.dumps(one)}" for name, one in known.items())])
+    for one in image.residents:
+        numbers = ", ".join(f"{name}={getattr(one, name)}" for name in ("address", "units", "first", "last"))
+        yield f".resident {json.dumps(one.tensor)}, {numbers}"
+
+
+def _binding(one: Binding) -> str:
+    quantization = one.quantization
+    return (
+        f"{json.dumps(one.tensor)}, shape={list(one.shape)}, host_address={one.host_address}, "
+        f"scale={float(quantization.scale)!r}, zero_point={quantization.zero_point}, bits={quantization.bits}, "
+        f"lanes={list(one.lanes)}"
+    )
+
+
+def _left_out(image: Image) -> Iterator[str]:
+    missing = []
+    if len(image.weights):
+        missing.append(f"{len(image.weights):,} bytes of weights")
+    if image.services:
+        missing.append("what the host does")
+    if missing:
+        yield f".left_out {json.dumps(' and '.join(missing))}"
+
+
+def _data(image: Image) -> Iterator[str]:
+    yield from _weights(image.weights)
+    if image.services:
+        describing = Describing()
+        for service in image.services:
+            yield f".service {json.dumps(json.dumps(describing.service(service)))}"
+        yield f".steps {json.dumps(json.dumps(describing.steps()))}"
+        for array in describing.arrays:
+            plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+            yield f'.array "{array.dtype.name}", {list(array.shape)}, "{base64.b64encode(plain).decode()}"'
+
+
+def _weights(weights: np.ndarray) -> Iterator[str]:
+    content = np.ascontiguousarray(weights, np.uint8).tobytes()
+    zeros = 0
+    for place in range(0, len(content), _LINE_BYTES):
+        part = content[place : place + _LINE_BYTES]
+        if not any(part):
+            zeros += len(part)
+            continue
+        if zeros:
+            yield f".zero {zeros}"
+            zeros = 0
+        block, inside = divmod(place, BLOCK_BYTES)
+        yield f'.base64 "{base64.b64encode(part).decode()}"' + ("" if inside else f"  ; block {block}")
+    if zeros:
+        yield f".zero {zeros}"
+
+
+def _instructions(image: Image) -> Iterator[str]:
+    offset = 0
+    yield ""
+    for issued in issue(image.instructions):
+        instruction = issued.instruction
+        if isinstance(instruction, DebugTag) and tag_text(image, instruction.tag):
+            yield f"\n; {tag_text(image, instruction.tag)}"
+        remark = f"; {offset} {remark_on(image, issued)}".rstrip()
+        yield f"{write_instruction(instruction):{_COMMENT_COLUMN - 1}} {remark}"
+        offset += form_of(instruction).length_bytes

@@ -1,0 +1,108 @@
+"""`Draft`: an image while its text is read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.assembly.line import Line
+from anytpu.chip.described import Recalling
+from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.image import Binding, Image, Resident, Tag
+from anytpu.chip.isa.instructions import Instruction
+from anytpu.errors import ChipError
+
+
+@dataclasses.dataclass
+class Draft:
+    """What the lines so far have said.
+
+    Attributes:
+        name, batch, host_bytes, tags, residents, instructions: as in `Image`.
+        design: what the text turned of a chip.
+        inputs, outputs: bindings; lanes that were left out are ().
+        weights: bytes of the Weight Memory.
+        services, steps: descriptions, with the lines that they stand in.
+        arrays: those that the descriptions name.
+    """
+
+    name: str
+    batch: int = 1
+    host_bytes: int = 0
+    design: dict[str, Any] = dataclasses.field(default_factory=dict)
+    inputs: list[Binding] = dataclasses.field(default_factory=list)
+    outputs: list[Binding] = dataclasses.field(default_factory=list)
+    tags: list[Tag] = dataclasses.field(default_factory=list)
+    residents: list[Resident] = dataclasses.field(default_factory=list)
+    weights: bytearray = dataclasses.field(default_factory=bytearray)
+    services: list[tuple[Line, Any]] = dataclasses.field(default_factory=list)
+    steps: tuple[Line, Any] | None = None
+    arrays: list[np.ndarray] = dataclasses.field(default_factory=list)
+    instructions: list[Instruction] = dataclasses.field(default_factory=list)
+
+    def image(self) -> Image:
+        """Return the image.
+
+        Raises:
+            AssemblyError: what it says of the host's steps makes no sense.
+        """
+        design = dataclasses.replace(TPU_V1, **self.design)
+        return Image(
+            name=self.name,
+            instructions=tuple(self.instructions),
+            weights=np.frombuffer(bytes(self.weights), np.uint8),
+            batch=self.batch,
+            host_bytes=self.host_bytes,
+            inputs=tuple(_with_lanes(one, design) for one in self.inputs),
+            outputs=tuple(_with_lanes(one, design) for one in self.outputs),
+            services=tuple(self._services()),
+            tags=tuple(self.tags),
+            residents=tuple(self.residents),
+            design=design,
+        )
+
+    def _services(self) -> list[Any]:
+        if not self.services:
+            return []
+        line, steps = self.steps or (self.services[0][0], {"steps": [], "first_array": 0})
+        try:
+            recalling = Recalling(self.arrays, steps)
+            return [recalling.service(described) for _, described in self.services]
+        except ChipError as error:
+            raise line.error(1, f"what the host does cannot be read. {error}") from error
+
+
+def read_json(line: Line, column: int, text: str) -> Any:
+    """Return what a text in JSON says.
+
+    Raises:
+        AssemblyError: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise line.error(column, f"the description is no JSON: {error}.") from error
+
+
+def read_base64(line: Line, column: int, text: str) -> bytes:
+    """Return the bytes that a text stands for.
+
+    Raises:
+        AssemblyError: it is not in base64.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise line.error(column, "the text is not in base64.") from error
+
+
+def _with_lanes(binding: Binding, design: Design) -> Binding:
+    if binding.lanes:
+        return binding
+    whole, rest = divmod(binding.shape[2], design.array)
+    return dataclasses.replace(binding, lanes=(design.array,) * whole + ((rest,) if rest else ()))

@@ -1,0 +1,116 @@
+"""`Line`: a line of assembly as words, numbers, texts and signs, each with its column.
+
+Rule: whatever cannot be read is an `AssemblyError` that shows the line, with a mark under the place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from anytpu.errors import AssemblyError
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|[;#].*)
+    |(?P<text>"(?:[^"\\]|\\.)*")
+    |(?P<number>[-+]?\.?\d(?:[eE][-+]|[\w.])*)
+    |(?P<word>\.?[A-Za-z_]\w*(?:\.\w+)*)
+    |(?P<sign>[,=|\[\]])""",
+    re.VERBOSE,
+)
+_HEXADECIMAL = re.compile(r"[-+]?0[xX](?P<digits>.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A piece of a line.
+
+    Attributes:
+        kind: "end" stands after the last.
+        text: as it stands there.
+        column: of its first character, from 1 on.
+        value: of a number or a text.
+    """
+
+    kind: Literal["text", "number", "word", "sign", "end"]
+    text: str
+    column: int
+    value: int | float | str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a text.
+
+    Attributes:
+        number: from 1 on.
+        text: without the end of the line.
+    """
+
+    number: int
+    text: str
+
+    def error(self, column: int, message: str) -> AssemblyError:
+        """Return the error that names and shows the place."""
+        text = self.text.replace("\t", " ").rstrip()
+        # A line of data may be very long: what is shown ends soon after the mark.
+        shown = text if len(text) <= max(column + 40, 120) else f"{text[: max(column + 40, 120)]} ..."
+        return AssemblyError(f"Line {self.number}, column {column}: {message}\n    {shown}\n    {' ' * (column - 1)}^")
+
+    def tokens(self) -> list[Token]:
+        """Return the pieces of the line, without spaces and comments; the last is "end"."""
+        found: list[Token] = []
+        place = 0
+        while place < len(self.text):
+            match = _TOKEN.match(self.text, place)
+            if match is None:
+                raise self.error(place + 1, self._strange(place))
+            if match.lastgroup != "space":
+                found.append(self._token(match))
+            place = match.end()
+        return [*found, Token("end", "", len(self.text.rstrip()) + 1)]
+
+    def _token(self, match: re.Match[str]) -> Token:
+        text, column = match.group(), match.start() + 1
+        if match.lastgroup == "number":
+            return Token("number", text, column, self._number(text, column))
+        if match.lastgroup == "text":
+            try:
+                return Token("text", text, column, json.loads(text))
+            except ValueError as error:
+                raise self.error(column, f"the text {text} cannot be read: it is written as in JSON.") from error
+        return Token("word" if match.lastgroup == "word" else "sign", text, column)
+
+    def _number(self, text: str, column: int) -> int | float:
+        try:
+            hexadecimal = _HEXADECIMAL.match(text)
+            if hexadecimal is not None:
+                return int(text, 16)
+            return int(text)
+        except ValueError:
+            pass
+        try:
+            return float(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is no number. Write 300, 0x12c or 0.5.") from None
+
+    def _strange(self, place: int) -> str:
+        if self.text[place] == '"':
+            return "a text begins here and does not end. It ends with a second quotation mark."
+        return f"the character {self.text[place]!r} means nothing here. A comment begins with ';' or '#'."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a sentence on which of the known words is meant, or which there are.
+
+    Example:
+        >>> nearest("matrix_mulitply", ["matrix_multiply", "convolve"]), nearest("zzz", ["scale", "copy"])
+        ('Did you mean matrix_multiply?', 'There are: scale, copy.')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."

@@ -1,0 +1,160 @@
+"""`Operands`: what stands after a mnemonic or a directive: values with names and without, separated by commas."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NoReturn
+
+from anytpu.chip.assembly.line import Line, Token, nearest
+
+Number = int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """What stands for one operand.
+
+    Attributes:
+        column: where it starts.
+        text: as it stands there.
+        content: a number, a text, words (`read|activate` are two), or a list of numbers.
+    """
+
+    column: int
+    text: str
+    content: Number | str | tuple[str, ...] | list[Number]
+
+
+class Operands:
+    """The operands of a line, by their names."""
+
+    def __init__(self, line: Line, column: int, values: dict[str, Value]):
+        self._line, self._column, self._values = line, column, values
+
+    @classmethod
+    def read(cls, line: Line, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
+        """Read the operands of a line.
+
+        Args:
+            line: the line.
+            head: the mnemonic or directive.
+            tokens: what stands after it.
+            names: the operands that it may have, in the order in which they may stand without names.
+        """
+        values: dict[str, Value] = {}
+        named_before, place = False, 0
+        while tokens[place].kind != "end":
+            if place:
+                place = _comma(line, tokens, place)
+            first = tokens[place]
+            is_named = first.kind == "word" and tokens[place + 1].text == "="
+            if is_named:
+                name, place, named_before = first.text, place + 2, True
+                if name not in names:
+                    raise line.error(first.column, _no_such(head.text, name, names))
+            elif named_before:
+                raise line.error(first.column, "an operand without a name stands after one that has a name.")
+            elif len(values) == len(names):
+                raise line.error(first.column, _too_many(head.text, names))
+            else:
+                name = names[len(values)]
+            if name in values:
+                raise line.error(first.column, f"{name} is given twice.")
+            values[name], place = _value(line, tokens, place)
+        return cls(line, head.column, values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def refuse(self, name: str, message: str) -> NoReturn:
+        """Raise an error that shows the operand."""
+        raise self._line.error(self._values[name].column, message)
+
+    def require(self, head: str, names: Sequence[str]) -> None:
+        """Raise an error when one of the operands is not there."""
+        missing = [name for name in names if name not in self._values]
+        if missing:
+            raise self._line.error(self._column, f"{head} needs {' and '.join(missing)}.")
+
+    def value(self, name: str) -> Value:
+        """Return an operand as it stands there."""
+        return self._values[name]
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """Return a whole number."""
+        if name not in self._values:
+            return default
+        content = self._values[name].content
+        if not isinstance(content, int):
+            self.refuse(name, f"{name} must be a whole number, not {self._values[name].text}.")
+        return content
+
+    def number(self, name: str) -> Number:
+        """Return a number."""
+        content = self._values[name].content
+        if not isinstance(content, int | float):
+            self.refuse(name, f"{name} must be a number, not {self._values[name].text}.")
+        return content
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a text."""
+        if name not in self._values:
+            return default
+        content = self._values[name].content
+        if not isinstance(content, str):
+            self.refuse(name, f'{name} must be a text, like "{name}", not {self._values[name].text}.')
+        return content
+
+    def numbers(self, name: str) -> list[int]:
+        """Return a list of whole numbers."""
+        content = self._values[name].content
+        if not isinstance(content, list) or not all(isinstance(one, int) for one in content):
+            self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")
+        return [int(one) for one in content]
+
+
+def _comma(line: Line, tokens: Sequence[Token], place: int) -> int:
+    if tokens[place].text != ",":
+        raise line.error(tokens[place].column, f"a comma must stand before {tokens[place].text}.")
+    return place + 1
+
+
+def _value(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
+    first = tokens[place]
+    if first.kind in ("number", "text"):
+        return Value(first.column, first.text, first.value), place + 1
+    if first.text == "[":
+        return _list(line, tokens, place)
+    if first.kind != "word":
+        raise line.error(first.column, f"an operand is missing before {first.text or 'the end of the line'}.")
+    words, place = [first.text], place + 1
+    while tokens[place].text == "|":
+        if tokens[place + 1].kind != "word":
+            raise line.error(tokens[place + 1].column, "a word must stand after '|'.")
+        words.append(tokens[place + 1].text)
+        place += 2
+    return Value(first.column, "|".join(words), tuple(words)), place
+
+
+def _list(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
+    first, numbers = tokens[place], []
+    place += 1
+    while tokens[place].text != "]":
+        if numbers:
+            place = _comma(line, tokens, place)
+        if tokens[place].kind != "number":
+            raise line.error(tokens[place].column, "a list holds numbers, separated by commas, and ends with ']'.")
+        numbers.append(tokens[place].value)
+        place += 1
+    return Value(first.column, "a list", numbers), place + 1
+
+
+def _no_such(head: str, name: str, names: Sequence[str]) -> str:
+    return f"{head} has no operand {name!r}. {nearest(name, names)}" if names else f"{head} has no operands."
+
+
+def _too_many(head: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"{head} has no operands."
+    return f"{head} has {len(names)} operands: {', '.join(names)}."

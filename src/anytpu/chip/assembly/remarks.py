@@ -1,0 +1,67 @@
+"""What each instruction of a listing does, in a few words; comments, which the assembler passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu.chip.image import Image
+from anytpu.chip.isa.accesses import Stretch, accesses, parameters_popped, place_text, tiles_popped
+from anytpu.chip.isa.instructions import DebugTag, InterruptHost, ReadWeights, SetConfiguration, Sync
+from anytpu.chip.isa.issue import Issued
+from anytpu.chip.isa.registers import MEANINGS, Register
+from anytpu.chip.isa.units import Unit
+
+
+def remark_on(image: Image, issued: Issued) -> str:
+    """Return what an instruction does, in a few words; "" where its name says it."""
+    instruction = issued.instruction
+    if isinstance(instruction, SetConfiguration):
+        return MEANINGS[Register(instruction.register)].text
+    if isinstance(instruction, Sync):
+        return f"{_units(instruction.waiting)} after {_units(instruction.finished)}"
+    if isinstance(instruction, DebugTag):
+        return tag_text(image, instruction.tag)
+    if isinstance(instruction, InterruptHost):
+        services = image.services[instruction.number : instruction.number + 1]
+        return "".join(f"{one.step.step.kind} on the host: {one.step.step.why}" for one in services)
+    return "" if instruction.unit is None else _moved(image, issued)
+
+
+def tag_text(image: Image, tag: int) -> str:
+    """Return what is known of a part of a program."""
+    if not 0 <= tag < len(image.tags):
+        return ""
+    one = image.tags[tag]
+    return " ".join(one_line(text) for text in (one.name, one.kind and f"({one.kind})", one.note) if text)
+
+
+def one_line(text: str) -> str:
+    """Return a text without ends of lines, fit for a comment."""
+    return " ".join(text.split())
+
+
+def _units(mask: int) -> str:
+    return " and ".join(unit.name.lower() for unit in Unit if mask >> unit & 1)
+
+
+def _moved(image: Image, issued: Issued) -> str:
+    instruction = issued.instruction
+    try:
+        touched = accesses(instruction, issued.registers, image.design)
+    except ZeroDivisionError:
+        return "a register of its geometry is 0"
+    sources = [_places(touched.reads)] if touched.reads else []
+    tiles, parameters = tiles_popped(instruction), parameters_popped(instruction)
+    if tiles:
+        sources.append("1 tile" if tiles == 1 else f"{tiles} tiles")
+    if parameters:
+        sources.append("parameters")
+    target = _places(touched.writes)
+    if isinstance(instruction, ReadWeights) and not touched.writes:
+        target = "weight FIFO" if instruction.kind == "tile" else "parameter FIFO"
+    return f"{', '.join(sources)} -> {target}"
+
+
+def _places(stretches: Sequence[Stretch]) -> str:
+    shown = ", ".join(place_text(*one) for one in stretches[:2])
+    return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
