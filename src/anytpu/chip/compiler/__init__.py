@@ -1,7 +1,6 @@
 """From a quantized network to instructions."""
 
-from __future__ import annotations
-
-from anytpu.chip.compiler.compilation import compile_image, largest_batch
+from anytpu.chip.compiler.compilation import compile_image
+from anytpu.chip.compiler.fitting import largest_batch
 
 __all__ = ["compile_image", "largest_batch"]

@@ -43,7 +43,8 @@ class Emission:
         self.items: list[Item] = []
         self.addresses: Mapping[int, int] = {}
         self._registers: dict[int, int | float] = dict(RESET)
-        self._open = {int(Register.LOW), int(Register.HIGH)}  # A clip is always said, also one to 0 at the start.
+        # What the checker wants to be said, also where it is the 0 of the start.
+        self._open = {int(Register.LOW), int(Register.HIGH), int(Register.PLANE_STRIDE)}
         self._pending: list[tuple[int, int, Item]] = []
         self._accumulator = 0
         self._tile: int | None = None

@@ -131,6 +131,7 @@ class _Sharing:
         self.capacity, self.holes = units, Holes(units)
         self.places: dict[int, tuple[int, int]] = {}
         self.dirty: set[int] = set()
+        self.unfinished: set[int] = set()
         self.moves: list[Move] = []
         self.stays: list[Stay] = []
         self.host_bytes = 0
@@ -173,12 +174,14 @@ class _Sharing:
                 others = self.places.keys() - needed
                 if not others:
                     # There is room, but in pieces: all go out, and come back side by side.
-                    return self._start_over(job, needed)
+                    return self._start_over(job, needed, full)
                 self.evict(max(others, key=lambda s: (self.next_use(s, job), s)), job)
             self.enter(storage, address, job)
 
-    def _start_over(self, job: int, needed: frozenset[int]) -> None:
+    def _start_over(self, job: int, needed: frozenset[int], full: FullError) -> None:
         for storage in sorted(self.places):
+            if storage in self.unfinished:  # It cannot go out: a part of it was never written.
+                raise full
             if self.places[storage][1] == job:  # It came for this job: what was read for it is not wanted.
                 self.moves = [move for move in self.moves if (move.storage, move.inwards) != (storage, True)]
                 self.holes.give(self.places.pop(storage)[0], self.storages[storage].units)
@@ -216,6 +219,7 @@ def share_out(
     sharing.host_bytes = host_bytes
     results = {storage for job in jobs if isinstance(job, HostJob) for storage in job.results}
     sharing.on_host.update({storage: at for storage, at in on_host.items() if storage not in results})
+    last_writes = {storage: number for number, job in enumerate(jobs) for storage in job.writes}
     moves, addresses = [], []
     for number, job in enumerate(jobs):
         if isinstance(job, HostJob):
@@ -226,6 +230,7 @@ def share_out(
         moves.append(tuple(sharing.moves))
         addresses.append({storage: sharing.places[storage][0] for storage in needed})
         sharing.dirty |= job.writes
+        sharing.unfinished = (sharing.unfinished | job.writes) - {s for s in job.writes if last_writes[s] == number}
         for storage in needed:
             if sharing.uses[storage][-1] == number:
                 sharing.leave(storage, number)

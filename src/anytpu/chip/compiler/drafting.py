@@ -1,0 +1,91 @@
+"""`draft`: all jobs as instructions, still without Syncs, with the parts of the program that they belong to.
+
+Rule: a storage that was moved out and comes back is counted in the note of the part that it is moved for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.jobs import Job
+from anytpu.chip.compiler.lowering import Lowering
+from anytpu.chip.compiler.ordering import Item
+from anytpu.chip.compiler.residence import Move, Residence
+from anytpu.chip.compiler.writing import write
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.image import Tag
+from anytpu.chip.isa.instructions import DebugTag, Halt
+
+_MINOR = ("copy", "output")
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """Instructions in the order in which they are right when done one after another.
+
+    Attributes:
+        items: them, with what they read and write.
+        tags: the parts.
+        ranges: for each job the numbers of its first and its last instruction.
+    """
+
+    items: list[Item]
+    tags: tuple[Tag, ...]
+    ranges: list[tuple[int, int]]
+
+
+def draft(lowering: Lowering, residence: Residence) -> Draft:
+    """Write the instructions of all jobs."""
+    emission, parts, ranges = Emission(lowering.design), _Parts(), []
+    for load in lowering.tables.loads:
+        emission.add(load)
+    arrived: set[int] = set()
+    for job, moves, addresses in zip(lowering.jobs, residence.moves, residence.addresses, strict=True):
+        first = len(emission.items)
+        if parts.begin(job):
+            emission.add(DebugTag(len(parts.tags) - 1))
+        for move in moves:
+            units = lowering.storages[move.storage].units
+            emission.move(move, units)
+            if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
+                parts.count(move, units * UNIT_BYTES)
+            arrived.add(move.storage)
+        emission.addresses = addresses
+        write(job, emission)
+        ranges.append((first, len(emission.items) - 1))
+    emission.add(Halt())
+    return Draft(emission.items, parts.noted(), ranges)
+
+
+class _Parts:
+    """The parts of a program so far."""
+
+    def __init__(self):
+        self.tags: list[Tag] = []
+        self._spilled: dict[tuple[int, bool], int] = {}
+
+    def begin(self, job: Job) -> bool:
+        """Take the job of a part, and return whether the part is a new one."""
+        if self.tags and self.tags[-1].name == job.tag.name:
+            if self.tags[-1].kind in _MINOR and job.tag.kind != "output":
+                self.tags[-1] = job.tag
+            return False
+        self.tags.append(job.tag)
+        return True
+
+    def count(self, move: Move, size_bytes: int) -> None:
+        """Count what is moved because there is no room."""
+        key = len(self.tags) - 1, move.inwards
+        self._spilled[key] = self._spilled.get(key, 0) + size_bytes
+
+    def noted(self) -> tuple[Tag, ...]:
+        """Return the parts, with what was moved in their notes."""
+        return tuple(self._noted(number, tag) for number, tag in enumerate(self.tags))
+
+    def _noted(self, number: int, tag: Tag) -> Tag:
+        out, back = self._spilled.get((number, False), 0), self._spilled.get((number, True), 0)
+        if not out and not back:
+            return tag
+        note = f"spilled: {out:,} bytes to the host, {back:,} bytes back"
+        return dataclasses.replace(tag, note=f"{tag.note}; {note}" if tag.note else note)
