@@ -19,6 +19,8 @@ from anytpu.chip.isa.instructions import (
 )
 from anytpu.chip.isa.units import Unit
 
+NEVER = 10**9
+
 
 @dataclasses.dataclass
 class Step:
@@ -35,10 +37,10 @@ class Literal:
     def __init__(self, image: Image, design: Design, drain: int, sync: int):
         self.design, self.drain, self.sync, self.now = design, drain, sync, 0
         self.queues: list[collections.deque[Step]] = [collections.deque() for _ in range(6)]
-        self.done_at: list[list[int]] = [[] for _ in range(6)]  # when each instruction was done
+        self.done_at: list[list[int]] = [[] for _ in range(6)]  # when each was done; NEVER while a table is on its way
         self.busy_until = [0] * 6
-        self.memory: collections.deque[tuple[ReadWeights, int]] = collections.deque()  # what was sent for
-        self.fetching: tuple[ReadWeights, int, int] | None = None  # what, its number, until when
+        self.memory: collections.deque[tuple[ReadWeights, int, int]] = collections.deque()  # what was sent for
+        self.fetching: tuple[ReadWeights, int, int, int] | None = None  # what, its place, its number, until when
         self.places = 0  # of the FIFO, that are taken or fetched into
         self.fifo = self.parameters = 0
         self.shifting_until = -1
@@ -102,7 +104,7 @@ class Literal:
         if isinstance(one, ReadHostMemory | WriteHostMemory):
             cycles = one.units * 32 / self.design.host_bytes_per_s * clock
         elif isinstance(one, ReadWeights):
-            self.memory.extend((one, number) for number in range(one.count))
+            self.memory.extend((one, len(self.done_at[unit]), number) for number in range(one.count))
         elif isinstance(one, Activate):
             if one.operation == "scale" and not one.keep:
                 if not self.parameters:
@@ -112,23 +114,23 @@ class Literal:
         queue.popleft()
         assert cycles == int(cycles)
         self.busy_until[unit] = self.now + int(cycles)
-        if not (isinstance(one, ReadWeights) and one.kind == "table"):
-            self.done_at[unit].append(self.busy_until[unit])
+        is_table = isinstance(one, ReadWeights) and one.kind == "table"
+        self.done_at[unit].append(NEVER if is_table else self.busy_until[unit])
         return True
 
     def _memory_moves(self) -> bool:
-        if self.fetching and self.fetching[2] <= self.now:
-            one, number, _ = self.fetching
+        if self.fetching and self.fetching[3] <= self.now:
+            one, place, number, _ = self.fetching
             if one.kind == "tile":
                 self.fifo += 1
             elif one.kind == "parameters":
                 self.parameters += 1
             elif number == one.count - 1:
-                self.done_at[Unit.WEIGHTS].append(self.now)
+                self.done_at[Unit.WEIGHTS][place] = self.now
             self.fetching = None
             return True
         if self.fetching is None and self.memory:
-            one, number = self.memory[0]
+            one, place, number = self.memory[0]
             if one.kind == "tile" and self.places == self.design.weight_fifo_tiles:
                 return False
             self.places += one.kind == "tile"
@@ -136,7 +138,7 @@ class Literal:
             cycles = sizes[one.kind] / self.design.weight_bytes_per_s * self.design.clock_hz
             assert cycles == int(cycles)
             self.memory.popleft()
-            self.fetching = one, number, self.now + int(cycles)
+            self.fetching = one, place, number, self.now + int(cycles)
             return True
         return False
 
