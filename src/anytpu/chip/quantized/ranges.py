@@ -122,13 +122,10 @@ class Histogram:
         return self._best(np.maximum(rough.low * near, self.low), np.minimum(rough.high * near, self.high), bits)
 
     def _best(self, lows: np.ndarray, highs: np.ndarray, bits: int) -> Range:
-        numbers, counts = self.centers, self.counts
-        # What clipping at a low (at a high) costs, and how many numbers are clipped there.
-        below = numbers < lows[:, None]
-        above = numbers > highs[:, None]
-        low_error = (below * counts * (numbers - lows[:, None]) ** 2).sum(1)
-        high_error = (above * counts * (numbers - highs[:, None]) ** 2).sum(1)
-        inside = counts.sum() - (below @ counts)[:, None] - above @ counts
+        """Return the best of the ranges from one of the lows to one of the highs."""
+        clipped_low, low_error = _clipping(self.centers, self.counts, lows)
+        clipped_high, high_error = _clipping(-self.centers[::-1], self.counts[::-1], -highs)
+        inside = self.counts.sum() - clipped_low[:, None] - clipped_high
         error = low_error[:, None] + high_error + inside * self._rounding(step(lows[:, None], highs, bits))
         best_low, best_high = np.unravel_index(np.argmin(error), error.shape)
         return Range(float(lows[best_low]), float(highs[best_high]))
@@ -141,3 +138,10 @@ class Histogram:
         count, energy = (np.concatenate([[0], np.cumsum(x)]) for x in (counts, counts * squares))
         small = np.searchsorted(squares, width**2 / 12)
         return (energy[small] + (count[-1] - count[small]) * width**2 / 12) / count[-1]
+
+
+def _clipping(numbers: np.ndarray, counts: np.ndarray, lows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each low, how many of some sorted numbers are below it and the squares of by how much, added up."""
+    below = np.searchsorted(numbers, lows)
+    sums = [np.concatenate([[0], np.cumsum(counts * numbers**power)])[below] for power in (0, 1, 2)]
+    return sums[0], sums[2] - 2 * lows * sums[1] + lows**2 * sums[0]
