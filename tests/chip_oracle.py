@@ -13,11 +13,19 @@ import onnxruntime
 
 from anytpu.chip import machine
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import Design
+from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 Level = Literal["none", "all"]
+Convolution = Literal["auto", "native", "packed"]
+
+DESIGNS = {
+    "8 by 8": Design(array=8, accumulator_rows=32, unified_buffer_bytes=2**20),
+    "32 by 32": Design(array=32, accumulator_rows=64, unified_buffer_bytes=2**20),
+    "256 by 256": TPU_V1,
+}
+"""Chips on which random networks run: in the small ones every layer takes many tiles and many turns."""
 
 _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -88,17 +96,38 @@ def differing(first: dict[str, np.ndarray], second: dict[str, np.ndarray], names
     return {name: count for name, count in counts.items() if count}
 
 
-def on_chip(
-    network: QuantizedNetwork,
-    inputs: Sequence[np.ndarray],
-    design: Design,
-    convolution: Literal["auto", "native", "packed"] = "auto",
-) -> dict[str, np.ndarray]:
-    """Return what the chip's instructions compute: the integers of each output."""
-    image = compile_image(network, batch=len(inputs[0]), design=design, convolution=convolution)
+def chip_inputs(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return inputs in the user's shapes as the chip takes them."""
     values = {}
     for port, array in zip(network.inputs, inputs, strict=True):
         whole = array.reshape(-1, *network.shapes[port.tensor])
         known = network.quantizations.get(port.tensor)
         values[port.tensor] = whole if known is None else known.quantize(whole)
-    return machine.run(image, values)
+    return values
+
+
+def on_chip(
+    network: QuantizedNetwork,
+    inputs: Sequence[np.ndarray],
+    design: Design,
+    convolution: Convolution = "auto",
+    *,
+    literal: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return what the chip's instructions compute: the integers of each output.
+
+    Args:
+        network: what to compute.
+        inputs: in the user's shapes; all of them are one batch.
+        design: the chip.
+        convolution: how convolutions are laid over the array.
+        literal: products are made by the systolic array, register by register.
+    """
+    image = compile_image(network, batch=len(inputs[0]), design=design, convolution=convolution)
+    compute = machine.witness if literal else machine.run
+    return compute(image, chip_inputs(network, inputs))
+
+
+def chip_outputs(network: QuantizedNetwork) -> list[str]:
+    """Return the outputs of a network that the chip makes."""
+    return [port.tensor for port in network.outputs if port.tensor in network.quantizations]

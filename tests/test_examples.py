@@ -26,6 +26,13 @@ PRINTS = {
         r"Current step: \d+, training loss: \d\.\d+, accuracy: \d+\.\d\d%",
     ],
     "05_flowers": [r"Replicas: 8", r"Epoch 3/3", r"id,label\n\w+,\d"],
+    "06_chip": [
+        r"accuracy: \d+\.\d\d% in float32, \d+\.\d\d% in int8",
+        r"what leaves the chip: int8 \(359, ",
+        r"predicted: [\d,]+ cycles for 128 digits",
+        r"wrote chip.html: \d",
+        r"read again, it gives the same integers: True",
+    ],
 }
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 

@@ -1,4 +1,7 @@
-"""Random networks: onnxruntime gives the reference's integers, every one. scripts/exact_chip.py runs many more."""
+"""Random networks: onnxruntime, the chip and its systolic array give the reference's integers, every one.
+
+This is a sample; scripts/exact_chip.py runs many more, and larger ones.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,11 @@ from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.nodes import QConvolution, QPool, Quantization, QuantizedNetwork
 
-quick = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+
+def sample(count: int):
+    """Return what runs a test on so many networks, the same ones each time."""
+    health = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.differing_executors]
+    return settings(max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=health)
 
 
 def assert_same(network: QuantizedNetwork, inputs, path: Path, unsigned: bool, level: chip_oracle.Level) -> None:
@@ -31,12 +32,30 @@ def assert_same(network: QuantizedNetwork, inputs, path: Path, unsigned: bool, l
 
 @pytest.mark.parametrize("level", ["none", "all"])
 @pytest.mark.parametrize("unsigned", [False, True])
-@quick
+@sample(40)
 @given(case=chip_random.cases())
 def test_random_networks(case: chip_random.Case, tmp_path: Path, unsigned: bool, level: chip_oracle.Level):
     if not (unsigned or chip_oracle.has_vnni()):
         pytest.skip("onnxruntime's int8 products saturate on this CPU")
     assert_same(case.network, case.inputs, tmp_path / "model.onnx", unsigned, level)
+
+
+@pytest.mark.parametrize("design", list(chip_oracle.DESIGNS))
+@pytest.mark.parametrize("convolution", ["auto", "native", "packed"])
+@sample(30)
+@given(case=chip_random.cases())
+def test_the_chip(case: chip_random.Case, design: str, convolution: chip_oracle.Convolution):
+    found = chip_oracle.on_chip(case.network, case.inputs, chip_oracle.DESIGNS[design], convolution)
+    wanted = reference.compute(case.network, case.inputs)
+    assert chip_oracle.differing(wanted, found, chip_oracle.chip_outputs(case.network)) == {}
+
+
+@sample(30)
+@given(case=chip_random.cases(most_nodes=3, most_channels=12))
+def test_the_systolic_array(case: chip_random.Case):
+    found = chip_oracle.on_chip(case.network, case.inputs, chip_oracle.DESIGNS["8 by 8"], literal=True)
+    wanted = reference.compute(case.network, case.inputs)
+    assert chip_oracle.differing(wanted, found, chip_oracle.chip_outputs(case.network)) == {}
 
 
 def network_of(node, shape, made, source: Quantization, target: Quantization) -> QuantizedNetwork:

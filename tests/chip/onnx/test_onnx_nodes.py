@@ -1,4 +1,4 @@
-"""ONNX's own tests of its integer operators, computed by the chip's arithmetic.
+"""ONNX's own tests of its integer operators, computed by the reference, the chip and its systolic array.
 
 Their weights have a zero point, and the chip's have none: a weight minus its zero point, -255 to 255, is a sum of three
 numbers of -127 to 127, and the vector is put beside itself three times. Bytes of 0 to 255 are moved by 128, zero points
@@ -13,6 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from anytpu.chip import machine
+from anytpu.chip.compiler import compile_image
+from anytpu.chip.design import Design
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.nodes import QConcatenate, QConvolution, Quantization, QuantizedNetwork
@@ -85,6 +88,10 @@ def computed(network: QuantizedNetwork, rows: np.ndarray) -> Iterator[np.ndarray
     """Yield the product of rows `(rows, inputs)`, by everything that computes networks."""
     values = {"x": rows[:, None, None]}
     yield reference.compute_integers(network, values)["y"][:, 0, 0]
+    for design in (Design(), Design(array=4)):
+        image = compile_image(network, batch=len(rows), design=design)
+        yield machine.run(image, values)["y"][:, 0, 0]
+    yield machine.witness(image, values)["y"][:, 0, 0]
 
 
 def matmul_cases() -> list:
