@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 from anytpu.errors import BackendError
 
@@ -37,8 +37,24 @@ class Report(Protocol):
         ...
 
 
+class RunReport(Report, Protocol):
+    """Who also shows a predicted run by itself."""
+
+    def show_timing(self, timing: Any) -> None:
+        """Print a predicted run."""
+        ...
+
+    def to_trace(self, timing: Any, path: str | Path, image: Any = None) -> Path:
+        """Write a predicted run, of a program that may be given, as a trace."""
+        ...
+
+
+@overload
+def report(kind: Literal["chip"]) -> RunReport: ...
+@overload
+def report(kind: str) -> Report: ...
 def report(kind: str) -> Report:
-    """Return who shows records of a kind ("plan").
+    """Return who shows records of a kind ("plan", "chip").
 
     Raises:
         BackendError: nobody does: the installation is incomplete.

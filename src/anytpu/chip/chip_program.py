@@ -52,6 +52,8 @@ class ChipProgram:
         name: what people call it.
         network: the quantized network, or None for a program that was assembled.
         summary: what quantization did, layer by layer; None for a program that was loaded or assembled.
+        example: the first few examples that it was compiled with, by the tensor that each input is; empty for a
+            program that was loaded or assembled. What its page shows goes through the array with these.
 
     Example:
         >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP
@@ -65,10 +67,12 @@ class ChipProgram:
         network: QuantizedNetwork | None = None,
         settings: Settings | None = None,
         summary: Summary | None = None,
+        example: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.name = image.name
         self.network = network
         self.summary = summary
+        self.example = dict(example or {})
         self._own = image
         self._settings = settings or Settings()
         self._images = {(image.batch, _compiled_for(image.design)): image}
@@ -202,7 +206,7 @@ class ChipProgram:
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write what each unit does when as a trace for https://ui.perfetto.dev, and return its path."""
-        return report("chip").to_trace(self.time(batch, events=True), path)
+        return report("chip").to_trace(self.time(batch, events=True), path, self.image(batch))
 
     def to_html(self, path: str | Path) -> Path:
         """Write all that there is to see as one HTML page that needs no network, and return its path."""

@@ -1,0 +1,105 @@
+"""The first tile that a program multiplies with, and the first rows that meet it: the user's own numbers.
+
+Idea: the machine runs the program up to its first product, and hands over what it would send into the array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from anytpu.chip import ports
+from anytpu.chip.image import Image
+from anytpu.chip.isa.instructions import DebugTag
+from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.execution import execute
+from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.products import fill_feed, tile_at
+from anytpu.chip.machine.steps import ProductStep
+from anytpu.chip.quantized.nodes import QuantizedNetwork
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FirstTile:
+    """A tile, and rows that go through it.
+
+    Attributes:
+        layer: of the product; "" where it is not known.
+        weights: int8 `(array, array)`: the tile.
+        numbers: int32 `(rows, array)`: what the pass sends into the array; of 16 bits, the low bytes.
+        depth: rows of the array that the pass uses.
+        is_example: whether the numbers are of the user's examples; else they are drawn at random.
+    """
+
+    layer: str
+    weights: np.ndarray
+    numbers: np.ndarray
+    depth: int
+    is_example: bool
+
+
+class _Found(Exception):
+    """The first product was reached."""
+
+    def __init__(self, weights: np.ndarray, numbers: np.ndarray, depth: int, number: int):
+        super().__init__()
+        self.weights, self.numbers, self.depth, self.number = weights, numbers, depth, number
+
+
+def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[str, np.ndarray]) -> FirstTile | None:
+    """Return the first tile of a program; None where it has no product.
+
+    Args:
+        image: the program.
+        network: what it was compiled from, if that is known.
+        example: arrays of the user by the names of the network's inputs, a row or more of each; empty for none.
+    """
+    size = image.design.array
+
+    def stop(memories: Memories, step: ProductStep) -> None:
+        numbers = np.zeros((step.rows, size), np.int32)
+        fill_feed(memories.buffer, step.feeds[0], numbers, 0)
+        raise _Found(tile_at(memories.weights, step.tiles[0], size), numbers, step.feeds[0].depth, step.number)
+
+    values = _own(image, network, example) if network and example else _invented(image)
+    try:
+        execute(image, decode(image), values, stop)
+    except _Found as found:
+        layer = _layer(image, found.number)
+        return FirstTile(layer, found.weights.copy(), found.numbers, found.depth, bool(network and example))
+    return None
+
+
+def _own(image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the user's arrays as tensors, their rows again and again until a batch is full."""
+    values = {}
+    for port in network.inputs:
+        rows = np.resize(np.arange(len(example[port.tensor])), image.batch)
+        taken = np.asarray(example[port.tensor])[rows]
+        values[port.tensor] = ports.tensor_of(port, taken, network.shapes, network.quantizations)
+    return values
+
+
+def _invented(image: Image) -> dict[str, np.ndarray]:
+    """Return numbers for what the program takes: whole numbers around the middle of what they may be, else zeros."""
+    rng = np.random.default_rng(0)
+    values: dict[str, np.ndarray] = {}
+    for binding in image.inputs:
+        drawn = rng.normal(binding.quantization.zero_point, 40, (image.batch, *binding.shape)).round()
+        kept = np.clip(drawn, binding.quantization.low, binding.quantization.high)
+        values[binding.tensor] = kept.astype(binding.quantization.dtype)
+    made = {service.step.output for service in image.services}
+    for service in image.services:
+        for name, binding in zip(service.step.inputs, service.inputs, strict=True):
+            if binding is None and name not in made:
+                values[name] = np.zeros((image.batch, 1, 1, 1), np.float32)
+    return values
+
+
+def _layer(image: Image, number: int) -> str:
+    tags = [one.tag for one in image.instructions[: number + 1] if isinstance(one, DebugTag)]
+    if not tags or tags[-1] >= len(image.tags):
+        return ""
+    return image.tags[tags[-1]].layer or image.tags[tags[-1]].name

@@ -1,0 +1,65 @@
+"""Plots that are lists of bars: the cycles of each layer by cause, its noise, its weights before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu import units
+from anytpu.chip.timing.record import PartTiming, Timing
+from anytpu.report.chip import figures
+from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
+from anytpu.report.chip.layers import Layer
+from anytpu.report.drawing.rows import Row, bars
+from anytpu.report.drawing.shapes import Drawing
+from anytpu.report.wording import percent
+
+_MOST = 24
+_FLOAT_BYTES = 4
+
+
+def cycles_by_layer(timing: Timing) -> Drawing | None:
+    """Return the cycles of the longest layers, each by cause."""
+    longest = sorted(timing.parts, key=cycles_of, reverse=True)[:_MOST]
+    total = timing.cycles or 1.0
+    rows = [
+        Row(part.name, f"mostly {dominating(part).name}",
+            percent(cycles_of(part) / total), units.format_count(cycles_of(part)),
+            tuple((cycles, cause.colour, 1.0) for cycles, cause in zip(cycles_by_cause(part), CAUSES, strict=True)),
+            hover(part))
+        for part in timing.parts
+        if cycles_of(part) > 0 and any(part is one for one in longest)
+    ]  # fmt: skip
+    return bars("cycles_by_layer", "Cycles by layer and cause", rows)
+
+
+def hover(part: PartTiming) -> str:
+    """Return what is said of a layer that is pointed at."""
+    causes = zip(CAUSES, cycles_by_cause(part), strict=True)
+    said = ", ".join(f"{cause.short} {units.format_count(cycles)}" for cause, cycles in causes if cycles > 0)
+    return f"{part.name}: {figures.format_cycles(cycles_of(part))} ({said})"
+
+
+def noise_by_layer(layers: Sequence[Layer]) -> Drawing | None:
+    """Return the ratio of signal to noise of each layer; of many, the noisiest."""
+    known = [(layer, layer.sqnr_db) for layer in layers if layer.sqnr_db is not None and layer.sqnr_db != float("inf")]
+    noisiest = sorted(known, key=lambda one: one[1])[:_MOST]
+    rows = [
+        Row(layer.title, layer.kind, "", figures.format_decibel(db), ((max(db, 0.0), "c1", 1.0),))
+        for layer, db in known
+        if any(layer is one for one, _ in noisiest)
+    ]
+    return bars("noise_by_layer", "Signal to quantization noise by layer", rows)
+
+
+def weights_by_layer(layers: Sequence[Layer]) -> Drawing | None:
+    """Return the weights of the largest layers, in whole numbers over what they were in floating point."""
+    largest = sorted((layer for layer in layers if layer.weight_bytes), key=lambda one: -one.weight_bytes)[:_MOST]
+    rows = [
+        Row(layer.title, layer.kind, "", units.format_bytes(layer.weight_bytes),
+            ((float(layer.weight_bytes), "c0", 1.0), (float(layer.weight_bytes) * (_FLOAT_BYTES - 1), "c0", 0.25)),
+            f"{layer.title}: {units.format_bytes(layer.weight_bytes)} in whole numbers, "
+            f"{units.format_bytes(layer.weight_bytes * _FLOAT_BYTES)} in floating point")
+        for layer in layers
+        if any(layer is one for one in largest)
+    ]  # fmt: skip
+    return bars("weights_by_layer", "Weights by layer; what floating point would add is pale", rows)

@@ -1,0 +1,86 @@
+"""What lies in the Unified Buffer: each tensor a rectangle, of its addresses over its time."""
+
+from __future__ import annotations
+
+from anytpu import units
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.image import Image, Resident
+from anytpu.chip.timing.record import Timing
+from anytpu.report.chip.levels import buffer_levels, lifetimes, peak
+from anytpu.report.drawing.axes import Scale, horizontal, linear, vertical
+from anytpu.report.drawing.frame import series_colour
+from anytpu.report.drawing.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
+from anytpu.report.wording import one_line, plural
+
+_WIDTH, _HEIGHT = 1000.0, 400.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 984.0, 36.0, 350.0
+_MOST = 2500
+_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def memory_map(timing: Timing, image: Image) -> Drawing | None:
+    """Return the Unified Buffer over time; None where nothing is known of what lies in it."""
+    if not image.residents or not timing.cycles:
+        return None
+    size_bytes = image.design.unified_buffer_bytes
+    held = units.format_bytes(peak(buffer_levels(timing, image)))
+    top_bytes = max(one.address + one.units for one in image.residents) * UNIT_BYTES
+    x = thousands(timing.cycles, _LEFT, _RIGHT)
+    y = _addresses(min(max(top_bytes, 1), size_bytes))
+    shapes: list[Shape] = [
+        *horizontal(x, _BOTTOM, lambda tick: f"{tick:,g}", "thousand cycles", _TOP),
+        *vertical(y, _LEFT, units.format_bytes, _RIGHT),
+        Label(12, 16, f"address in the Unified Buffer, of {units.format_bytes(size_bytes)}", colour="muted"),
+        Label(_RIGHT, 16, f"at most {held} held at a time", "end", "ink", is_bold=True),
+        *_tensors(lifetimes(timing, image), x, y),
+        Line(((_LEFT, _TOP), (_LEFT, _BOTTOM), (_RIGHT, _BOTTOM)), "muted"),
+    ]
+    summary = f"{plural(len(image.residents), 'tensor')}, at most {held} of {units.format_bytes(size_bytes)}."
+    return Drawing("unified_buffer", "What lies in the Unified Buffer", summary, _WIDTH, _HEIGHT, tuple(shapes))
+
+
+def thousands(cycles: float, start: float, end: float) -> Scale:
+    """Return a scale of thousands of cycles that ends where the run does."""
+    most = cycles / 1e3
+    ticks = linear([most], start, end, 8).ticks
+    return Scale(0.0, most, start, end, tuple(tick for tick in ticks if tick <= most))
+
+
+def _tensors(found: list[tuple[tuple[float, float], Resident]], x: Scale, y: Scale) -> list[Shape]:
+    """Return a rectangle for each tensor, of too many the largest."""
+    largest = sorted(found, key=lambda one: -one[1].units * (one[0][1] - one[0][0]))[:_MOST]
+    kept = {id(one) for _, one in largest}
+    colours: dict[str, str] = {}
+    shapes: list[Shape] = []
+    for (start, stop), one in found:
+        if id(one) not in kept:
+            continue
+        colour = colours.setdefault(one.tensor, series_colour(len(colours)))
+        left, right = x(start / 1e3), max(x(stop / 1e3), x(start / 1e3) + 0.8)
+        upper, lower = y((one.address + one.units) * UNIT_BYTES), y(one.address * UNIT_BYTES)
+        shapes.append(Box(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, one)))
+        shapes += _name(one_line(one.tensor), left, right, upper, lower)
+    return shapes
+
+
+def _hover(start: float, stop: float, one: Resident) -> str:
+    size, place = units.format_bytes(one.units * UNIT_BYTES), units.format_bytes(one.address * UNIT_BYTES)
+    return f"{one.tensor}: {size} at {place}, cycles {start:,.0f} to {stop:,.0f}"
+
+
+def _addresses(top_bytes: int) -> Scale:
+    """Return a scale of addresses whose ticks are round in powers of two."""
+    sizes = [power * step for power in (1024, 1024**2) for step in _STEPS]
+    step = next((size for size in sizes if top_bytes <= 6 * size), 1024**3)
+    ticks = tuple(float(step * number) for number in range(-(-top_bytes // step) + 1))
+    return Scale(0.0, ticks[-1], _BOTTOM, _TOP, ticks)
+
+
+def _name(name: str, left: float, right: float, upper: float, lower: float) -> list[Shape]:
+    room = right - left - 8
+    if lower - upper < 13 or room < 18:
+        return []
+    text = name if text_width(name, 11) <= room else shortened(name, room, 11)
+    if len(text) < 3 and text != name:
+        return []
+    return [Label(left + 4, (upper + lower) / 2 + 4, text, size=11.0)]

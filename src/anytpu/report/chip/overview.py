@@ -1,0 +1,82 @@
+"""The whole run as one picture: a lane for each unit, as dark as it is busy, and the layers above them."""
+
+from __future__ import annotations
+
+from anytpu.chip.timing.record import Timing
+from anytpu.report.chip.kinds import colour_of
+from anytpu.report.chip.lanes import LANES, lane_of, part_name, spans
+from anytpu.report.chip.memory_map import thousands
+from anytpu.report.drawing.axes import Scale, horizontal
+from anytpu.report.drawing.frame import series_colour
+from anytpu.report.drawing.shapes import Box, Drawing, Label, Shape, shortened
+from anytpu.report.wording import one_line
+
+_WIDTH, _HEIGHT = 1000.0, 304.0
+_LEFT, _RIGHT, _TOP, _LANE = 120.0, 984.0, 12.0, 34.0
+_BINS = 432
+
+
+def overview(timing: Timing) -> Drawing | None:
+    """Return the run; None where its events are not known."""
+    if not timing.events or not timing.cycles:
+        return None
+    x = thousands(timing.cycles, _LEFT, _RIGHT)
+    bottom = _TOP + _LANE * (len(LANES) + 1)
+    shapes = [
+        *horizontal(x, bottom, lambda tick: f"{tick:,g}", "thousand cycles", _TOP),
+        Label(_LEFT - 8, _TOP + 19, "layer", "end", "muted"),
+        *_layers(timing, x),
+    ]
+    for number, lane in enumerate(LANES):
+        top = _TOP + _LANE * (number + 1)
+        shapes.append(Label(_LEFT - 8, top + 19, lane.name, "end", "muted"))
+        shapes += _lane(timing, number, top)
+    summary = f"{len(timing.events):,} events in {timing.cycles:,.0f} cycles."
+    return Drawing("timeline", "What each unit does when", summary, _WIDTH, _HEIGHT, tuple(shapes))
+
+
+def _layers(timing: Timing, x: Scale) -> list[Shape]:
+    shapes: list[Shape] = []
+    for start, stop, tag in spans(timing):
+        left, right = x(start / 1e3), x(stop / 1e3)
+        if right - left < 0.5:
+            continue
+        name = one_line(part_name(timing, tag))
+        said = f"{name}: cycles {start:,.0f} to {stop:,.0f}"
+        shapes.append(Box(left, _TOP + 5, right - left, _LANE - 10, series_colour(tag), 0.35, said))
+        if right - left > 40:
+            shapes.append(Label(left + 4, _TOP + 21, shortened(name, right - left - 8, 11.0), size=11.0))
+    return shapes
+
+
+def _lane(timing: Timing, lane: int, top: float) -> list[Shape]:
+    """Return a box for each stretch of bins in which the unit did mostly the same, as opaque as it was busy."""
+    busy: list[dict[str, float]] = [{} for _ in range(_BINS)]
+    size = timing.cycles / _BINS
+    for event in timing.events:
+        if lane_of(event) == lane:
+            _spread(busy, event.start_cycles / size, event.stop_cycles / size, event.kind)
+    found: list[tuple[int, int, str, float]] = []
+    for number, kinds in enumerate(busy):
+        if not kinds:
+            continue
+        kind = max(kinds, key=lambda one: kinds[one])
+        shade = min(max(round(sum(kinds.values()) * 4) / 4, 0.25), 1.0)
+        if found and found[-1][1] == number and found[-1][2:] == (kind, shade):
+            found[-1] = (found[-1][0], number + 1, kind, shade)
+        else:
+            found.append((number, number + 1, kind, shade))
+    width = (_RIGHT - _LEFT) / _BINS
+    return [
+        Box(
+            _LEFT + first * width, top + 5, (last - first) * width, _LANE - 10, colour_of(kind), shade, f"mostly {kind}"
+        )
+        for first, last, kind, shade in found
+    ]
+
+
+def _spread(busy: list[dict[str, float]], start: float, stop: float, kind: str) -> None:
+    for number in range(int(start), min(int(stop) + 1, len(busy))):
+        part = min(stop, number + 1) - max(start, number)
+        if part > 0:
+            busy[number][kind] = busy[number].get(kind, 0.0) + part

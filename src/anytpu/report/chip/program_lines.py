@@ -1,0 +1,98 @@
+"""A program of the chip in the terminal: what it is, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from anytpu import units
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.image import Image
+from anytpu.report.chip import figures
+from anytpu.report.chip.layers import Layer
+from anytpu.report.chip.levels import peak_units
+from anytpu.report.terminal import hang
+from anytpu.report.wording import UNKNOWN, one_line, percent, plural
+
+MOST = 60
+"""Layers that a table shows; of more, those that take longest or come first."""
+
+
+def program_lines(image: Image, layers: Sequence[Layer], width: int) -> Iterator[Text | Table]:
+    """Yield what a program is, line by line, and the table of its layers."""
+    yield Text(one_line(image.name), "bold")
+    yield from wrapped(" ".join(facts(image, layers)), width)
+    yield from wrapped(figures.VIRTUAL, width, "yellow")
+    if layers:
+        yield layer_table(layers[:MOST])
+    if len(layers) > MOST:
+        yield Text(f"{plural(len(layers) - MOST, 'more layer')} not shown", "dim")
+    for layer in layers:
+        if layer.note:
+            for line in hang(f"{one_line(layer.title)}: ", one_line(layer.note), width):
+                yield Text(line)
+
+
+def facts(image: Image, layers: Sequence[Layer]) -> list[str]:
+    """Return sentences on a program: layers, instructions, memory."""
+    on_host = sum(layer.on_host for layer in layers)
+    where = f", {on_host} of them on the host" if on_host else ""
+    weights = units.format_bytes(image.weights.nbytes)
+    held = units.format_bytes(peak_units(image) * UNIT_BYTES)
+    return [
+        f"{plural(len(layers), 'layer')}{where}; {plural(len(image.instructions), 'instruction')} for a batch of "
+        f"{image.batch:,}.",
+        f"{weights} of {units.format_bytes(image.design.weight_memory_bytes)} Weight Memory, at most {held} of "
+        f"{units.format_bytes(image.design.unified_buffer_bytes)} Unified Buffer.",
+    ]
+
+
+def layer_table(layers: Sequence[Layer]) -> Table:
+    """Return a row for each layer: what it is, where it is computed, how well it fills the array."""
+    has_quality = any(layer.sqnr_db is not None for layer in layers)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in ("layer", "kind"):
+        shown.add_column(title, overflow="fold")
+    shown.add_column("result", no_wrap=True)
+    for title in ("MACs", "weights", "passes", "used", *(["SQNR"] if has_quality else [])):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for layer in layers:
+        cells = [one_line(layer.title), one_line(layer.kind), shape(layer.shape)]
+        cells += [units.format_count(layer.macs) if layer.macs else "", _size(layer.weight_bytes)]
+        cells += [passes(layer), percent(layer.utilisation) if layer.passes else ""]
+        cells += [figures.format_decibel(layer.sqnr_db)] if has_quality else []
+        shown.add_row(*(Text(cell) for cell in cells), style="yellow" if layer.on_host else "")
+    return shown
+
+
+def shape(of: tuple[int, ...] | None) -> str:
+    """Write a shape.
+
+    Example:
+        >>> shape((28, 28, 1)), shape((1, 1, 10)), shape(None)
+        ('28x28x1', '10', '-')
+    """
+    if of is None:
+        return UNKNOWN
+    kept = of[-1:] if all(size == 1 for size in of[:-1]) else of
+    return "x".join(map(str, kept))
+
+
+def passes(layer: Layer) -> str:
+    """Write the passes of a layer through the array, and whether they are packed."""
+    if not layer.passes:
+        return ""
+    return f"{layer.passes:,}" + (f" {layer.way}" if layer.way else "")
+
+
+def _size(size_bytes: int) -> str:
+    return units.format_bytes(size_bytes) if size_bytes else ""
+
+
+def wrapped(text: str, width: int, style: str = "") -> Iterator[Text]:
+    """Yield a text wrapped between words."""
+    for line in hang("", text, width):
+        yield Text(line, style)

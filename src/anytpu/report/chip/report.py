@@ -1,0 +1,74 @@
+"""`ChipReport`: what a program of the chip finds by the name "chip" to show itself with.
+
+Rule: traces, pages and pictures are imported when they are asked for; the terminal needs none of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from anytpu.chip.chip_program import ChipProgram
+from anytpu.chip.image import Image
+from anytpu.chip.timing.record import Timing
+from anytpu.report.chip.printing import print_page, print_timing
+from anytpu.report.chip.record import page_of
+from anytpu.report.terminal import open_console
+
+
+class ChipReport:
+    """Shows programs of the chip in the terminal, as a trace, as a page, in a notebook, as pictures."""
+
+    def show(self, record: ChipProgram) -> None:
+        """Print what a program is, and a predicted run of it."""
+        print_page(open_console(), page_of(record))
+
+    def show_timing(self, timing: Timing) -> None:
+        """Print a predicted run."""
+        print_timing(open_console(), timing)
+
+    def to_trace(self, timing: Timing, path: str | Path, image: Image | None = None) -> Path:
+        """Write a predicted run as a trace for Perfetto and return its path.
+
+        Args:
+            timing: with events.
+            path: where; compressed, if the name ends in ".gz".
+            image: the program, for a counter of the Unified Buffer; None: without it.
+
+        Raises:
+            SettingError: the timing has no events, or the trace cannot be written there.
+        """
+        from anytpu.report.chip.trace import write_trace
+
+        return write_trace(timing, path, image)
+
+    def to_html(self, record: ChipProgram, path: str | Path) -> Path:
+        """Write a program as one page and return its path.
+
+        Raises:
+            SettingError: it cannot be written there.
+        """
+        from anytpu.report.chip.page import write_page
+
+        return write_page(page_of(record), path)
+
+    def to_fragment(self, record: ChipProgram) -> str:
+        """Return a program as a piece of HTML, for a notebook."""
+        from anytpu.report.chip.page import fragment
+
+        return fragment(page_of(record))
+
+    def to_images(self, record: ChipProgram, folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
+        """Write each plot of a program into a folder, which is made where it is missing, and return their paths.
+
+        Raises:
+            SettingError: they cannot be written there.
+        """
+        from anytpu.report.chip.pictures import drawings
+        from anytpu.report.drawing import files
+
+        return files.write(drawings(page_of(record)), folder, form)
+
+
+CHIP_REPORT = ChipReport()
+"""The entry point "chip" of the group "anytpu.reports"."""

@@ -1,0 +1,88 @@
+"""Roofline: which layers the array limits, and which the Weight Memory.
+
+Idea: on this chip activations never leave it, so what limits a layer is how often each byte of weights is used: a
+layer with fewer multiply-adds a byte than the ridge (1350) waits for its weights.
+"""
+
+from __future__ import annotations
+
+from anytpu.chip.design import Design
+from anytpu.chip.timing.record import PartTiming, Timing
+from anytpu.report.chip import figures
+from anytpu.report.chip.causes import cycles_of, dominating
+from anytpu.report.drawing.axes import Scale, horizontal, logarithmic, vertical
+from anytpu.report.drawing.frame import along, place_labels
+from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape, shortened
+from anytpu.report.wording import percent, plural
+
+_WIDTH, _HEIGHT = 760.0, 380.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 732.0, 40.0, 330.0
+_NAMED = 5
+
+
+def roofline(timing: Timing) -> Drawing | None:
+    """Return where the layers lie under the roof of the chip; None where none of them multiplies."""
+    parts = [part for part in timing.parts if part.macs > 0 and part.weight_bytes > 0 and cycles_of(part) > 0]
+    if not parts:
+        return None
+    design = timing.design
+    rates = [figures.part_ops_per_s(part, design) for part in parts]
+    intensities = [part.macs / part.weight_bytes for part in parts]
+    ridge, peak = design.ridge_macs_per_byte, design.peak_ops_per_s
+    x = logarithmic([*intensities, ridge / 8, ridge * 4], _LEFT, _RIGHT)
+    y = logarithmic([*rates, peak, peak / 50], _BOTTOM, _TOP)
+    roof = _roof(x, y, design)
+    shapes = [
+        *horizontal(x, _BOTTOM, _number, "multiply-adds for each byte of weights read (logarithmic)", _TOP),
+        *vertical(y, _LEFT, lambda rate: f"{rate / 1e12:.4g}", _RIGHT),
+        Label(12, 16, "TOPS (10^12 multiplications and additions a second, logarithmic)", colour="muted"),
+        *roof,
+        *_dots(timing, parts, x, y, along(line.points for line in roof if isinstance(line, Line))),
+    ]
+    bound = sum(one < ridge for one in intensities)
+    summary = (
+        f"{plural(len(parts), 'layer')}; {bound} left of the ridge at {ridge:,.0f} multiply-adds a byte, where the "
+        f"Weight Memory is the limit."
+    )
+    return Drawing("roofline", "Layers under the roofline of the chip", summary, _WIDTH, _HEIGHT, tuple(shapes))
+
+
+def _roof(x: Scale, y: Scale, design: Design) -> list[Shape]:
+    peak, ridge = design.peak_ops_per_s, design.ridge_macs_per_byte
+    slope = peak / ridge
+    low = max(x.low, y.low / slope)
+    points = ((x(low), y(low * slope)), (x(ridge), y(peak)), (x(x.high), y(peak)))
+    return [
+        Line(points, "ink", 1.5, title=f"{figures.format_tops(peak)}; {design.weight_bytes_per_s / 1e9:g} GB/s"),
+        Line(((x(ridge), y(peak)), (x(ridge), _BOTTOM)), "muted", 1.0, is_dashed=True),
+        Label(x(ridge) - 6, _BOTTOM - 8, f"ridge: {ridge:,.0f}", "end", "muted"),
+        Label(_RIGHT, y(peak) - 7, figures.format_tops(peak), "end", "muted"),
+    ]
+
+
+def _dots(timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, lines: list[tuple[float, float]]) -> list[Shape]:
+    """Return a disc for each layer, as large as it is long and of its cause's colour, the longest with their names."""
+    ordered = sorted(parts, key=cycles_of, reverse=True)
+    longest = cycles_of(ordered[0])
+    places = [(x(part.macs / part.weight_bytes), y(figures.part_ops_per_s(part, timing.design))) for part in ordered]
+    dots = [
+        Dot(*place, 3.5 + 7 * (cycles_of(part) / longest) ** 0.5, dominating(part).colour, opacity=0.75,
+            title=_hover(part, timing))
+        for part, place in zip(ordered, places, strict=True)
+    ]  # fmt: skip
+    names = [(*place, shortened(part.name, 150), "ink") for part, place in zip(ordered, places, strict=True)][:_NAMED]
+    labels = place_labels(names, places, lines=lines)
+    return [*dots, *(label for label in labels if label.x + 150 < _WIDTH or label.x < _RIGHT)]
+
+
+def _hover(part: PartTiming, timing: Timing) -> str:
+    rate = figures.part_ops_per_s(part, timing.design)
+    share = cycles_of(part) / timing.cycles if timing.cycles else 0.0
+    return (
+        f"{part.name}: {part.macs / part.weight_bytes:,.0f} MACs a byte, {figures.format_tops(rate)}, "
+        f"{percent(share)} of the cycles, mostly {dominating(part).name}"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"

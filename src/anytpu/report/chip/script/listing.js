@@ -1,0 +1,19 @@
+// The listing: lines that have a text in them, with their numbers.
+function startListing() {
+  const shown = document.querySelector("#listing pre"), search = document.querySelector("#listing input");
+  const count = document.querySelector("#listing .count");
+  const lines = shown.textContent.split("\n");
+  const MOST = 3000;
+  search.addEventListener("input", () => {
+    const wanted = search.value.trim().toLowerCase();
+    const found = wanted ? lines.filter((line) => line.toLowerCase().includes(wanted)) : lines;
+    shown.textContent = found.slice(0, MOST).join("\n");
+    count.textContent = wanted ? `${format(found.length)} of ${format(lines.length)} lines` : `${format(lines.length)} lines`;
+  });
+}
+
+function startHistograms() {
+  const choice = document.querySelector("#weights select");
+  const figures = [...document.querySelectorAll("#weights [data-histogram]")];
+  choice?.addEventListener("change", () => figures.forEach((one) => { one.hidden = one.dataset.histogram !== choice.value; }));
+}

@@ -1,0 +1,89 @@
+"""A predicted run in the terminal: where its cycles go, by cause and layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from anytpu import units
+from anytpu.chip.timing.record import PartTiming, Timing
+from anytpu.report.chip import figures
+from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
+from anytpu.report.chip.program_lines import MOST, wrapped
+from anytpu.report.comparison import bar
+from anytpu.report.wording import one_line, percent
+
+
+def timing_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text | Table]:
+    """Yield where the cycles of a predicted run go, line by line, and the table of its layers."""
+    yield Text(f"{one_line(timing.name)}, a batch of {timing.batch:,}", "bold")
+    yield from wrapped(figures.PREDICTED, width, "yellow")
+    for line in speed_sentences(timing):
+        yield from wrapped(line, width)
+    yield Text()
+    yield from cause_lines(timing, width, ascii_only)
+    if timing.parts:
+        longest = sorted(timing.parts, key=cycles_of, reverse=True)[:MOST]
+        kept = [part for part in timing.parts if any(part is one for one in longest)]
+        yield part_table(timing, kept)
+        if len(kept) < len(timing.parts):
+            yield Text(f"the {MOST} of {len(timing.parts):,} layers that take longest", "dim")
+
+
+def speed_sentences(timing: Timing) -> list[str]:
+    """Return how fast a run is, in sentences."""
+    rate = units.format_rate(timing.examples_per_s, "examples")
+    dies = timing.design.dies
+    server = units.format_rate(timing.server_examples_per_s, "examples")
+    what = "from batch to batch" if timing.back_to_back else "a batch"
+    waits = [
+        cycles / timing.cycles if timing.cycles else 0.0
+        for cycles in (timing.data_wait_cycles, timing.input_wait_cycles)
+    ]
+    said = [
+        f"{figures.format_cycles(timing.cycles)} at {units.format_hertz(timing.design.clock_hz)}: "
+        f"{units.format_seconds(timing.time_s)} {what}, {rate}{f', {server} on {dies} chips' if dies > 1 else ''}.",
+        f"{figures.format_tops(timing.ops_per_s)}, {percent(figures.utilisation(timing))} of the peak of "
+        f"{figures.format_tops(timing.design.peak_ops_per_s)}.",
+        f"Inputs and outputs take {percent(timing.host_share)} of that time on the host's link; the array waits "
+        f"{percent(waits[0])} of it for its own results and {percent(waits[1])} for data of the host.",
+    ]
+    if timing.host_steps:
+        said.append(f"Not in that time, as the host does it: {one_line(', '.join(timing.host_steps))}.")
+    return said
+
+
+def cause_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text]:
+    """Yield a bar for each cause of a cycle, as long as its share."""
+    names = max(len(cause.name) for cause in CAUSES)
+    room = max(min(width - names - 30, 60), 8)
+    for cause, cycles in zip(CAUSES, cycles_by_cause(timing), strict=True):
+        share = cycles / timing.cycles if timing.cycles else 0.0
+        line = Text(f"{cause.name:<{names}}  {percent(share):>7}  {figures.format_cycles(cycles):>15}  ")
+        yield line.append(bar(share, room, ascii_only) if cycles > 0 else "", cause.style)
+
+
+def part_table(timing: Timing, parts: Sequence[PartTiming]) -> Table:
+    """Return a row for each layer of a predicted run."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("layer", overflow="fold")
+    for title in ("cycles", "share", *(cause.short for cause in CAUSES), "TOPS", "MACs/B"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    shown.add_column("mostly", no_wrap=True)
+    for part in parts:
+        cycles = cycles_of(part)
+        intensity = figures.intensity(part)
+        cells = [
+            one_line(part.name),
+            units.format_count(cycles),
+            percent(cycles / timing.cycles if timing.cycles else 0),
+        ]
+        cells += [percent(one / cycles) if cycles else "" for one in cycles_by_cause(part)]
+        cells += [f"{figures.part_ops_per_s(part, timing.design) / 1e12:.3g}" if part.macs else ""]
+        cells += ["" if intensity is None else f"{intensity:,.0f}"]
+        cause = dominating(part)
+        shown.add_row(*(Text(cell) for cell in cells), Text(cause.short, cause.style) if cycles else Text())
+    return shown

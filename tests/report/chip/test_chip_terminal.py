@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+
+from rich.console import Console
+
+import chip_page_samples
+from anytpu.report.chip.printing import print_page, print_timing
+from anytpu.report.chip.record import ChipPage
+
+
+def program(page: ChipPage, width: int = 80) -> str:
+    file = io.StringIO()
+    print_page(Console(file=file, width=width, markup=False, highlight=False, emoji=False), page)
+    return file.getvalue()
+
+
+def timing(page: ChipPage, width: int = 80, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    print_timing(Console(file=file, width=width, markup=False, highlight=False, emoji=False), page.timing)
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_what_a_program_is():
+    text = program(chip_page_samples.digits())
+    assert text.startswith(
+        "digits\n5 layers, 1 of them on the host; 25 instructions for a batch of 8. 448 KiB of 8\n"
+        "GiB Weight Memory, at most 245 KiB of 24 MiB Unified Buffer.\n"
+        "A virtual chip: results are exact by the meaning of the instructions, times are\npredicted.\n"
+    )
+    found = rows(text)
+    assert ["layer", "kind", "result", "MACs", "weights", "passes", "used", "SQNR"] in found
+    lines = text.splitlines()
+    assert "conv1    convolution       28x28x32  1.81 M    288 B  1 packed  1.3 %  38.2 dB" in [
+        line.strip() for line in lines
+    ]
+    assert "conv2    convolution       14x14x64  28.9 M   18 KiB  9 native  3.1 %  31.5 dB" in [
+        line.strip() for line in lines
+    ]
+    assert ["pool1", "max", "pool", "14x14x32", "38.2", "dB"] in found
+    assert "softmax: on the host: it divides one tensor by another" in text
+
+
+def test_where_the_cycles_go():
+    text = timing(chip_page_samples.digits())
+    assert "Predicted by the time model, not measured: no such chip was run.\n" in text
+    assert "Not in that time, as the host does it: softmax.\n" in text
+    found = rows(text)
+    assert ["layer", "cycles", "share", "active", "stall", "shift", "other", "TOPS", "MACs/B", "mostly"] in found
+    assert [row[-1] for row in found if row[0] == "conv2"] == ["active"]
+    for line in text.splitlines():
+        assert len(line) <= 80
+
+
+def test_bars_are_as_long_as_their_shares():
+    text = timing(chip_page_samples.digits())
+    found = {line[:12].strip(): line for line in text.splitlines() if line[:38].endswith(" cycles")}
+    shares = chip_page_samples.timing()
+    assert list(found) == ["array active", "weight stall", "weight shift", "non-matrix"]
+    full = [line.count("█") for line in found.values()]
+    assert full == [
+        int(38 * one / shares.cycles)
+        for one in (shares.active_cycles, shares.stall_cycles, shares.shift_cycles, shares.other_cycles)
+    ]
+
+
+def test_ascii_only():
+    text = timing(chip_page_samples.digits(), encoding="ascii")
+    assert "us a batch" in text and "#" in text
+
+
+def test_a_bare_program():
+    page = chip_page_samples.bare()
+    assert program(page).splitlines()[1].startswith("0 layers; 3 instructions for a batch of 1.")
+    assert rows(timing(page))[-3][:6] == ["weight", "stall", "84", "%", "1,349", "cycles"]
+
+
+def test_hostile_names_do_not_reach_the_terminal():
+    for text in (program(chip_page_samples.hostile()), timing(chip_page_samples.hostile())):
+        assert "\x07" not in text and "alert('x')" in text
+
+
+def test_thousands_of_layers_are_cut_and_counted():
+    page = chip_page_samples.digits()
+    assert "195 more layers not shown" in program(dataclasses.replace(page, layers=page.layers * 51))
+    run = dataclasses.replace(page.timing, parts=page.timing.parts * 51)
+    assert "the 60 of 255 layers that take longest" in timing(dataclasses.replace(page, timing=run))
