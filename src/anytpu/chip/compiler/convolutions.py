@@ -15,6 +15,7 @@ import math
 from anytpu.chip.compiler.jobs import Column, Feed, ProductJob, Window, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, Plane, stacks
+from anytpu.chip.compiler.results import Result, result_of
 from anytpu.chip.compiler.tiles import Intake, folded_bias, numbers_of, parameters_of, tiles_of
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
@@ -36,7 +37,7 @@ class Way:
 
 @lower.register
 def _(node: QConvolution, lowering: Lowering) -> None:
-    result = lowering.result(node, node.low, node.high)
+    result = result_of(node, lowering, node.low, node.high)
     source = lowering.layouts[node.inputs[0]]
     structure = lowering.structure(result.tensor)
     target = lowering.target(result.tensor, structure, node.layer or node.name, adaptable=True)
@@ -48,7 +49,7 @@ def _(node: QConvolution, lowering: Lowering) -> None:
     chosen = lowering.convolution if lowering.convolution in ways else min(costs, key=lambda name: costs[name])
     columns = _columns(node, target, ways[chosen], lowering)
     zero_point = lowering.quantization(node.inputs[0]).zero_point
-    tag = _tag(node, result.kind, ways, chosen, lowering)
+    tag = _tag(node, result, ways, chosen, lowering)
     job = ProductJob(
         tag,
         storages_of([source]),
@@ -117,7 +118,7 @@ def _cost_cycles(way: Way, rows: int, lowering: Lowering) -> float:
 def _columns(node: QConvolution, target: Layout, way: Way, lowering: Lowering) -> tuple[Column, ...]:
     design, memory, array = lowering.design, lowering.memory, lowering.design.array
     source, result = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
-    weights, scales, bias = (lowering.identity(one) for one in (node.weights, node.weight_scales, node.bias))
+    weights, scales, bias = (memory.identity(one) for one in (node.weights, node.weight_scales, node.bias))
 
     def tiles(intakes: tuple[Intake, ...], columns):
         import numpy as np
@@ -151,7 +152,7 @@ def _columns(node: QConvolution, target: Layout, way: Way, lowering: Lowering) -
     return tuple(made)
 
 
-def _tag(node: QConvolution, kind: str, ways: dict[str, Way], chosen: str, lowering: Lowering) -> Tag:
+def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, lowering: Lowering) -> Tag:
     height, width, _ = lowering.network.shapes[node.output]
     cells = math.prod(node.weights.shape)
     capacity = lowering.design.array**2
@@ -163,4 +164,4 @@ def _tag(node: QConvolution, kind: str, ways: dict[str, Way], chosen: str, lower
     note = parts[0] if ways["native"].passes == ways["packed"].passes else f"{parts[0]} ({parts[1]})"
     name = "dense" if is_dense else "convolution"
     macs = cells * height * width * lowering.batch
-    return Tag(node.name, node.layer, f"{name} + {kind}" if kind else name, macs, note)
+    return Tag(node.name, node.layer, result.named(name), macs, note)

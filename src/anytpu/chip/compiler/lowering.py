@@ -8,46 +8,17 @@ Rule: nothing here depends on where a storage will lie in the Unified Buffer.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Hashable
 
-import numpy as np
-
-from anytpu.chip.compiler.cutting import Cuts
-from anytpu.chip.compiler.jobs import Job, Settings
-from anytpu.chip.compiler.joining import fusable, written_in_place
+from anytpu.chip.compiler.jobs import Job
+from anytpu.chip.compiler.outline import outline_of
 from anytpu.chip.compiler.planes import Layout, Storage, Structure, place, structure_for, structure_of
 from anytpu.chip.compiler.tables import Tables
-from anytpu.chip.compiler.tiles import digest
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.design import Design
 from anytpu.chip.image import Binding, Service
-from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import (
-    Quantization,
-    QuantizedNetwork,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What a node is to make, with the table that is looked up in the same instruction, if any.
-
-    Attributes:
-        tensor: what is made: the node's output, or the table's.
-        kind: of the table; "" without one.
-        settings: the registers that the end of an Activate needs.
-        wide: of 16 bits.
-        table: whether a table is looked up.
-    """
-
-    tensor: str
-    kind: str
-    settings: Settings
-    wide: bool
-    table: bool
+from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 class Lowering:
@@ -55,8 +26,7 @@ class Lowering:
 
     Attributes:
         network, batch, design, convolution: what is compiled, and how.
-        by_content: what lies in the Weight Memory is compared by content; else arrays are compared by identity.
-        cuts: where channels are cut.
+        cuts, fused, parts: as in `Outline`.
         memory: the Weight Memory.
         tables: the tables that are looked up.
         jobs: so far.
@@ -66,17 +36,15 @@ class Lowering:
         on_host: the storages whose contents come from the host's buffer, and from which byte on.
         host_bytes: of the host's buffer, so far.
         services: the host's steps.
-        parts: tensors that are written as a part of another one, with that and the first position.
-        fused: tables that are looked up by the instruction that makes what they take, by the name of that.
     """
 
     def __init__(
         self, network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool, in_place: bool
     ):
         self.network, self.batch, self.design, self.convolution = network, batch, design, convolution
-        self.by_content = by_content
-        self.cuts = Cuts(network)
-        self.memory = WeightMemory(design)
+        outline = outline_of(network, in_place=in_place)
+        self.cuts, self.fused, self.parts = outline.cuts, outline.fused, outline.parts
+        self.memory = WeightMemory(design, by_content=by_content)
         self.tables = Tables(self.memory)
         self.jobs: list[Job] = []
         self.storages: list[Storage] = []
@@ -84,9 +52,6 @@ class Lowering:
         self.bindings: dict[str, Binding] = {}
         self.on_host: dict[int, int] = {}
         self.host_bytes = 0
-        self.fused = fusable(network)
-        self.parts = written_in_place(network) if in_place else {}
-        self._digests: dict[int, bytes] = {}
         self.services: list[Service] = []
 
     def rows(self, tensor: str) -> int:
@@ -149,27 +114,6 @@ class Lowering:
                 return self.layouts[tensor]
         self.layouts[tensor] = self.make(tensor, structure, layer)
         return self.layouts[tensor]
-
-    def result(self, node: Node, low: int | None = None, high: int | None = None) -> Result:
-        """Return what a node is to make, clipped to `low` and `high` (None: to the range of its integers)."""
-        own, table = self.quantization(node.output), self.fused.get(node.output)
-        settings: dict[Register, int | float] = {
-            Register.OUT_ZERO_POINT: own.zero_point,
-            Register.LOW: own.low if low is None else low,
-            Register.HIGH: own.high if high is None else high,
-        }
-        if table is None:
-            return Result(node.output, "", settings, own.bits == 16, False)
-        settings[Register.TABLE] = self.tables.slot(table.table, own.bits == 16, table.layer or table.name)
-        return Result(table.output, table.kind, settings, own.bits == 16, True)
-
-    def identity(self, array: np.ndarray) -> Hashable:
-        """Return what tells an array from others: its content, or where only time is asked for, which object it is."""
-        if not self.by_content:
-            return id(array)
-        if id(array) not in self._digests:
-            self._digests[id(array)] = digest(array)
-        return self._digests[id(array)]
 
     def inputs(self, node: Node) -> list[Layout]:
         """Return where the inputs of a node lie."""

@@ -16,6 +16,7 @@ from anytpu.chip.compiler.jobs import Step, StepsJob, Window, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, Plane, atoms, split, stacks, structure_of
 from anytpu.chip.compiler.rearranging import arrange
+from anytpu.chip.compiler.results import result_of
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
@@ -25,7 +26,7 @@ from anytpu.chip.quantized.nodes import QElementwise, QPool, QTable, Quantizatio
 
 @lower.register
 def _(node: QPool, lowering: Lowering) -> None:
-    result = lowering.result(node)
+    result = result_of(node, lowering)
     source = lowering.layouts[node.inputs[0]]
     target = lowering.target(result.tensor, structure_of(source), node.layer or node.name)
     inside, outside = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
@@ -39,7 +40,7 @@ def _(node: QPool, lowering: Lowering) -> None:
              inside.bits == 16, result.wide, result.table, counted)
         for one, other in zip(source, target, strict=True)
     ]  # fmt: skip
-    _add(node, f"{node.kind} pool", result.kind, steps, lowering)
+    _add(node, result.named(f"{node.kind} pool"), steps, lowering)
 
 
 def _scales(node: QPool, source: Quantization, target: Quantization) -> dict[Register, int | float]:
@@ -61,7 +62,7 @@ def _single(quantization: Quantization) -> float:
 
 @lower.register
 def _(node: QElementwise, lowering: Lowering) -> None:
-    result = lowering.result(node, node.low, node.high)
+    result = result_of(node, lowering, node.low, node.high)
     sources = _alike(node, lowering)
     target = lowering.target(result.tensor, structure_of(sources[0]), node.layer or node.name)
     first, second = (lowering.quantization(name) for name in node.inputs)
@@ -79,7 +80,7 @@ def _(node: QElementwise, lowering: Lowering) -> None:
              first.bits == 16, result.wide, result.table)
         for (a, b, out), count in _stacked((*sources, target), (*rows, rows[0]))
     ]  # fmt: skip
-    _add(node, node.kind, result.kind, steps, lowering)
+    _add(node, result.named(node.kind), steps, lowering)
 
 
 @lower.register
@@ -97,7 +98,7 @@ def _(node: QTable, lowering: Lowering) -> None:
         Step("copy", one, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
         for (one, out), count in _stacked((source, target), (rows, rows))
     ]
-    _add(node, node.kind, "", steps, lowering)
+    _add(node, node.kind, steps, lowering)
 
 
 def _alike(node: Node, lowering: Lowering) -> list[Layout]:
@@ -133,8 +134,8 @@ def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[t
     return groups
 
 
-def _add(node: Node, kind: str, table: str, steps: list[Step], lowering: Lowering) -> None:
+def _add(node: Node, kind: str, steps: list[Step], lowering: Lowering) -> None:
     layouts = [(step.source, *([step.second] if step.second else ())) for step in steps]
-    tag = Tag(node.name, node.layer, f"{kind} + {table}" if table else kind)
+    tag = Tag(node.name, node.layer, kind)
     reads, writes = storages_of(layouts), storages_of([(step.target,) for step in steps])
     lowering.jobs.append(StepsJob(tag, reads, writes, tuple(steps)))

@@ -10,7 +10,6 @@ Rule: -1 stands for a row or a column that nothing uses; its weights are 0.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 
 import numpy as np
 
@@ -104,9 +103,3 @@ def folded_bias(weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.nd
     """Return the bias less what the zero point of the input adds to each sum, int32, wrapping."""
     sums = weights.sum(axis=(0, 1, 2), dtype=np.int64)
     return (bias.astype(np.int64) - zero_point * sums).astype(np.int32)
-
-
-def digest(array: np.ndarray) -> bytes:
-    """Return what tells the content of an array from that of others."""
-    content = np.ascontiguousarray(array)
-    return hashlib.blake2b(content.data, digest_size=16).digest() + str((content.shape, content.dtype)).encode()

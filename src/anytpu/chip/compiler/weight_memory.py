@@ -8,6 +8,7 @@ Rule: what has the same key is there once. A thing starts at a whole block of 2 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable
 
 import numpy as np
@@ -22,8 +23,10 @@ Maker = Callable[[], np.ndarray]
 class WeightMemory:
     """The Weight Memory of a program that is being made."""
 
-    def __init__(self, design: Design):
-        self._design = design
+    def __init__(self, design: Design, *, by_content: bool = True):
+        """Start with nothing; not `by_content`: two arrays are the same only when they are one."""
+        self._design, self._by_content = design, by_content
+        self._digests: dict[int, bytes] = {}
         self._addresses: dict[Hashable, int] = {}
         self._parts: list[tuple[int, int, Maker]] = []
         self._blocks = 0
@@ -43,6 +46,16 @@ class WeightMemory:
         self._parts.append((address, blocks, make))
         self._blocks += count * blocks
         return address
+
+    def identity(self, array: np.ndarray) -> Hashable:
+        """Return what tells an array from others, as a part of a key. The array must live as long as this."""
+        if not self._by_content:
+            return id(array)
+        if id(array) not in self._digests:
+            content = np.ascontiguousarray(array)
+            digest = hashlib.blake2b(content.data, digest_size=16).digest()
+            self._digests[id(array)] = digest + str((content.shape, content.dtype)).encode()
+        return self._digests[id(array)]
 
     def check(self, name: str) -> None:
         """Raise CapacityError when the program `name` has more weights than there is memory."""

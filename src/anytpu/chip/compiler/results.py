@@ -1,0 +1,47 @@
+"""`result_of`: what the instruction that makes a node's output ends with: zero point, clip, a table if one follows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from anytpu.chip.compiler.jobs import Settings
+from anytpu.chip.compiler.lowering import Lowering
+from anytpu.chip.isa.registers import Register
+from anytpu.chip.network.nodes import Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a node is to make, with the table that is looked up in the same instruction, if any.
+
+    Attributes:
+        tensor: what is made: the node's output, or the table's.
+        kind: of the table; "" without one.
+        settings: the registers that the end of an Activate needs.
+        wide: of 16 bits.
+        table: whether a table is looked up.
+    """
+
+    tensor: str
+    kind: str
+    settings: Settings
+    wide: bool
+    table: bool
+
+    def named(self, kind: str) -> str:
+        """Return the kind of a node with that of its table."""
+        return f"{kind} + {self.kind}" if self.kind else kind
+
+
+def result_of(node: Node, lowering: Lowering, low: int | None = None, high: int | None = None) -> Result:
+    """Return what a node is to make, clipped to `low` and `high` (None: to the range of its integers)."""
+    own, table = lowering.quantization(node.output), lowering.fused.get(node.output)
+    settings: dict[Register, int | float] = {
+        Register.OUT_ZERO_POINT: own.zero_point,
+        Register.LOW: own.low if low is None else low,
+        Register.HIGH: own.high if high is None else high,
+    }
+    if table is None:
+        return Result(node.output, "", settings, own.bits == 16, False)
+    settings[Register.TABLE] = lowering.tables.slot(table.table, own.bits == 16, table.layer or table.name)
+    return Result(table.output, table.kind, settings, own.bits == 16, True)
