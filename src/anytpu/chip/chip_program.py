@@ -10,7 +10,7 @@ Rule: a figure in seconds or cycles is predicted (`time`), a result is exact (`r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from anytpu.chip import ports
 from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image import Binding, Image
 from anytpu.chip.network.nodes import Port, Shape
 from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
 from anytpu.errors import ChipError, SettingError
@@ -313,5 +313,10 @@ def check_batch(batch: Any) -> None:
         raise SettingError(f"batch must be a positive integer, the examples that go through at a time, not {batch!r}.")
 
 
-def _ports(bindings: Any) -> tuple[Port, ...]:
-    return tuple(Port(one.tensor, one.shape) for one in bindings)
+def _ports(bindings: Sequence[Binding]) -> tuple[Port, ...]:
+    """Return the ports of a program without a network: a vector's shape is that of its channels, and so on."""
+    return tuple(Port(one.tensor, one.shape[_leading_ones(one.shape[:2]) :]) for one in bindings)
+
+
+def _leading_ones(shape: tuple[int, ...]) -> int:
+    return next((number for number, size in enumerate(shape) if size != 1), len(shape))

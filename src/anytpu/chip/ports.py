@@ -37,7 +37,7 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
         if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):
             kinds = "whole numbers" if _is_whole(port) else "numbers"
             raise ChipError(f"{which} must hold {kinds} ({port.dtype}), not {array.dtype}.")
-        if array.dtype.kind == "f" and (bad := np.isnan(array.reshape(len(array), -1)).any(axis=1)).any():
+        if array.dtype.kind == "f" and (bad := np.isnan(array).any(axis=tuple(range(1, array.ndim)))).any():
             raise ChipError(
                 f"{which} has a NaN in row {int(np.argmax(bad))}, which no whole number stands for; "
                 "np.nan_to_num(x) puts 0 in its place."

@@ -138,7 +138,7 @@ def knobs(typed: list[str]) -> dict[str, Any]:
         except ValueError:
             equals = ""
             value = 0.0
-        if not equals or (name in whole and value != int(value)):
+        if not (name and equals) or (name in whole and value != int(value)):
             raise SettingError(f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {one!r}")
         found[name] = int(value) if name in whole else value
     return found

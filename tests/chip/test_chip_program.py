@@ -1,0 +1,192 @@
+"""`tpu.chip.compile` and what it returns: run, timed, saved and read, for models, JAX functions and assembled text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import anytpu as tpu
+from anytpu.chip import ChipProgram
+from anytpu.chip.quantized import reference
+from anytpu.errors import AnyTPUError, CalibrationError, CapacityError, ChipError, SettingError
+
+X = np.random.default_rng(3).normal(size=(40, 8, 8, 2)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    keras.utils.set_random_seed(5)
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 2)),
+            layers.Conv2D(6, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(4, "softmax"),
+        ],
+        name="net",
+    )
+
+
+@pytest.fixture(scope="module")
+def program(model: Any) -> ChipProgram:
+    return tpu.chip.compile(model, X[:32], batch=16)
+
+
+def refusal(kind: type[AnyTPUError], call: Any) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_it_says_what_it_is(program: ChipProgram):
+    count = len(program.image().instructions)
+    assert repr(program) == f"<ChipProgram 'net', {count} instructions, batches of 16>"
+    assert [port.shape for port in (*program.inputs, *program.outputs)] == [(8, 8, 2), (4,)]
+
+
+def test_it_computes_what_the_model_does(program: ChipProgram, model: Any):
+    y = program.run(X)
+    assert y.shape == (40, 4) and y.dtype == np.float32
+    assert np.abs(y - model.predict(X, verbose=0)).max() < 0.03
+
+
+def test_its_integers_are_those_of_the_specification(program: ChipProgram):
+    scores = program.run_int8(X)
+    assert program.network is not None
+    logits = program.network.nodes[-1].inputs[0]
+    assert scores.dtype == np.int8
+    assert (scores == reference.compute(program.network, [X])[logits]).all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 40])
+def test_any_number_of_rows(program: ChipProgram, rows: int):
+    assert (program.run(X[:rows]) == program.run(X)[:rows]).all()
+    assert program.run(X[:rows]).shape == (rows, 4)
+
+
+def test_an_image_is_compiled_once_for_a_batch(program: ChipProgram):
+    assert program.image() is program.image(16) is program.image(design=tpu.chip.TPU_V1)
+    assert program.image(3) is program.image(3) is not program.image()
+
+
+def test_a_knob_changes_the_time_and_a_larger_array_the_instructions(program: ChipProgram):
+    before = program.time()
+    faster = program.time(weight_bytes_per_s=4 * 34e9)
+    assert faster.stall_cycles <= before.stall_cycles and faster.design.weight_bytes_per_s == 4 * 34e9
+    assert program.time(array=512).design.array == 512
+    assert program.time(batch=200).batch == 200
+    assert program.time(events=True).events and not before.events
+
+
+def test_an_unknown_knob(program: ChipProgram):
+    assert refusal(SettingError, lambda: program.time(clock=1e9)) == (
+        "a chip has no number 'clock'; those that can be turned are array, clock_hz, unified_buffer_bytes, "
+        "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
+    )
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True])
+def test_a_batch_that_is_none(program: ChipProgram, model: Any, batch: Any):
+    message = f"batch must be a positive integer, the examples that go through at a time, not {batch!r}."
+    assert refusal(SettingError, lambda: program.time(batch)) == message
+    assert refusal(SettingError, lambda: tpu.chip.compile(model, X, batch=batch)) == message
+
+
+def test_saved_and_read(program: ChipProgram, tmp_path: Path):
+    path = program.save(tmp_path / "net.tpu")
+    again = tpu.chip.load(path)
+    assert (again.run(X) == program.run(X)).all()
+    assert again.disassemble(weights=True) == program.disassemble(weights=True)
+    assert again.time(batch=7) == program.time(batch=7)
+
+
+def test_as_text_and_back(program: ChipProgram):
+    again = tpu.chip.assemble(program.disassemble(weights=True))
+    assert again.image().instructions == program.image().instructions
+    assert (again.image().weights == program.image().weights).all()
+
+
+def test_what_was_assembled_has_one_batch_and_no_network(tmp_path: Path):
+    program = tpu.chip.assemble("halt", "stop")
+    assert program.network is None and program.time().cycles == 0
+    assert refusal(ChipError, lambda: program.image(2)) == (
+        "stop was assembled for batches of 1 and for one chip; it has no network to compile anew."
+    )
+    assert refusal(ChipError, lambda: program.to_onnx(tmp_path / "a.onnx")) == (
+        "stop was assembled, so there is no network to write as ONNX."
+    )
+
+
+def test_a_jax_function_with_its_weights():
+    weights = {"w": np.random.default_rng(1).normal(size=(5, 3)).astype("float32")}
+
+    def predict(weights: Any, x: Any) -> Any:
+        return x @ weights["w"]
+
+    x = X.reshape(-1, 5)[:64]
+    program = tpu.chip.compile(predict, x, state=weights)
+    assert program.name == "predict"
+    assert np.abs(program.run(x) - x @ weights["w"]).max() < 0.2
+
+
+def test_a_program_file(model: Any, program: ChipProgram, tmp_path: Path):
+    made = tpu.program.of(model, mode="infer", tensors=True, batch_size=8)
+    tpu.program.write(made, tmp_path / "net.anytpu")
+    again = tpu.chip.compile(tmp_path / "net.anytpu", X[:32])
+    assert (again.run_int8(X) == program.run_int8(X)).all()
+
+
+def test_a_model_that_does_not_know_its_shapes():
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([layers.Dense(4, "relu"), layers.Dense(2)])
+    x = X.reshape(40, -1)
+    assert np.abs(tpu.chip.compile(model, x).run(x) - model.predict(x, verbose=0)).max() < 0.1
+
+
+def test_sixteen_bits_are_nearer(program: ChipProgram, model: Any):
+    exact = model.predict(X, verbose=0)
+    wide = tpu.chip.compile(model, X[:32], activation_bits=16)
+    assert wide.run_int8(X).dtype == np.int16
+    assert np.abs(wide.run(X) - exact).mean() < np.abs(program.run(X) - exact).mean()
+    assert wide.time(16).active_cycles == 2 * program.time(16).active_cycles
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"activation_bits": 4}, "activation_bits must be 8 or 16, not 4."),
+        ({"method": "max"}, "method must be 'minmax', 'percentile' or 'mse', not 'max'."),
+        ({"convolution": "im2col"}, "convolution must be 'auto', 'native' or 'packed', not 'im2col'."),
+    ],
+)
+def test_settings_that_are_none(model: Any, keywords: dict[str, Any], message: str):
+    assert refusal(SettingError, lambda: tpu.chip.compile(model, X, **keywords)) == message
+
+
+def test_no_calibration(model: Any):
+    assert refusal(CalibrationError, lambda: tpu.chip.compile(model)) == (
+        "calibration is missing: give examples of what the model will see, from which the ranges of its numbers are "
+        "taken, such as calibration=x_train[:256]."
+    )
+
+
+def test_too_small_a_buffer_spills_or_is_an_error(model: Any, program: ChipProgram):
+    # What the convolution makes of 16 examples is 18 KiB, and what it takes 32.
+    small = tpu.chip.Design(unified_buffer_bytes=48 * 1024)
+    assert (tpu.chip.compile(model, X[:32], batch=8, design=small).run_int8(X) == program.run_int8(X)).all()
+    with pytest.raises(CapacityError):
+        tpu.chip.compile(model, X[:32], batch=64, design=small, spill=False)
+
+
+def test_an_unknown_name():
+    with pytest.raises(AttributeError) as caught:
+        tpu.chip.conpile  # noqa: B018
+    assert str(caught.value) == (
+        "anytpu.chip has no name 'conpile'; it has TPU_V1, ChipProgram, Design, assemble, compile, load."
+    )

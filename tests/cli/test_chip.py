@@ -1,0 +1,178 @@
+"""`anytpu chip`: from a file with a model to a page, by the command line alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anytpu.cli import main
+from anytpu.cli.chip_actions import knobs
+from anytpu.errors import SettingError
+
+SCRIPT = """\
+    import keras
+    import numpy as np
+    from keras import layers
+
+
+    def create_model():
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.Input((6,)), layers.Dense(8, "relu"), layers.Dense(3)], name="tiny")
+
+
+    def with_examples():
+        return create_model(), np.random.default_rng(0).normal(size=(20, 6))
+
+
+    def two_outputs():
+        x = keras.Input((6,))
+        return keras.Model(x, [layers.Dense(3)(x), layers.Dense(2)(x)], name="two")
+    """
+TEXT = """\
+.name "add"
+.batch 1
+halt
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of models, examples, and the program that was compiled of them."""
+    path = tmp_path_factory.mktemp("chip")
+    (path / "nets.py").write_text(textwrap.dedent(SCRIPT))
+    rng = np.random.default_rng(0)
+    np.save(path / "x.npy", rng.normal(size=(20, 6)).astype("float32"))
+    np.save(path / "labels.npy", rng.integers(0, 3, 20))
+    (path / "prog.s").write_text(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setattr(sys, "path", [*sys.path])
+        assert main(["chip", "compile", "nets.py:create_model", "--calibration", "x.npy", "--batch", "4"]) == 0
+    return path
+
+
+@pytest.fixture(autouse=True)
+def there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["chip", *words]) == 0
+    return capsys.readouterr().out
+
+
+def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["chip", *words]) == 2
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("anytpu: ")
+
+
+def test_compile_says_what_became_of_the_model(capsys: pytest.CaptureFixture[str]):
+    text = output(capsys, "compile", "nets.py:with_examples", "-o", "other.tpu", "--bits", "16", "--onnx", "other.onnx")
+    assert "tiny" in text and text.endswith("Wrote other.tpu\nWrote other.onnx\n")
+    assert Path("other.tpu").stat().st_size > 0 and Path("other.onnx").stat().st_size > 0
+
+
+def test_run_prints_or_writes_the_results(capsys: pytest.CaptureFixture[str]):
+    assert output(capsys, "run", "nets.tpu", "--input", "x.npy").startswith("float32 [20, 3]\n[[")
+    text = output(capsys, "run", "nets.tpu", "--input", "x.npy", "--int8", "-o", "q.npy", "--labels", "labels.npy")
+    assert re.fullmatch(r"int8 \[20, 3\]\n\d+ of 20 right, \d+\.\d\d%\nWrote q\.npy\n", text)
+    assert np.load("q.npy").dtype == np.int8
+
+
+def test_several_outputs_go_into_an_npz_file(capsys: pytest.CaptureFixture[str]):
+    output(capsys, "compile", "nets.py:two_outputs", "--calibration", "x.npy", "-o", "two.tpu")
+    assert error(capsys, "run", "two.tpu", "--input", "x.npy", "-o", "y.npy") == (
+        "the program has 2 outputs; name a .npz file: -o y.npz"
+    )
+    output(capsys, "run", "two.tpu", "--input", "x.npy", "-o", "y.npz")
+    assert {name: one.shape for name, one in np.load("y.npz").items()} == {"output0": (20, 3), "output1": (20, 2)}
+
+
+def test_time_is_predicted_and_knobs_are_turned(capsys: pytest.CaptureFixture[str]):
+    words = ["time", "nets.tpu", "--batch", "200", "--json", "time.json", "--trace", "trace.json"]
+    text = output(capsys, *words, "--set", "array=512", "--set", "weight_bytes_per_s=136e9")
+    assert "Predicted" in text and text.endswith("Wrote time.json\nWrote trace.json\n")
+    record = json.loads(Path("time.json").read_text())
+    assert record["batch"] == 200
+    assert record["design"]["array"] == 512 and record["design"]["weight_bytes_per_s"] == 136e9
+    assert json.loads(Path("trace.json").read_text())["traceEvents"]
+
+
+def test_text_becomes_a_program_and_a_program_text(capsys: pytest.CaptureFixture[str]):
+    assert output(capsys, "asm", "prog.s") == "Wrote prog.tpu\n"
+    assert "halt" in output(capsys, "disasm", "prog.tpu")
+    assert output(capsys, "disasm", "nets.tpu", "--weights", "-o", "nets.s") == "Wrote nets.s\n"
+    assert output(capsys, "asm", "nets.s", "-o", "again.tpu") == "Wrote again.tpu\n"
+    run = ["--input", "x.npy", "--int8"]
+    assert output(capsys, "run", "again.tpu", *run).count("\n") == output(capsys, "run", "nets.tpu", *run).count("\n")
+
+
+def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
+    assert "tiny" in output(capsys, "report", "nets.tpu")
+    text = output(capsys, "report", "nets.tpu", "--html", "chip.html", "--svg", "plots", "--png", "plots")
+    assert text.startswith("Wrote chip.html\nWrote plots")
+    assert "<html" in Path("chip.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["compile", "nets.py"],
+            "name what to compile: a function of a file, like train.py:create_model, or a program file, .anytpu",
+        ),
+        (
+            ["compile", "nets.py:create_model"],
+            "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
+            "are taken, such as calibration=x_train[:256].",
+        ),
+        (
+            ["compile", "nets.py:create_model", "--calibration", "none.npy"],
+            "'none.npy' cannot be read as an array: No such file or directory; np.save('none.npy', x) writes one",
+        ),
+        (
+            ["time", "nets.tpu", "--set", "clock"],
+            "--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not 'clock'",
+        ),
+        (
+            ["run", "nets.tpu", "--input", "labels.npy"],
+            "the input of tiny must have the shape (rows, 6), not (20,).",
+        ),
+        (
+            ["run", "nets.tpu", "--input", "x.npy", "--labels", "x.npy"],
+            "--labels wants one class a row, and a program with a score a class; the program gave (20, 3), the file "
+            "has (20, 6)",
+        ),
+        (
+            ["run", "nets.tpu", "--input", "x.npy", "-o", "no/y.npy"],
+            "'no/y.npy' cannot be written: No such file or directory",
+        ),
+        (["asm", "none.s"], "'none.s' cannot be read: No such file or directory"),
+        (["disasm", "nets.tpu", "-o", "no/n.s"], "'no/n.s' cannot be written: No such file or directory"),
+        (["fly"], "argument ACTION: invalid choice: 'fly' (choose from 'compile', 'run', 'time', 'asm', 'disasm', "
+            "'report'); `anytpu chip --help` shows what it takes"),
+        (
+            ["time", "nets.tpu", "--jsn", "a"],
+            "anytpu chip time does not take --jsn a; did you mean --json? `anytpu chip time --help` shows what it "
+            "takes",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(capsys: pytest.CaptureFixture[str], words: list[str], message: str):
+    assert error(capsys, *words) == message
+
+
+@pytest.mark.parametrize("typed", ["array=1.5", "=3", "array=", "clock_hz=fast"])
+def test_knobs_that_are_none(typed: str):
+    with pytest.raises(SettingError) as caught:
+        knobs([typed])
+    assert str(caught.value) == (
+        f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {typed!r}"
+    )
