@@ -17,30 +17,26 @@ def events_of(walk: Walk) -> tuple[Event, ...]:
     found: list[Event] = []
     for unit in Unit:
         if unit == Unit.MATRIX:
-            before = 0.0
             for one in walk.passes:
-                found.extend(_of_pass(one, before, walk.design.array))
-                before = one.start
+                found.extend(_of_pass(one, walk.design.array))
             continue
         for start, stop, work in walk.stretches[unit]:
             found.append(Event(unit, start, stop, _FETCHES.get(work.kind, work.kind), work.tag, work.number))
     return tuple(found)
 
 
-def _of_pass(one: Pass, before: float, shift_cycles: int) -> Iterator[Event]:
-    """Return what comes before a pass, and the pass; `before` is when the one before it started."""
+def _of_pass(one: Pass, shift_cycles: int) -> Iterator[Event]:
+    """Return what comes before a pass, and the pass."""
     gaps, work = gaps_of(one), one.work
 
     def event(start: float, stop: float, kind: str) -> Event:
         return Event(Unit.MATRIX, start, stop, kind, work.tag, work.number)
 
-    loaded = one.shift + shift_cycles
     if gaps.held > gaps.free:
         yield event(gaps.free, gaps.held, "held")
     if gaps.arrived > gaps.held:
         yield event(gaps.held, gaps.arrived, "stall")
     if one.shift:
-        # Inside of the pass before, inside of the time that it is held, or by itself: never across two of them.
-        inside = before if loaded <= gaps.free else gaps.free if loaded <= gaps.held else gaps.held
-        yield event(max(one.shift, inside), loaded, "shift")
+        # Into the second plane of the array, whatever the first does: behind a pass of long ago, if that tile was kept.
+        yield event(one.shift, one.shift + shift_cycles, "shift")
     yield event(one.start, one.stop, work.kind)

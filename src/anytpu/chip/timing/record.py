@@ -23,8 +23,8 @@ class Event:
         unit: who.
         start_cycles, stop_cycles: from when to when.
         kind: what. The instruction's name; of WEIGHTS "fetch" (a tile), "parameters" or "table". Of MATRIX, each pass
-            under its instruction's name, and between passes "held" (by a Sync), "stall" (no tile has come) and "shift";
-            a shift behind a pass or while the unit is held lies inside of that event.
+            under its instruction's name, between passes "held" (by a Sync) and "stall" (no tile has come), and beside
+            all of these "shift", into the second plane of the array: those never overlap each other.
         tag: the part of the program, an index into `Timing.tags`; -1 before the first.
         instruction: its number in the program; -1 for what no instruction of its own asked for.
     """
