@@ -38,7 +38,7 @@ def assemble(text: str, name: str = "assembled") -> Image:
         line = Line(number, content)
         plain = _PLAIN_BYTES.fullmatch(content)
         if plain is not None:
-            draft.weights += read_base64(line, plain.start(1) + 1, plain.group(1))
+            draft.weights += read_base64(line, plain.start(1), plain.group(1))
             continue
         tokens = line.tokens()
         head = tokens[0]

@@ -22,7 +22,7 @@ from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
 
-_COMMENT_COLUMN = 66
+_COMMENT_COLUMN = 57
 _LINE_BYTES = 64  # of data, so that blocks begin with a line
 
 
@@ -43,7 +43,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
         .batch 1
         .host_bytes 0
         <BLANKLINE>
-        sync matrix, read                                                 ; 0 matrix after read
+        sync matrix, read                                        ; 0 matrix waits for read
     """
     parts = [_head(image), _data(image) if weights else _left_out(image), _instructions(image)]
     return "".join(f"{line}\n" for part in parts for line in part)
@@ -122,11 +122,13 @@ def _weights(weights: np.ndarray) -> Iterator[str]:
 
 def _instructions(image: Image) -> Iterator[str]:
     offset = 0
-    yield ""
     for issued in issue(image.instructions):
         instruction = issued.instruction
-        if isinstance(instruction, DebugTag) and tag_text(image, instruction.tag):
-            yield f"\n; {tag_text(image, instruction.tag)}"
+        part = tag_text(image, instruction.tag) if isinstance(instruction, DebugTag) else ""
+        if part:
+            yield f"\n; {part}"
+        elif not offset:
+            yield ""
         remark = f"; {offset} {remark_on(image, issued)}".rstrip()
         yield f"{write_instruction(instruction):{_COMMENT_COLUMN - 1}} {remark}"
         offset += form_of(instruction).length_bytes

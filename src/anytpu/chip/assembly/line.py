@@ -10,23 +10,22 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from anytpu.errors import AssemblyError
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|[;#].*)
+    r"""\s*(?:(?P<comment>[;#].*|$)
     |(?P<text>"(?:[^"\\]|\\.)*")
     |(?P<number>[-+]?\.?\d(?:[eE][-+]|[\w.])*)
     |(?P<word>\.?[A-Za-z_]\w*(?:\.\w+)*)
-    |(?P<sign>[,=|\[\]])""",
+    |(?P<sign>[,=|\[\]]))""",
     re.VERBOSE,
 )
 _HEXADECIMAL = re.compile(r"[-+]?0[xX](?P<digits>.*)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A piece of a line.
 
     Attributes:
@@ -64,26 +63,28 @@ class Line:
     def tokens(self) -> list[Token]:
         """Return the pieces of the line, without spaces and comments; the last is "end"."""
         found: list[Token] = []
-        place = 0
-        while place < len(self.text):
-            match = _TOKEN.match(self.text, place)
+        place, end, text = 0, 0, self.text
+        while place < len(text):
+            match = _TOKEN.match(text, place)
             if match is None:
-                raise self.error(place + 1, self._strange(place))
-            if match.lastgroup != "space":
-                found.append(self._token(match))
-            place = match.end()
-        return [*found, Token("end", "", len(self.text.rstrip()) + 1)]
+                start = place + len(text[place:]) - len(text[place:].lstrip())
+                raise self.error(start + 1, self._strange(start))
+            kind = match.lastgroup
+            if kind == "comment":
+                break
+            found.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
+            place = end = match.end()
+        return [*found, Token("end", "", end + 1)]
 
-    def _token(self, match: re.Match[str]) -> Token:
-        text, column = match.group(), match.start() + 1
-        if match.lastgroup == "number":
+    def _token(self, kind: str, text: str, column: int) -> Token:
+        if kind == "number":
             return Token("number", text, column, self._number(text, column))
-        if match.lastgroup == "text":
+        if kind == "text":
             try:
                 return Token("text", text, column, json.loads(text))
             except ValueError as error:
                 raise self.error(column, f"the text {text} cannot be read: it is written as in JSON.") from error
-        return Token("word" if match.lastgroup == "word" else "sign", text, column)
+        return Token("word" if kind == "word" else "sign", text, column)
 
     def _number(self, text: str, column: int) -> int | float:
         try:

@@ -127,7 +127,7 @@ def _value(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]
     if first.text == "[":
         return _list(line, tokens, place)
     if first.kind != "word":
-        raise line.error(first.column, f"an operand is missing before {first.text or 'the end of the line'}.")
+        raise line.error(first.column, f"an operand is missing before {_quoted(first)}.")
     words, place = [first.text], place + 1
     while tokens[place].text == "|":
         if tokens[place + 1].kind != "word":
@@ -157,4 +157,8 @@ def _no_such(head: str, name: str, names: Sequence[str]) -> str:
 def _too_many(head: str, names: Sequence[str]) -> str:
     if not names:
         return f"{head} has no operands."
-    return f"{head} has {len(names)} operands: {', '.join(names)}."
+    return f"{head} has {len(names)} operand{'s' * (len(names) > 1)}: {', '.join(names)}."
+
+
+def _quoted(token: Token) -> str:
+    return repr(token.text) if token.text else "the end of the line"

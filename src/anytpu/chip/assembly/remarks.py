@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Stretch, accesses, parameters_popped, place_text, tiles_popped
-from anytpu.chip.isa.instructions import DebugTag, InterruptHost, ReadWeights, SetConfiguration, Sync
+from anytpu.chip.isa.accesses import Memory, Stretch, accesses, parameters_popped, tiles_popped
+from anytpu.chip.isa.instructions import InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued
 from anytpu.chip.isa.registers import MEANINGS, Register
 from anytpu.chip.isa.units import Unit
+
+_NAMES = {
+    Memory.HOST: "host byte",
+    Memory.BUFFER: "unit",
+    Memory.ACCUMULATORS: "accumulator",
+    Memory.WEIGHTS: "block",
+    Memory.TABLES: "table",
+}
+_NO_GEOMETRY = "a register of its geometry is 0"
 
 
 def remark_on(image: Image, issued: Issued) -> str:
@@ -18,9 +27,8 @@ def remark_on(image: Image, issued: Issued) -> str:
     if isinstance(instruction, SetConfiguration):
         return MEANINGS[Register(instruction.register)].text
     if isinstance(instruction, Sync):
-        return f"{_units(instruction.waiting)} after {_units(instruction.finished)}"
-    if isinstance(instruction, DebugTag):
-        return tag_text(image, instruction.tag)
+        verb = "wait" if instruction.waiting & (instruction.waiting - 1) else "waits"
+        return f"{_units(instruction.waiting)} {verb} for {_units(instruction.finished)}"
     if isinstance(instruction, InterruptHost):
         services = image.services[instruction.number : instruction.number + 1]
         return "".join(f"{one.step.step.kind} on the host: {one.step.step.why}" for one in services)
@@ -49,7 +57,9 @@ def _moved(image: Image, issued: Issued) -> str:
     try:
         touched = accesses(instruction, issued.registers, image.design)
     except ZeroDivisionError:
-        return "a register of its geometry is 0"
+        return _NO_GEOMETRY
+    if any(one.start >= one.stop for one in (*touched.reads, *touched.writes)):
+        return _NO_GEOMETRY
     sources = [_places(touched.reads)] if touched.reads else []
     tiles, parameters = tiles_popped(instruction), parameters_popped(instruction)
     if tiles:
@@ -63,5 +73,10 @@ def _moved(image: Image, issued: Issued) -> str:
 
 
 def _places(stretches: Sequence[Stretch]) -> str:
-    shown = ", ".join(place_text(*one) for one in stretches[:2])
+    shown = ", ".join(map(_place, stretches[:2]))
     return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
+
+
+def _place(one: Stretch) -> str:
+    name = _NAMES[one.memory]
+    return f"{name} {one.start}" if one.stop == one.start + 1 else f"{name}s {one.start} to {one.stop - 1}"

@@ -1,0 +1,459 @@
+"""What the assembler says about lines that it cannot read, whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from anytpu.chip.assembly import assemble
+from anytpu.errors import AssemblyError
+
+REFUSED = {
+    "an unknown mnemonic": (
+        "halt\n  matrix_mulitply 0, 0, 1",
+        """\
+Line 2, column 3: there is no instruction 'matrix_mulitply'. Did you mean matrix_multiply?
+      matrix_mulitply 0, 0, 1
+      ^""",
+    ),
+    "a mnemonic like no other": (
+        "jump 3",
+        """\
+Line 1, column 1: there is no instruction 'jump'. There are: nop, halt, debug_tag, interrupt_host, set_configuration, \
+sync, read_host_memory, write_host_memory, read_weights, matrix_multiply, convolve, activate.
+    jump 3
+    ^""",
+    ),
+    "an operand out of range": (
+        "matrix_multiply 0, 0, 1, repeat=256  ; too often",
+        """\
+Line 1, column 33: repeat must be a number from 1 to 255, not 256.
+    matrix_multiply 0, 0, 1, repeat=256  ; too often
+                                    ^""",
+    ),
+    "a missing operand": (
+        "matrix_multiply 0, rows=4",
+        """\
+Line 1, column 1: matrix_multiply needs accumulator.
+    matrix_multiply 0, rows=4
+    ^""",
+    ),
+    "missing operands": (
+        "activate.scale 0",
+        """\
+Line 1, column 1: activate needs target and rows.
+    activate.scale 0
+    ^""",
+    ),
+    "an operand given twice": (
+        "convolve 0, 0, 1, address=5",
+        """\
+Line 1, column 19: address is given twice.
+    convolve 0, 0, 1, address=5
+                      ^""",
+    ),
+    "an operand that there is not": (
+        "convolve 0, 0, row=1",
+        """\
+Line 1, column 16: convolve has no operand 'row'. Did you mean rows?
+    convolve 0, 0, row=1
+                   ^""",
+    ),
+    "too many operands": (
+        "sync read, write, 3",
+        """\
+Line 1, column 19: sync has 2 operands: waiting, finished.
+    sync read, write, 3
+                      ^""",
+    ),
+    "an operand of what has none": (
+        "halt 3",
+        """\
+Line 1, column 6: halt has no operands.
+    halt 3
+         ^""",
+    ),
+    "a name for what has none": (
+        "halt x=3",
+        """\
+Line 1, column 6: halt has no operands.
+    halt x=3
+         ^""",
+    ),
+    "a place after a name": (
+        "convolve 0, accumulator=0, 1",
+        """\
+Line 1, column 28: an operand without a name stands after one that has a name.
+    convolve 0, accumulator=0, 1
+                               ^""",
+    ),
+    "no comma": (
+        "convolve 0 0",
+        """\
+Line 1, column 12: a comma must stand before 0.
+    convolve 0 0
+               ^""",
+    ),
+    "a comma too many": (
+        "convolve 0, , 1",
+        """\
+Line 1, column 13: an operand is missing before ','.
+    convolve 0, , 1
+                ^""",
+    ),
+    "a comma at the end": (
+        "convolve 0, 1, ; go on",
+        """\
+Line 1, column 15: an operand is missing before the end of the line.
+    convolve 0, 1, ; go on
+                  ^""",
+    ),
+    "an unknown register": (
+        "set_configuration PICTH, 8",
+        """\
+Line 1, column 19: there is no register PICTH. Did you mean PITCH?
+    set_configuration PICTH, 8
+                      ^""",
+    ),
+    "the number of no register": (
+        "set_configuration 0x14, 8",
+        """\
+Line 1, column 19: there is no register 0x14. There are: PITCH, PLANE_STRIDE, HIGH_OFFSET, LANES, BATCH, IN_HEIGHT, \
+IN_WIDTH, OUT_WIDTH, FIRST_ROW, KERNEL_HEIGHT, KERNEL_WIDTH, STRIDE_HEIGHT, STRIDE_WIDTH, DILATION_HEIGHT, \
+DILATION_WIDTH, PAD_TOP, PAD_LEFT, TAPS, FIRST_TAP, ZERO_POINT, SECOND_PITCH, SECOND_ROWS, SECOND_HIGH_OFFSET, \
+SECOND_ZERO_POINT, OUT_PITCH, OUT_HIGH_OFFSET, OUT_ZERO_POINT, LOW, HIGH, SCALE, SECOND_SCALE, OUT_SCALE, TABLE.
+    set_configuration 0x14, 8
+                      ^""",
+    ),
+    "a value that a register cannot hold": (
+        "set_configuration LOW, 40000",
+        """\
+Line 1, column 24: register LOW must be a number from -32768 to 32767, not 40000.
+    set_configuration LOW, 40000
+                           ^""",
+    ),
+    "a scale of nothing": (
+        "set_configuration SCALE, 1e-60",
+        """\
+Line 1, column 26: register SCALE must be a float32 number above 0, not 0.0.
+    set_configuration SCALE, 1e-60
+                             ^""",
+    ),
+    "a scale that is too large": (
+        "set_configuration SCALE, 1e60",
+        """\
+Line 1, column 26: register SCALE must be a float32 number above 0, and 1e+60 is greater than all of them.
+    set_configuration SCALE, 1e60
+                             ^""",
+    ),
+    "a fraction of a register of whole numbers": (
+        "set_configuration PITCH, 0.5",
+        """\
+Line 1, column 26: value must be a whole number, not 0.5.
+    set_configuration PITCH, 0.5
+                             ^""",
+    ),
+    "an unknown unit": (
+        "sync matrix, activat|read",
+        """\
+Line 1, column 14: there is no unit 'activat'. Did you mean activate?
+    sync matrix, activat|read
+                 ^""",
+    ),
+    "a unit that is a text": (
+        'sync matrix, "read"',
+        """\
+Line 1, column 14: finished must name units, like read|activate.
+    sync matrix, "read"
+                 ^""",
+    ),
+    "half a list of units": (
+        "sync matrix|, read",
+        """\
+Line 1, column 13: a word must stand after '|'.
+    sync matrix|, read
+                ^""",
+    ),
+    "no units": (
+        "sync 0, read",
+        """\
+Line 1, column 6: waiting must be a number from 1 to 31, not 0.
+    sync 0, read
+         ^""",
+    ),
+    "a bad number": (
+        "debug_tag 0x1G",
+        """\
+Line 1, column 11: '0x1G' is no number. Write 300, 0x12c or 0.5.
+    debug_tag 0x1G
+              ^""",
+    ),
+    "a number of two points": (
+        "debug_tag 1.2.3",
+        """\
+Line 1, column 11: '1.2.3' is no number. Write 300, 0x12c or 0.5.
+    debug_tag 1.2.3
+              ^""",
+    ),
+    "a word for a number": (
+        "debug_tag one",
+        """\
+Line 1, column 11: tag must be a whole number, not one.
+    debug_tag one
+              ^""",
+    ),
+    "an unknown suffix": (
+        "matrix_multiply.keep.acumulate 0, 0, 1",
+        """\
+Line 1, column 22: matrix_multiply has no suffix '.acumulate'. Did you mean accumulate?
+    matrix_multiply.keep.acumulate 0, 0, 1
+                         ^""",
+    ),
+    "a suffix of what has none": (
+        "halt.now",
+        """\
+Line 1, column 6: halt has no suffix '.now'. It has none.
+    halt.now
+         ^""",
+    ),
+    "a suffix given twice": (
+        "convolve.keep.keep 0, 0, 1",
+        """\
+Line 1, column 15: the suffix '.keep' is given twice.
+    convolve.keep.keep 0, 0, 1
+                  ^""",
+    ),
+    "two suffixes that exclude each other": (
+        "activate.max.average 0, 0, 1",
+        """\
+Line 1, column 14: the suffix '.average' does not go with '.max'.
+    activate.max.average 0, 0, 1
+                 ^""",
+    ),
+    "a suffix that is missing": (
+        "activate.keep 0, 0, 1",
+        """\
+Line 1, column 1: activate needs one of .scale, .copy, .add, .subtract, .multiply, .max, .average.
+    activate.keep 0, 0, 1
+    ^""",
+    ),
+    "a strange character": (
+        "halt\n\tnop @",
+        """\
+Line 2, column 6: the character '@' means nothing here. A comment begins with ';' or '#'.
+     nop @
+         ^""",
+    ),
+    "a line that begins with a number": (
+        "12 nop",
+        """\
+Line 1, column 1: a line begins with an instruction, or with a directive, like .batch.
+    12 nop
+    ^""",
+    ),
+    "an unknown directive": (
+        ".bacth 4",
+        """\
+Line 1, column 1: there is no directive '.bacth'. Did you mean .batch?
+    .bacth 4
+    ^""",
+    ),
+    "a batch of nothing": (
+        ".batch 0",
+        """\
+Line 1, column 8: examples must be 1 or more, not 0.
+    .batch 0
+           ^""",
+    ),
+    "a negative size": (
+        ".host_bytes -1",
+        """\
+Line 1, column 13: bytes must be 0 or more, not -1.
+    .host_bytes -1
+                ^""",
+    ),
+    "a name that is no text": (
+        ".name mlp",
+        """\
+Line 1, column 7: text must be a text, like "text", not mlp.
+    .name mlp
+          ^""",
+    ),
+    "a text that does not end": (
+        '.name "mlp',
+        """\
+Line 1, column 7: a text begins here and does not end. It ends with a second quotation mark.
+    .name "mlp
+          ^""",
+    ),
+    "a text with a wrong escape": (
+        '.name "m\\lp"',
+        """\
+Line 1, column 7: the text "m\\lp" cannot be read: it is written as in JSON.
+    .name "m\\lp"
+          ^""",
+    ),
+    "an unknown knob": (
+        ".design clock=7",
+        """\
+Line 1, column 9: .design has no operand 'clock'. Did you mean clock_hz?
+    .design clock=7
+            ^""",
+    ),
+    "a knob that cannot be": (
+        ".design array=8, clock_hz=0",
+        """\
+Line 1, column 27: clock_hz of a chip must be a positive number, not 0.
+    .design array=8, clock_hz=0
+                              ^""",
+    ),
+    "a shape of two": (
+        '.input "x", [1, 3], 0, 1',
+        """\
+Line 1, column 13: a shape is [height, width, channels] of one example, each above 0.
+    .input "x", [1, 3], 0, 1
+                ^""",
+    ),
+    "a shape that is no list": (
+        '.input "x", 3, 0, 1',
+        """\
+Line 1, column 13: shape must be a list of whole numbers, like [1, 1, 10].
+    .input "x", 3, 0, 1
+                ^""",
+    ),
+    "a list of words": (
+        '.input "x", [a], 0, 1',
+        """\
+Line 1, column 14: a list holds numbers, separated by commas, and ends with ']'.
+    .input "x", [a], 0, 1
+                 ^""",
+    ),
+    "lanes that do not add up": (
+        '.input "x", [1, 1, 3], 0, 1, lanes=[2, 2]',
+        """\
+Line 1, column 36: lanes are those of each plane: they must be above 0 and add up to 3.
+    .input "x", [1, 1, 3], 0, 1, lanes=[2, 2]
+                                       ^""",
+    ),
+    "a scale that is negative": (
+        '.output "x", [1, 1, 3], 0, -0.5',
+        """\
+Line 1, column 28: a scale is a number above 0, not -0.5.
+    .output "x", [1, 1, 3], 0, -0.5
+                               ^""",
+    ),
+    "bits that there are not": (
+        '.output "x", [1, 1, 3], 0, 1, bits=4',
+        """\
+Line 1, column 36: bits must be 8 or 16, not 4.
+    .output "x", [1, 1, 3], 0, 1, bits=4
+                                       ^""",
+    ),
+    "a zero point outside of its bits": (
+        '.output "x", [1, 1, 3], 0, 1, 200',
+        """\
+Line 1, column 31: a zero point of 8 bits is -128 to 127.
+    .output "x", [1, 1, 3], 0, 1, 200
+                                  ^""",
+    ),
+    "an address in the host's buffer between units": (
+        '.output "x", [1, 1, 3], 8, 1',
+        """\
+Line 1, column 25: host_address must be a multiple of 32, not 8.
+    .output "x", [1, 1, 3], 8, 1
+                            ^""",
+    ),
+    "a block that is filled": (
+        ".zero 2049\n.block 1",
+        """\
+Line 2, column 8: block 1 is filled; the next that is free is 2.
+    .block 1
+           ^""",
+    ),
+    "a number that is too large for its bytes": (
+        ".int8 1, 128",
+        """\
+Line 1, column 10: a number of int8 is a whole one from -128 to 127.
+    .int8 1, 128
+             ^""",
+    ),
+    "a float that is too large": (
+        ".float32 1e39",
+        """\
+Line 1, column 10: 1e39 is no float32 number.
+    .float32 1e39
+             ^""",
+    ),
+    "numbers that are none": (
+        ".int8 a",
+        """\
+Line 1, column 7: .int8 takes numbers, separated by commas.
+    .int8 a
+          ^""",
+    ),
+    "numbers without a comma": (
+        ".int8 1 2",
+        """\
+Line 1, column 9: a comma must stand before 2.
+    .int8 1 2
+            ^""",
+    ),
+    "bytes that are not in base64": (
+        '.base64 "AAA"',
+        """\
+Line 1, column 9: the text is not in base64.
+    .base64 "AAA"
+            ^""",
+    ),
+    "a description that is no JSON": (
+        '.service "{"',
+        """\
+Line 1, column 10: the description is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 \
+(char 1).
+    .service "{"
+             ^""",
+    ),
+    "a description of nothing": (
+        'halt\n.service "{}"',
+        """\
+Line 2, column 1: what the host does cannot be read. Its description makes no sense (KeyError: 'step').
+    .service "{}"
+    ^""",
+    ),
+    "an array that is none": (
+        '.array "int8", [3], "AAA="',
+        """\
+Line 1, column 8: the array cannot be read: cannot reshape array of size 2 into shape (3,).
+    .array "int8", [3], "AAA="
+           ^""",
+    ),
+    "a text that leaves something out": (
+        '.left_out "8 bytes of weights"',
+        """\
+Line 1, column 11: this text leaves out 8 bytes of weights, so it is no whole program. Write it with weights: anytpu \
+chip disasm --weights, or disassemble(weights=True).
+    .left_out "8 bytes of weights"
+              ^""",
+    ),
+    "a long line": (
+        f'.base64 "{"A" * 500}", 1',
+        f"""\
+Line 1, column 513: .base64 has 1 operand: text.
+    .base64 "{"A" * 500}", 1
+{" " * 516}^""",
+    ),
+    "a long line with an early error": (
+        f'.base65 "{"A" * 500}"',
+        f"""\
+Line 1, column 1: there is no directive '.base65'. Did you mean .base64?
+    .base65 "{"A" * 111} ...
+    ^""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read(name: str):
+    text, expected = REFUSED[name]
+    with pytest.raises(AssemblyError) as caught:
+        assemble(text)
+    assert str(caught.value) == expected
