@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from anytpu.chip.checking.history import Conflict
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import Memory, place_text
@@ -17,6 +19,11 @@ _FIRST_WRITERS = {
     Memory.ACCUMULATORS: "The first product of a sum is one without .accumulate.",
     Memory.TABLES: "Fill it first: read_weights.table.",
 }
+_VERBS = {
+    "read after write": ("reads", "writes"),
+    "write after read": ("writes", "reads"),
+    "write after write": ("writes", "writes too"),
+}
 
 
 def instruction_text(image: Image, issued: Issued) -> str:
@@ -25,26 +32,42 @@ def instruction_text(image: Image, issued: Issued) -> str:
     return f"instruction {issued.number} ({form_of(issued.instruction).mnemonic}{name})"
 
 
-def sync_text(waiting: int, finished: int) -> str:
-    """Write the Sync that lets one unit wait for another, as it stands in assembly."""
-    return f"{form_of(Sync(1, 1)).mnemonic} {Unit(waiting).name.lower()}, {Unit(finished).name.lower()}"
+def conflicts_text(
+    image: Image,
+    issued: Issued,
+    conflicts: Sequence[tuple[Memory, Conflict]],
+    others: Mapping[int, Issued],
+) -> str:
+    """Write why an instruction must not touch an address, and what to insert, which is the remedy for all of them.
 
-
-def conflict_text(image: Image, issued: Issued, earlier: Issued | None, memory: Memory, conflict: Conflict) -> str:
-    """Write why an instruction must not touch a stretch, and what to insert."""
-    here = instruction_text(image, issued)
-    here = here[0].upper() + here[1:]
-    place = place_text(memory, conflict.start, conflict.stop)
-    if earlier is None:
+    Args:
+        image: the program.
+        issued: the instruction.
+        conflicts: what speaks against it; the first is written out.
+        others: the instructions that were issued before it, as far as a conflict is with them, by their numbers.
+    """
+    memory, first = conflicts[0]
+    here = f"I{instruction_text(image, issued)[1:]}"
+    place = place_text(memory, first.start, first.stop)
+    if first.earlier is None:
         return f"{here} reads {place}, which nothing has written. {_FIRST_WRITERS[memory]}"
-    verb, other_verb = {
-        "read after write": ("reads", "writes"),
-        "write after read": ("writes", "reads"),
-        "write after write": ("writes", "writes too"),
-    }[conflict.kind]
-    unit, other = issued.instruction.unit, earlier.instruction.unit
-    assert unit is not None and other is not None
+    verb, other_verb = _VERBS[first.kind]
+    finished = sum({1 << conflict.earlier.unit for _, conflict in conflicts if conflict.earlier is not None})
+    unit = issued.instruction.unit
+    assert unit is not None
     return (
-        f"{here} {verb} {place}, which {instruction_text(image, earlier)} {other_verb}, and nothing lets it wait until "
-        f"that is done. Insert before instruction {issued.number}:\n    {sync_text(unit, other)}"
+        f"{here} {verb} {place}, which {instruction_text(image, others[first.earlier.number])} {other_verb}, and "
+        f"nothing lets it wait until that is done. Insert before instruction {issued.number}:\n"
+        f"    {sync_text(1 << unit, finished)}"
     )
+
+
+def sync_text(waiting: int, finished: int) -> str:
+    """Write the Sync that lets units wait for others, as it stands in assembly.
+
+    Example:
+        >>> sync_text(4, 9)
+        'sync matrix, read|activate'
+    """
+    names = ["|".join(unit.name.lower() for unit in Unit if mask >> unit & 1) for mask in (waiting, finished)]
+    return f"{form_of(Sync(1, 1)).mnemonic} {', '.join(names)}"

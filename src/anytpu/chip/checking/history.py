@@ -50,32 +50,33 @@ class History:
         self._cells = [_Cell(None, {})]
         self._is_done = is_done
 
-    def read(self, start: int, stop: int, visit: Visit) -> Conflict | None:
-        """Note that an instruction reads a stretch, and return what speaks against it."""
-        first, last = self._cut(start), self._cut(stop)
-        for place in range(first, last):
+    def read(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
+        """Note that an instruction reads a stretch, and return what speaks against it, by address."""
+        found: list[Conflict] = []
+        for place in range(self._cut(start), self._cut(stop)):
             cell = self._cells[place]
             if cell.writer is None:
-                return Conflict("unwritten", *self._extent(place))
-            if not self._is_done(cell.writer, visit):
-                return Conflict("read after write", *self._extent(place), cell.writer)
+                found.append(Conflict("unwritten", *self._extent(place)))
+            elif not self._is_done(cell.writer, visit):
+                found.append(Conflict("read after write", *self._extent(place), cell.writer))
             cell.readers[visit.unit] = visit
-        return None
+        return found
 
-    def write(self, start: int, stop: int, visit: Visit) -> Conflict | None:
-        """Note that an instruction writes a stretch, and return what speaks against it."""
+    def write(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
+        """Note that an instruction writes a stretch, and return what speaks against it, by address."""
         first, last = self._cut(start), self._cut(stop)
+        found: list[Conflict] = []
         for place in range(first, last):
             cell = self._cells[place]
             for reader in cell.readers.values():
                 if not self._is_done(reader, visit):
-                    return Conflict("write after read", *self._extent(place), reader)
+                    found.append(Conflict("write after read", *self._extent(place), reader))
             if cell.writer is not None and not self._is_done(cell.writer, visit):
-                return Conflict("write after write", *self._extent(place), cell.writer)
+                found.append(Conflict("write after write", *self._extent(place), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
             self._cells[first:last] = [_Cell(visit, {})]
-        return None
+        return found
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
         """Return the first address of a stretch that nothing has written, or None."""

@@ -58,11 +58,17 @@ class Memories:
         for verb, stretches in (("reads", touched.reads), ("writes", touched.writes)):
             for one in stretches:
                 self._check_size(issued, one, verb)
+        conflicts: list[tuple[Memory, Conflict]] = []
         for one in touched.reads:
             if one.memory is not Memory.WEIGHTS:
-                self._refuse(issued, one.memory, self._histories[one.memory].read(one.start, one.stop, visit))
+                found = self._histories[one.memory].read(one.start, one.stop, visit)
+                conflicts += [(one.memory, conflict) for conflict in found]
         for one in touched.writes:
-            self._refuse(issued, one.memory, self._histories[one.memory].write(one.start, one.stop, visit))
+            found = self._histories[one.memory].write(one.start, one.stop, visit)
+            conflicts += [(one.memory, conflict) for conflict in found]
+        if conflicts:
+            others = {c.earlier.number: self._seen[c.earlier.number] for _, c in conflicts if c.earlier is not None}
+            raise HazardError(faults.conflicts_text(self._image, issued, conflicts, others))
 
     def host_writes(self, what: str, binding: Binding) -> None:
         """Note that the host writes a tensor into its buffer, while all units stand still.
@@ -102,8 +108,3 @@ class Memories:
         if stretch.start < 0 or stretch.stop > size:
             here = faults.instruction_text(self._image, issued)
             raise ChipError(f"I{here[1:]} {verb} {place_text(*stretch)}, of which there are {size}.")
-
-    def _refuse(self, issued: Issued, memory: Memory, conflict: Conflict | None) -> None:
-        if conflict is not None:
-            earlier = None if conflict.earlier is None else self._seen[conflict.earlier.number]
-            raise HazardError(faults.conflict_text(self._image, issued, earlier, memory, conflict))
