@@ -77,7 +77,7 @@ def _(node: QElementwise, lowering: Lowering) -> None:
     rows = [lowering.rows(name) for name in node.inputs]
     steps = [
         Step(node.kind, a, out, count * rows[0], settings, b, count * rows[1], None,
-             first.bits == 16, result.wide, result.table)
+             max(first.bits, second.bits) == 16, result.wide, result.table)
         for (a, b, out), count in _stacked((*sources, target), (*rows, rows[0]))
     ]  # fmt: skip
     _add(node, result.named(node.kind), steps, lowering)
@@ -89,8 +89,13 @@ def _(node: QTable, lowering: Lowering) -> None:
         return
     source = lowering.layouts[node.inputs[0]]
     inside, outside = (lowering.quantization(name) for name in (node.inputs[0], node.output))
-    target = lowering.target(node.output, structure_of(source), node.layer or node.name)
-    wide = outside.bits == 16
+    wide = 16 in (inside.bits, outside.bits)
+    if wide and outside.bits == 8:
+        # A table of 16 bits gives 16 bits. The high bytes only repeat the sign: the low bytes are the result.
+        target = lowering.make(node.output, structure_of(source), node.layer or node.name, bits=16)
+        lowering.layouts[node.output] = tuple(dataclasses.replace(plane, high=0) for plane in target)
+    else:
+        target = lowering.target(node.output, structure_of(source), node.layer or node.name)
     slot = lowering.tables.slot(node.table, wide, node.layer or node.name)
     settings = {Register.LOW: inside.low, Register.HIGH: inside.high, Register.TABLE: slot}
     rows = lowering.rows(node.output)
@@ -103,7 +108,11 @@ def _(node: QTable, lowering: Lowering) -> None:
 
 def _alike(node: Node, lowering: Lowering) -> list[Layout]:
     """Return the inputs of a node as planes of the same runs."""
-    layouts = lowering.inputs(node)
+    bits = [lowering.quantization(name).bits for name in node.inputs]
+    layouts = [
+        layout if own == max(bits) else _widened(name, node, lowering)
+        for name, layout, own in zip(node.inputs, lowering.inputs(node), bits, strict=True)
+    ]
     if len({structure_of(one) for one in layouts}) == 1:
         return layouts
     structure = atoms(layouts)
@@ -111,10 +120,20 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
     for name, layout in zip(node.inputs, layouts, strict=True):
         part = split(layout, structure)
         if part is None:
-            part = lowering.make(name, structure, node.layer or node.name)
-            arrange(layout, 0, part, lowering.rows(name), dataclasses.replace(node, output=name), lowering)
+            part = lowering.make(name, structure, node.layer or node.name, max(bits))
+            arrange(layout, 0, part, lowering.rows(name), node, lowering, wide=max(bits) == 16)
         found.append(part)
     return found
+
+
+def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
+    """Return a copy of a tensor of 8 bits, of 16."""
+    source, own = lowering.layouts[tensor], lowering.quantization(tensor)
+    target = lowering.make(tensor, structure_of(source), node.layer or node.name, bits=16)
+    rows, settings = lowering.rows(tensor), {Register.LOW: own.low, Register.HIGH: own.high}
+    steps = [Step("copy", one, out, rows, settings, wide_out=True) for one, out in zip(source, target, strict=True)]
+    _add(node, "copy", steps, lowering)
+    return target
 
 
 def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[Plane, ...], int]]:

@@ -9,8 +9,6 @@ by one, are rows that follow one another.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from anytpu.chip.compiler.jobs import Column, Feed, ProductJob, Step, StepsJob, Window, storages_of
@@ -20,7 +18,7 @@ from anytpu.chip.compiler.tiles import numbers_of
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import QConcatenate, QReshape, QSlice, Quantization
+from anytpu.chip.quantized.nodes import QConcatenate, QReshape, QSlice
 
 
 @lower.register
@@ -30,7 +28,15 @@ def _(node: QSlice, lowering: Lowering) -> None:
         view = channels_of(source, node.start, node.stop)
         if view is None:
             view = lowering.make(node.output, lowering.structure(node.output), _layer(node))
-            arrange(source, node.start, view, lowering.rows(node.output), node, lowering)
+            arrange(
+                source,
+                node.start,
+                view,
+                lowering.rows(node.output),
+                node,
+                lowering,
+                wide=_is_wide(node.output, lowering),
+            )
         lowering.layouts[node.output] = view
     elif node.axis == 0 or shape[0] == 1:
         first = node.start * lowering.batch * (shape[1] if node.axis == 0 else 1)
@@ -59,7 +65,7 @@ def _(node: QConcatenate, lowering: Lowering) -> None:
             source = tuple(plane.row(line * rows) for plane in lowering.layouts[name])
             part = tuple(plane.row(line * width * lowering.batch + first) for plane in target)
             if source != part:
-                arrange(source, 0, part, rows, node, lowering)
+                arrange(source, 0, part, rows, node, lowering, wide=_is_wide(node.output, lowering))
         first += rows
 
 
@@ -80,7 +86,7 @@ def _(node: QReshape, lowering: Lowering) -> None:
         target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
         for number in range(new[0] * new[1]):
             part = tuple(plane.row(number * batch) for plane in target)
-            arrange(flat, number * new[2], part, batch, node, lowering)
+            arrange(flat, number * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
 
 
 def _flat(source: Layout, positions: int, batch: int) -> Layout:
@@ -105,7 +111,7 @@ def _copy_windows(
 ) -> None:
     quantization = lowering.quantization(node.output)
     wide = quantization.bits == 16
-    limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization)}
+    limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization.bits)}
     steps = tuple(
         Step("max", one, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide)
         for one, other, window in zip(source, target, windows, strict=True)
@@ -113,23 +119,25 @@ def _copy_windows(
     lowering.jobs.append(StepsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
 
 
-def arrange(source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering) -> None:
+def arrange(
+    source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering, *, wide: bool
+) -> None:
     """Put channels of some planes, from channel `first` on, into the channels of others.
 
     Args:
         source, target: planes; what is filled is all channels of `target`.
         first: a channel of `source`.
         rows: of both.
-        node: for what; its output's quantization holds for all.
+        node: for what.
         lowering: where the jobs go.
+        wide: both are of 16 bits.
     """
-    quantization = lowering.quantization(node.output)
-    wide = quantization.bits == 16
+    limits = _limits(16 if wide else 8)
     steps, columns = [], []
     for plane in target:
         part = channels_of(source, first, first + plane.channels)
         if part is not None and len(part) == 1 and part[0].runs == plane.runs:
-            steps.append(Step("copy", part[0], plane, rows, _limits(quantization), None, 0, None, wide, wide))
+            steps.append(Step("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
         else:
             columns.append(_selection(source, first, plane, rows, lowering))
         first += plane.channels
@@ -139,7 +147,7 @@ def arrange(source: Layout, first: int, target: Layout, rows: int, node: Node, l
     if columns:
         reads = storages_of([[feed.plane for feed in column.feeds] for column in columns])
         writes = storages_of([[column.target] for column in columns])
-        settings = {**_limits(quantization), Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
+        settings = {**limits, Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
         job = ProductJob(_tag(node), reads, writes, tuple(columns), rows, settings, wide, wide, False)
         lowering.jobs.append(job)
 
@@ -182,12 +190,16 @@ def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:
     """Return a copy of a tensor in one storage, of planes as the host wants them."""
     source = lowering.layouts[tensor]
     target = lowering.make(tensor, atoms([source]), _layer(node))
-    arrange(source, 0, target, lowering.rows(tensor), dataclasses.replace(node, output=tensor), lowering)
+    arrange(source, 0, target, lowering.rows(tensor), node, lowering, wide=_is_wide(tensor, lowering))
     return target
 
 
-def _limits(quantization: Quantization) -> dict[Register, int | float]:
-    return {Register.LOW: quantization.low, Register.HIGH: quantization.high}
+def _limits(bits: int) -> dict[Register, int | float]:
+    return {Register.LOW: -(2 ** (bits - 1)), Register.HIGH: 2 ** (bits - 1) - 1}
+
+
+def _is_wide(tensor: str, lowering: Lowering) -> bool:
+    return lowering.quantization(tensor).bits == 16
 
 
 def _tag(node: Node) -> Tag:
