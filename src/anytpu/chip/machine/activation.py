@@ -1,7 +1,7 @@
 """The activation unit: sums become integers again, and what is done number by number.
 
-Rule: everything here is float32, one rounding an operation, as `isa/instructions.py` says; numpy keeps to that. Rows
-are worked on in blocks that fit in a core's cache.
+Rule: everything here is float32, one rounding an operation, as `isa/instructions.py` says; numpy keeps to that. What is
+infinite is clipped like all that is too great. Rows are worked on in blocks that fit in a core's cache.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.machine import workers
 from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.pools import pool_numbers
 from anytpu.chip.machine.steps import ActivateStep, Plane
 
-BLOCK_NUMBERS = 2**16
+BLOCK_NUMBERS = 2**15
 """Numbers that are worked on at a time."""
 
 
@@ -23,31 +24,49 @@ def activate(memories: Memories, step: ActivateStep) -> None:
     """Carry out an `Activate`."""
     block = max(1, BLOCK_NUMBERS // step.target.lanes)
     numbers = _NUMBERS[step.operation]
-    if step.operation in ("max", "average"):
-        block = step.rows
-    with np.errstate(over="ignore"):  # what is infinite is clipped like all that is too great
-        for start in range(0, step.rows, block):
-            stop = min(start + block, step.rows)
-            _store(memories, step, start, _integers(memories, step, numbers(memories, step, start, stop)))
+
+    def work(start: int) -> None:
+        with np.errstate(over="ignore"):
+            finish(memories, step, numbers(memories, step, start, min(start + block, step.rows)), start)
+
+    workers.share(range(0, step.rows, block), work)
 
 
-def _integers(memories: Memories, step: ActivateStep, numbers: np.ndarray) -> np.ndarray:
-    """Return the integers of the result, of the numbers that its operation made: float32 `(rows, lanes)`."""
+def finish(
+    memories: Memories, step: ActivateStep, numbers: np.ndarray, row: int, lane: int = 0, rows: int | None = None
+) -> None:
+    """Round, clip and look up what an Activate's operation made, and write it to the Unified Buffer.
+
+    Args:
+        memories: of the chip.
+        step: the Activate.
+        numbers: float32 `(rows, lanes)`; changed.
+        row, lane: where the first of them belongs in the result.
+        rows: how many rows get them, where `numbers` is one row for all; None: as many as there are.
+    """
     if step.operation not in ("copy", "max"):
         np.rint(numbers, out=numbers)
-        numbers += np.float32(step.out_zero_point)
-    np.minimum(np.maximum(numbers, np.float32(step.low), out=numbers), np.float32(step.high), out=numbers)
-    if step.table is None:
-        return numbers.astype(np.int32)
-    table = memories.tables[step.table]
-    return table[numbers.astype(np.int32) + len(table) // 2]
-
-
-def _store(memories: Memories, step: ActivateStep, start: int, integers: np.ndarray) -> None:
-    target, lanes = step.target, integers.shape[1]
-    rows_view(memories.buffer, target, start, len(integers), np.uint8)[:, :lanes] = integers.astype(np.uint8)
-    if target.high_offset is not None:
-        rows_view(memories.buffer, target, start, len(integers), np.uint8, True)[:, :lanes] = integers >> 8
+        if step.out_zero_point:
+            numbers += np.float32(step.out_zero_point)
+    np.maximum(numbers, np.float32(step.low), out=numbers)
+    np.minimum(numbers, np.float32(step.high), out=numbers)
+    rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
+    low = rows_view(memories.buffer, step.target, row, rows)[:, lanes]
+    if step.table is not None:
+        table = memories.tables[step.table]
+        numbers += np.float32(len(table) // 2)
+        integers = table[numbers.astype(np.uint16)]
+    elif step.target.high_offset is None:
+        low[...] = numbers
+        return
+    else:
+        integers = numbers.astype("<i2")
+    if step.target.high_offset is None:
+        low[...] = integers
+        return
+    pairs = integers.view(np.int8).reshape(*integers.shape, 2)
+    low[...] = pairs[..., 0]
+    rows_view(memories.buffer, step.target, row, rows, np.int8, True)[:, lanes] = pairs[..., 1]
 
 
 def rows_view(
@@ -59,11 +78,13 @@ def rows_view(
 
 
 def read_integers(buffer: np.ndarray, plane: Plane, start: int, rows: int) -> np.ndarray:
-    """Return rows of a plane as int32 `(rows, lanes)`, of 8 or of 16 bits."""
+    """Return rows of a plane as float32 `(rows, lanes)`, of 8 or of 16 bits."""
     if plane.high_offset is None:
-        return rows_view(buffer, plane, start, rows).astype(np.int32)
-    high = rows_view(buffer, plane, start, rows, np.int8, True).astype(np.int32)
-    return high * 256 + rows_view(buffer, plane, start, rows, np.uint8)
+        return rows_view(buffer, plane, start, rows).astype(np.float32)
+    numbers = rows_view(buffer, plane, start, rows, np.int8, True).astype(np.float32)
+    numbers *= np.float32(256)
+    numbers += rows_view(buffer, plane, start, rows, np.uint8)
+    return numbers
 
 
 def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
@@ -80,29 +101,37 @@ def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.
 
 def _copy(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     assert step.plane is not None
-    return _fitted(read_integers(memories.buffer, step.plane, start, stop - start).astype(np.float32), step)
+    return _fitted(read_integers(memories.buffer, step.plane, start, stop - start), step)
 
 
 def _pair(operation: Callable) -> Callable:
     def numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
         assert step.plane is not None and step.second is not None
-        first = read_integers(memories.buffer, step.plane, start, stop - start) - step.zero_point
-        if step.second_rows >= step.rows:
-            second = read_integers(memories.buffer, step.second, start, stop - start)
-        else:
-            rows = np.arange(start, stop) % step.second_rows
-            second = read_integers(memories.buffer, step.second, 0, step.second_rows)[rows]
-        second = second - step.second_zero_point
+        first = read_integers(memories.buffer, step.plane, start, stop - start)
+        second = _second(memories, step, step.second, start, stop)
+        # Differences of 16 bits are exact, so that the first rounding is that of the product with the scale.
+        first -= np.float32(step.zero_point)
+        second -= np.float32(step.second_zero_point)
         lanes = min(first.shape[1], second.shape[1])
-        left = first[:, :lanes].astype(np.float32) * np.float32(step.scale)
-        right = second[:, :lanes].astype(np.float32) * np.float32(step.second_scale)
-        return _fitted(operation(left, right) / np.float32(step.out_scale), step)
+        first, second = first[:, :lanes], second[:, :lanes]
+        first *= np.float32(step.scale)
+        second *= np.float32(step.second_scale)
+        operation(first, second, out=first)
+        first /= np.float32(step.out_scale)
+        return _fitted(first, step)
 
     return numbers
 
 
+def _second(memories: Memories, step: ActivateStep, plane: Plane, start: int, stop: int) -> np.ndarray:
+    if step.second_rows >= step.rows:
+        return read_integers(memories.buffer, plane, start, stop - start)
+    whole = read_integers(memories.buffer, plane, 0, step.second_rows)
+    return whole[np.arange(start, stop) % step.second_rows]
+
+
 def _pool(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    return _fitted(pool_numbers(memories, step), step)
+    return _fitted(pool_numbers(memories, step, start, stop), step)
 
 
 def _fitted(numbers: np.ndarray, step: ActivateStep) -> np.ndarray:

@@ -9,18 +9,21 @@ added to.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from anytpu.chip.checking import check
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.image import Image
-from anytpu.chip.machine import host
+from anytpu.chip.machine import host, workers
 from anytpu.chip.machine.activation import activate
 from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.fusing import LayerStep, fuse
+from anytpu.chip.machine.layers import Layers
 from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.products import Products
+from anytpu.chip.machine.products import multiply
 from anytpu.chip.machine.steps import ActivateStep, ProductStep, ServiceStep, Step, TableStep, TransferStep
 from anytpu.errors import ChipError
 
@@ -31,7 +34,6 @@ class Machine:
     Attributes:
         image: what it runs.
         steps: what a run does, in order.
-        memories: as the last run left them; None before the first.
     """
 
     def __init__(self, image: Image):
@@ -42,12 +44,12 @@ class Machine:
         """
         check(image)
         self.image = image
-        self.steps = decode(image)
-        self._products = Products(image)
+        self.steps = fuse(decode(image), image.design)
+        self._layers = Layers(image)
 
     def run(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the image; see `run`."""
-        return execute(self.image, self.steps, values, self._products.do)
+        return execute(self.image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do})
 
 
 _machines: weakref.WeakKeyDictionary[Image, Machine] = weakref.WeakKeyDictionary()
@@ -77,9 +79,9 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 def execute(
     image: Image,
-    steps: tuple[Step, ...],
+    steps: Sequence[Step],
     values: Mapping[str, np.ndarray],
-    multiply: Callable[[Memories, ProductStep], None],
+    products: Mapping[type[Step], Callable[[Memories, Any], None]],
 ) -> dict[str, np.ndarray]:
     """Carry out steps in order, on memories of their own.
 
@@ -87,25 +89,22 @@ def execute(
         image: where the steps came from.
         steps: what to do.
         values: as in `run`.
-        multiply: what does the products.
+        products: what does each kind of product.
     """
     memories = Memories.of(image)
     known = _accept(image, values)
     for binding in image.inputs:
         host.pack(memories.host, binding, known[binding.tensor])
-    for step in steps:
-        if isinstance(step, ProductStep):
-            multiply(memories, step)
-        elif isinstance(step, ActivateStep):
-            activate(memories, step)
-        elif isinstance(step, TransferStep):
-            _transfer(memories, step)
-        elif isinstance(step, TableStep):
-            _load_tables(memories, step)
-        elif isinstance(step, ServiceStep):
-            host.serve(memories.host, image.services[step.service], image.batch, known)
+    actions = {ActivateStep: activate, TransferStep: _transfer, TableStep: _load_tables, **products}
+    with workers.one_thread_blas():
+        for step in steps:
+            if isinstance(step, ServiceStep):
+                host.serve(memories.host, image.services[step.service], image.batch, known)
+            else:
+                actions[type(step)](memories, step)
+    made = {service.step.output: known[service.step.output] for service in image.services}
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
-    return {**known, **outputs}
+    return {**made, **outputs}
 
 
 def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

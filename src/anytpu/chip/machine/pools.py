@@ -1,4 +1,4 @@
-"""Pools: the greatest and the mean of a window, tap by tap over all rows at once."""
+"""Pools: the greatest and the mean of a window, tap by tap over many rows at once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from anytpu.chip.machine.steps import ActivateStep, Plane, Window
 from anytpu.chip.machine.windows import Patch, cover, rows_at
 
 
-def pool_numbers(memories: Memories, step: ActivateStep) -> np.ndarray:
-    """Return what a pool makes before the rounding, float32 `(rows, lanes of the source)`."""
+def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+    """Return what a pool makes of rows `start` to `stop` before the rounding, float32 `(rows, lanes of the source)`."""
     assert step.plane is not None and step.window is not None
-    patches, _ = cover(step.window, step.rows, 0, step.window.kernel_height * step.window.kernel_width)
-    counts = positions_inside(step.window, step.rows)
+    window, rows = step.window.later(start), stop - start
+    patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)
+    counts = positions_inside(window, rows)
     if step.operation == "max":
-        return _greatest(memories, step, step.plane, patches, counts)
-    total = np.zeros((step.rows, step.plane.lanes), np.int32)
+        return _greatest(memories.buffer, step, patches, counts)
+    sums = _sums(memories.buffer, step.plane, patches, rows)
+    sums -= (counts * np.int32(step.zero_point))[:, None]
+    numbers = sums.astype(np.float32)
+    numbers *= _multiplier(step, counts)
+    return numbers
+
+
+def _sums(buffer: np.ndarray, plane: Plane, patches: tuple[Patch, ...], rows: int) -> np.ndarray:
+    sums = np.zeros((rows, plane.lanes), np.int32)
+    row_bytes = sums.strides[0]
     for patch in patches:
-        place = rows_at(
-            total, np.int32, patch.row * total.strides[0], total.strides[0], patch.shape, patch.steps, step.plane.lanes
-        )
-        place += _integers(memories.buffer, step.plane, patch)
-    total -= (counts * np.int32(step.zero_point))[:, None]
-    return total.astype(np.float32) * _multiplier(step, counts)
+        place = rows_at(sums, np.int32, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, plane.lanes)
+        place += _integers(buffer, plane, patch)
+    return sums
 
 
 def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float32:
@@ -37,16 +44,15 @@ def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float
     return (scale * reciprocal / np.float32(step.out_scale))[:, None]
 
 
-def _greatest(
-    memories: Memories, step: ActivateStep, plane: Plane, patches: tuple[Patch, ...], counts: np.ndarray
-) -> np.ndarray:
-    wide = plane.high_offset is not None
+def _greatest(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], counts: np.ndarray) -> np.ndarray:
+    assert step.plane is not None
+    plane, wide = step.plane, step.plane.high_offset is not None
     dtype = np.int32 if wide else np.int8
-    result = np.full((step.rows, plane.lanes), -32768 if wide else -128, dtype)
+    result = np.full((len(counts), plane.lanes), -32768 if wide else -128, dtype)
+    row_bytes = result.strides[0]
     for patch in patches:
-        row_bytes = result.strides[0]
         place = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, plane.lanes)
-        np.maximum(place, _integers(memories.buffer, plane, patch), out=place)
+        np.maximum(place, _integers(buffer, plane, patch), out=place)
     numbers = result.astype(np.float32)
     numbers[counts == 0] = step.zero_point
     return numbers
@@ -64,7 +70,7 @@ def _integers(buffer: np.ndarray, plane: Plane, patch: Patch) -> np.ndarray:
     return high.astype(np.int32) * 256 + low
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=2**12)
 def positions_inside(window: Window, rows: int) -> np.ndarray:
     """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
     patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)

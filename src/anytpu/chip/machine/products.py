@@ -15,62 +15,45 @@ bytes (signed), the second times 256. Sums of the parts are of 32 bits and wrap,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
-from anytpu.chip.image import Image
-from anytpu.chip.machine.memories import Memories, whole_blocks
+from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.steps import Feed, ProductStep
 from anytpu.chip.machine.windows import cover, rows_at
 
 EXACT = 2**24
 """Up to here float32 holds every integer."""
 
-KEPT_BYTES = 2**31
-"""Of the weights of one image, so many bytes are kept as float32 between runs."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """Rows `start` to `stop` of the tiles of a step, as one float32 matrix `(stop - start, columns)`."""
+    """Rows `start` to `stop` of tiles that stand one below the other, as float32 `(stop - start, columns)`."""
 
     start: int
     stop: int
     matrix: np.ndarray
 
 
-class Products:
-    """Makes the sums of an image's products, and keeps what it prepared for the next run."""
-
-    def __init__(self, image: Image):
-        self._weights = whole_blocks(image.weights)
-        self._array = image.design.array
-        self._parts: dict[int, tuple[Part, ...]] = {}
-        self._kept_bytes = 0
-
-    def do(self, memories: Memories, step: ProductStep) -> None:
-        """Carry out a step: put its sums into the accumulators, or add them to what stands there."""
-        parts = self._prepared(step)
-        target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
-        if not step.accumulate:
-            target[...] = 0
-        wide = step.feeds[0].plane.high_offset is not None
-        for high in (False, True) if wide else (False,):
-            rows = gather(memories.buffer, step, high)
-            for part in parts:
-                sums = (rows[:, part.start : part.stop] @ part.matrix).astype(np.int32)
-                target[:, : sums.shape[1]] += sums * np.int32(256) if high else sums
-
-    def _prepared(self, step: ProductStep) -> tuple[Part, ...]:
-        parts = self._parts.get(step.number)
-        if parts is None:
-            parts = prepare(self._weights, step, self._array)
-            size_bytes = sum(part.matrix.nbytes for part in parts)
-            if self._kept_bytes + size_bytes <= KEPT_BYTES:
-                self._kept_bytes += size_bytes
-                self._parts[step.number] = parts
-        return parts
+def multiply(memories: Memories, step: ProductStep) -> None:
+    """Put the sums of a product into the accumulators, or add them to what stands there."""
+    array = memories.accumulators.shape[1]
+    target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
+    if not step.accumulate:
+        target[...] = 0
+    tiles = zip(step.feeds, step.tiles, strict=True)
+    parts = exact_parts(
+        np.concatenate([tile_at(memories.weights, tile, array)[: feed.depth] for feed, tile in tiles]),
+        greatest_of(step.feeds[0]),
+    )
+    for high in halves_of(step.feeds[0]):
+        rows = np.empty((step.rows, parts[-1].stop), np.float32)
+        gather(memories.buffer, step.feeds, rows, high)
+        for part in parts:
+            sums = (rows[:, part.start : part.stop] @ part.matrix).astype(np.int32)
+            target += sums * np.int32(256) if high else sums
 
 
 def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
@@ -79,40 +62,46 @@ def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
     return weights[start : start + array * array].view(np.int8).reshape(array, array)
 
 
-def prepare(weights: np.ndarray, step: ProductStep, array: int) -> tuple[Part, ...]:
-    """Return the tiles of a step as few float32 matrices, each exact by the rule above."""
-    tiles = zip(step.feeds, step.tiles, strict=True)
-    stacked = np.concatenate([tile_at(weights, tile, array)[: feed.depth] for feed, tile in tiles])
-    columns = np.flatnonzero(stacked.any(0))
-    if not len(columns):
-        return ()
-    stacked = stacked[:, : columns[-1] + 1]
-    one = step.feeds[0]
-    greatest = 255 if one.unsigned or one.plane.high_offset is not None else 128
+def greatest_of(feed: Feed) -> int:
+    """Return the greatest magnitude of a byte that goes into the array."""
+    return 255 if feed.unsigned or feed.plane.high_offset is not None else 128
+
+
+def halves_of(feed: Feed) -> tuple[bool, ...]:
+    """Return for each byte of a number, the low one first, whether it is the high one of 16 bits."""
+    return (False,) if feed.plane.high_offset is None else (False, True)
+
+
+def exact_parts(stacked: np.ndarray, greatest: int) -> tuple[Part, ...]:
+    """Return weights, int8 `(depth, columns)`, as few float32 matrices, within the bound each.
+
+    Args:
+        stacked: tiles one below the other.
+        greatest: of the magnitudes of the numbers that they are multiplied with.
+    """
     matrix = stacked.astype(np.float32)
-    return tuple(Part(start, stop, matrix[start:stop]) for start, stop in _exact(stacked, greatest))
+    return tuple(Part(start, stop, matrix[start:stop]) for start, stop in _ranges(stacked, greatest, 0))
 
 
-def _exact(stacked: np.ndarray, greatest: int) -> list[tuple[int, int]]:
-    """Return ranges of rows within which no column's magnitudes add up to more than EXACT."""
+def magnitudes_of(stacked: np.ndarray) -> np.ndarray:
+    """Return the sum of the magnitudes of each column of weights, int64 `(columns,)`."""
+    return np.abs(stacked.astype(np.int16)).sum(0, dtype=np.int64)
+
+
+def _ranges(stacked: np.ndarray, greatest: int, first: int) -> list[tuple[int, int]]:
     depth = len(stacked)
-    if depth * greatest * 128 <= EXACT:
-        return [(0, depth)]
-    magnitudes = np.abs(stacked.astype(np.int16)).sum(0, dtype=np.int64)
-    if int(magnitudes.max()) * greatest <= EXACT:
-        return [(0, depth)]
+    if depth * greatest * 128 <= EXACT or magnitudes_of(stacked).max(initial=0) * greatest <= EXACT:
+        return [(first, first + depth)]
     half = depth // 2
-    return _exact(stacked[:half], greatest) + [(half + a, half + b) for a, b in _exact(stacked[half:], greatest)]
+    return _ranges(stacked[:half], greatest, first) + _ranges(stacked[half:], greatest, first + half)
 
 
-def gather(buffer: np.ndarray, step: ProductStep, high: bool = False) -> np.ndarray:
-    """Return what a step sends into the array, float32 `(rows, depth of all passes)`."""
-    out = np.empty((step.rows, sum(feed.depth for feed in step.feeds)), np.float32)
+def gather(buffer: np.ndarray, feeds: Sequence[Feed], out: np.ndarray, high: bool = False) -> None:
+    """Write what goes into the array, pass beside pass, to `out`: `(rows, depth of all passes)`, contiguous."""
     first = 0
-    for feed in step.feeds:
+    for feed in feeds:
         fill_feed(buffer, feed, out, first, high)
         first += feed.depth
-    return out
 
 
 def fill_feed(buffer: np.ndarray, feed: Feed, out: np.ndarray, first: int, high: bool = False) -> None:
@@ -121,23 +110,22 @@ def fill_feed(buffer: np.ndarray, feed: Feed, out: np.ndarray, first: int, high:
     Args:
         buffer: the Unified Buffer.
         feed: what the pass reads.
-        out: `(rows, columns)`, of any dtype that holds a byte and its sign.
+        out: `(rows, columns)`, contiguous, of any dtype that holds a byte and its sign.
         first: the column where the lanes of the first tap go.
         high: for numbers of 16 bits: the high bytes, not the low ones.
     """
     plane = feed.plane
     wide = plane.high_offset is not None
-    signed = high if wide else not feed.unsigned
     fill = (feed.fill >> 8 if high else feed.fill & 255) if wide else feed.fill
+    dtype = np.int8 if (high if wide else not feed.unsigned) else np.uint8
     start = (plane.address + (plane.high_offset or 0 if high else 0)) * UNIT_BYTES
-    dtype = np.int8 if signed else np.uint8
-    row_bytes, item = plane.pitch * UNIT_BYTES, out.itemsize
+    row_bytes, out_bytes, item_bytes = plane.pitch * UNIT_BYTES, out.strides[0], out.itemsize
     patches, borders = cover(feed.window, len(out), feed.first_tap, feed.taps)
     for border in borders:
-        byte = border.row * out.strides[0] + (first + border.tap * feed.lanes) * item
-        rows_at(out, out.dtype, byte, out.strides[0], border.shape, border.steps, feed.lanes)[...] = fill
+        byte = border.row * out_bytes + (first + border.tap * feed.lanes) * item_bytes
+        rows_at(out, out.dtype, byte, out_bytes, border.shape, border.steps, feed.lanes)[...] = fill
     for patch in patches:
-        byte = patch.row * out.strides[0] + (first + patch.tap * feed.lanes) * item
-        place = rows_at(out, out.dtype, byte, out.strides[0], patch.shape, patch.steps, feed.lanes)
+        byte = patch.row * out_bytes + (first + patch.tap * feed.lanes) * item_bytes
+        place = rows_at(out, out.dtype, byte, out_bytes, patch.shape, patch.steps, feed.lanes)
         source = start + patch.source_row * row_bytes
         place[...] = rows_at(buffer, dtype, source, row_bytes, patch.shape, patch.source_steps, feed.lanes)

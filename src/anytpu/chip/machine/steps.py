@@ -33,6 +33,10 @@ class Window:
     pad_top: int
     pad_left: int
 
+    def later(self, rows: int) -> Window:
+        """Return the window without the first rows of the result."""
+        return dataclasses.replace(self, first_row=self.first_row + rows)
+
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
@@ -52,6 +56,10 @@ class Plane:
     def lanes(self) -> int:
         """Numbers that a row has."""
         return self.pitch * UNIT_BYTES
+
+    def later(self, rows: int) -> Plane:
+        """Return the plane without its first rows."""
+        return dataclasses.replace(self, address=self.address + rows * self.pitch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +85,14 @@ class Feed:
     def depth(self) -> int:
         """Rows of the array that the pass uses."""
         return self.lanes * self.taps
+
+    def later(self, rows: int) -> Feed:
+        """Return the feed without its first rows."""
+        if rows == 0:
+            return self
+        if self.window is None:
+            return dataclasses.replace(self, plane=self.plane.later(rows))
+        return dataclasses.replace(self, window=self.window.later(rows))
 
 
 @dataclasses.dataclass(frozen=True)

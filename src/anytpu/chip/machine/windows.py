@@ -38,6 +38,11 @@ class Patch:
     source_row: int
     source_steps: Triple
 
+    @property
+    def reach(self) -> int:
+        """Rows of the source from the first to the last."""
+        return sum((count - 1) * step for count, step in zip(self.shape, self.source_steps, strict=True))
+
 
 @dataclasses.dataclass(frozen=True)
 class Border:
@@ -92,7 +97,7 @@ def _inside(first: int, stop: int, stride: int, offset: int, length: int) -> tup
     return min(low, stop), max(min(low, stop), high)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=2**15)
 def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
     """Return the copies that gather `taps` taps of `rows` rows, and the places that no copy reaches.
 

@@ -15,7 +15,7 @@ from anytpu.chip.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.products import fill_feed, tile_at
+from anytpu.chip.machine.products import fill_feed, halves_of, tile_at
 from anytpu.chip.machine.steps import ProductStep
 from anytpu.chip.machine.systolic import SystolicArray
 
@@ -30,12 +30,11 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
         if not step.accumulate:
             target[...] = 0
-        wide = step.feeds[0].plane.high_offset is not None
         for feed, tile in zip(step.feeds, step.tiles, strict=True):
-            for high in (False, True) if wide else (False,):
+            for high in halves_of(feed):
                 numbers = np.zeros((step.rows, size), np.int32)
                 fill_feed(memories.buffer, feed, numbers, 0, high)
                 sums = array.multiply(tile_at(memories.weights, tile, size), numbers)
                 target += sums * np.int32(256) if high else sums
 
-    return execute(image, decode(image), values, multiply)
+    return execute(image, decode(image), values, {ProductStep: multiply})

@@ -1,0 +1,188 @@
+"""Fusing: products and the Activates that empty their accumulators become layers, which are done as a whole.
+
+Idea: a compiled layer is a long row of pairs: some passes make the sums of a stretch of rows and of one block of
+outputs, and an Activate turns them into integers. Such a pair need not go through the accumulators, if nothing reads
+those later. And pairs that send the same rows into the array, against different tiles, are one product of matrices with
+more columns.
+
+Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes. What does
+not fit the pattern stays as it is, in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from anytpu.chip.design import Design
+from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step
+from anytpu.chip.machine.windows import cover
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of outputs: its tiles, one for each feed of the layer, and the Activate that finishes it."""
+
+    tiles: tuple[int, ...]
+    activate: ActivateStep
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerStep(Step):
+    """Rows that go through the array against the tiles of several blocks of outputs.
+
+    Attributes:
+        feeds: what goes in, pass by pass.
+        rows: how many.
+        blocks: what comes out.
+    """
+
+    feeds: tuple[Feed, ...]
+    rows: int
+    blocks: tuple[Block, ...]
+
+
+def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
+    """Return steps that do the same, with layers in place of products and Activates where that is possible."""
+    joined = list(_joined(steps))
+    dead = _dead_after(joined, design)
+    fused: list[Step] = []
+    run = _Run()
+    number = 0
+    while number < len(joined):
+        pair = _pair(joined, number, dead)
+        if pair is None:
+            fused += run.close()
+            fused.append(joined[number])
+            number += 1
+            continue
+        if not run.accepts(*pair):
+            fused += run.close()
+        run.take(*pair)
+        number += 2
+    return tuple(fused + run.close())
+
+
+def _joined(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps, with products that add to the sums of the one before as part of it."""
+    waiting: ProductStep | None = None
+    for step in steps:
+        if waiting is not None:
+            if isinstance(step, ProductStep) and _continues(waiting, step):
+                feeds, tiles = waiting.feeds + step.feeds, waiting.tiles + step.tiles
+                waiting = dataclasses.replace(waiting, feeds=feeds, tiles=tiles)
+                continue
+            yield waiting
+            waiting = None
+        if isinstance(step, ProductStep):
+            waiting = step
+        else:
+            yield step
+    if waiting is not None:
+        yield waiting
+
+
+def _continues(first: ProductStep, second: ProductStep) -> bool:
+    same_place = (first.accumulator, first.rows) == (second.accumulator, second.rows)
+    return second.accumulate and same_place and kind_of(first.feeds[0]) == kind_of(second.feeds[0])
+
+
+def kind_of(feed: Feed) -> tuple[bool, bool]:
+    """Return whether the numbers of a feed are unsigned, and whether they are of 16 bits."""
+    return feed.unsigned, feed.plane.high_offset is not None
+
+
+def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
+    """Return for each step whether no step after it reads the accumulators that it touches, before they are new."""
+    live = np.zeros(design.accumulator_rows, bool)
+    dead = [True] * len(steps)
+    for number in range(len(steps) - 1, -1, -1):
+        step = steps[number]
+        if isinstance(step, ProductStep):
+            rows = slice(step.accumulator, step.accumulator + step.rows)
+            dead[number] = not live[rows].any()
+            live[rows] = step.accumulate
+        elif isinstance(step, ActivateStep) and step.operation == "scale":
+            rows = slice(step.accumulator, step.accumulator + step.rows)
+            dead[number] = not live[rows].any()
+            live[rows] = True
+    return dead
+
+
+def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
+    """Return a product and the Activate after it, if the one makes all that the other takes and nothing else needs."""
+    if number + 1 == len(steps):
+        return None
+    product, activate = steps[number], steps[number + 1]
+    if not isinstance(product, ProductStep) or not isinstance(activate, ActivateStep) or product.accumulate:
+        return None
+    if activate.operation != "scale" or not dead[number + 1]:
+        return None
+    if (product.accumulator, product.rows) != (activate.accumulator, activate.rows):
+        return None
+    # What is written over its own source has to be multiplied whole before.
+    return None if _overlap(_sources(product), _targets(activate)) else (product, activate)
+
+
+class _Run:
+    """Pairs one after another, each of which could as well be done before all others."""
+
+    def __init__(self):
+        self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
+        self._read: list[tuple[int, int]] = []
+        self._written: list[tuple[int, int]] = []
+
+    def accepts(self, product: ProductStep, activate: ActivateStep) -> bool:
+        targets = _targets(activate)
+        return not (_overlap(_sources(product) + targets, self._written) or _overlap(targets, self._read))
+
+    def take(self, product: ProductStep, activate: ActivateStep) -> None:
+        key = product.feeds, product.rows
+        _, blocks = self._layers.setdefault(key, (product.number, []))
+        blocks.append(Block(product.tiles, activate))
+        _add(self._read, _sources(product))
+        _add(self._written, _targets(activate))
+
+    def close(self) -> list[Step]:
+        layers: list[Step] = [
+            LayerStep(number, feeds, rows, tuple(blocks)) for (feeds, rows), (number, blocks) in self._layers.items()
+        ]
+        self.__init__()
+        return layers
+
+
+def _sources(product: ProductStep) -> list[tuple[int, int]]:
+    """Return stretches of the Unified Buffer, in units, that hold all that a product reads."""
+    found: list[tuple[int, int]] = []
+    for feed in product.feeds:
+        patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
+        first = min((patch.source_row for patch in patches), default=0)
+        last = max((patch.source_row + patch.reach for patch in patches), default=-1)
+        _add(found, _extents(feed.plane, first, last + 1))
+    return found
+
+
+def _targets(activate: ActivateStep) -> list[tuple[int, int]]:
+    return _extents(activate.target, 0, activate.rows)
+
+
+def _extents(plane: Plane, first: int, stop: int) -> list[tuple[int, int]]:
+    """Return the stretches, in units, where rows `first` up to `stop` of a plane lie: one, or two for 16 bits."""
+    starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
+    return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]
+
+
+def _overlap(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
+    return any(start < last and first < stop for start, stop in some for first, last in others)
+
+
+def _add(stretches: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+    for start, stop in more:
+        for place, (first, last) in enumerate(stretches):
+            if start <= last and first <= stop:
+                stretches[place] = min(start, first), max(stop, last)
+                break
+        else:
+            stretches.append((start, stop))
