@@ -123,7 +123,7 @@ Instruction 14 (write_host_memory of 'sigmoid') reads units 4 to 7 of the Unifie
     sync write, activate""",
     ),
     "over the host's buffer": (
-        changed("halt", "read_host_memory 224, 100, 2\nhalt"),
+        changed("halt", "read_host_memory 224, 100, 1\nhalt"),
         """\
 Instruction 15 (read_host_memory of 'sigmoid') reads bytes 224 to 255 of the host's buffer, which instruction 14 \
 (write_host_memory of 'sigmoid') writes, and nothing lets it wait until that is done. Insert before instruction 15:
