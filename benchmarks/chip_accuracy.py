@@ -111,7 +111,8 @@ def inception(side: int) -> dict[str, Any]:
         "quantized_bytes": summary.quantized_bytes,
         "ratio": keras_bytes / summary.quantized_bytes,
         "ratio_of_folded": summary.float_bytes / summary.quantized_bytes,
-        "output_sqnr_db": summary.output_sqnr_db[0],
+        "worst_layer": summary.worst.layer,
+        "worst_sqnr_db": summary.worst.sqnr_db,
         "read_s": read_s,
         "quantize_s": quantize_s,
         "summarize_s": summarize_s,
@@ -143,10 +144,8 @@ def main() -> None:
         sizes = f"{figures['keras_bytes'] / 2**20:.1f} MiB -> {figures['quantized_bytes'] / 2**20:.1f} MiB"
         folded = f"{figures['ratio_of_folded']:.3f} without BatchNorm's own"
         print(f"InceptionV3 {sizes}, {figures['ratio']:.3f} times smaller ({folded})")
-        print(
-            f"{figures['output_sqnr_db']:.1f} dB; "
-            + ", ".join(f"{k} {v:.1f}" for k, v in figures.items() if k[-2:] == "_s")
-        )
+        print(f"its worst layer is {figures['worst_layer']}, {figures['worst_sqnr_db']:.1f} dB")
+        print(", ".join(f"{key} {figures[key]:.1f}" for key in ("read_s", "quantize_s", "summarize_s")))
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
 

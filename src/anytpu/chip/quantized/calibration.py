@@ -9,7 +9,7 @@ rows at a time and never kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -81,14 +81,17 @@ def observe(
     return histograms
 
 
-def evaluate_chunks(network: Network, arrays: Sequence[np.ndarray]) -> Iterable[dict[str, np.ndarray]]:
+def evaluate_chunks(network: Network, arrays: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """Compute a network some examples at a time, and yield each time all of its tensors."""
     from anytpu.chip.network import evaluate
 
     example_bytes = 4 * sum(int(np.prod(shape)) for shape in network.shapes.values())
-    rows = int(np.clip(CHUNK_BYTES // max(example_bytes, 1), 1, 256))
-    for start in range(0, len(arrays[0]), rows):
-        yield evaluate(network, [array[start : start + rows] for array in arrays])
+    count = len(arrays[0])
+    rows = min(int(np.clip(CHUNK_BYTES // max(example_bytes, 1), 1, 256)), count)
+    for start in range(0, count, rows):
+        # Always as many rows, since each number of them is compiled anew; the last piece is filled up.
+        filled = [array[np.arange(start, start + rows) % count] for array in arrays]
+        yield {name: values[: count - start] for name, values in evaluate(network, filled).items()}
 
 
 def _check_array(port: Port, array: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
     """
     arrays = check(network, calibration)
     compared = int(np.clip(_MACS // max(_macs(network), 1), 1, min(_EXAMPLES, len(arrays[0]))))
-    errors = _errors(network, quantized, [array[:compared] for array in arrays])
+    errors = _errors(network, quantized, arrays, compared)
     layers: dict[str, list[Node]] = {}
     for node in quantized.nodes:
         layers.setdefault(node.layer or node.name, []).append(node)
@@ -134,18 +134,21 @@ def _layer_summary(layer: str, nodes: list[Node], network: Network, errors: Mapp
     return LayerSummary(layer, tuple(dict.fromkeys(type(node).__name__ for node in nodes)), before, after, errors[last])
 
 
-def _errors(network: Network, quantized: QuantizedNetwork, arrays: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the ratio of signal to noise of each tensor, in dB."""
+def _errors(
+    network: Network, quantized: QuantizedNetwork, arrays: Sequence[np.ndarray], compared: int
+) -> dict[str, float]:
+    """Return the ratio of signal to noise of each tensor on the first few examples, in dB."""
     powers = {name: np.zeros(2) for name in network.shapes}
-    done = 0
-    for values in evaluate_chunks(network, arrays):
-        rows = len(next(iter(values.values())))
-        tensors = reference.compute(quantized, [array[done : done + rows] for array in arrays])
-        done += rows
+    done, chunks = 0, evaluate_chunks(network, arrays)
+    while done < compared:
+        values = {name: array[: compared - done] for name, array in next(chunks).items()}
+        rows = slice(done, done + len(next(iter(values.values()))))
+        tensors = reference.compute(quantized, [array[rows] for array in arrays])
         for name, power in powers.items():
             quantization = quantized.quantizations.get(name)
             ours = tensors[name] if quantization is None else quantization.dequantize(tensors[name])
             power += _signal_and_noise(np.asarray(values[name], np.float64), ours)
+        done = rows.stop
     return {name: decibels(*power) for name, power in powers.items()}
 
 
