@@ -319,7 +319,7 @@ def other_tables(cases: list[Case], headlines: dict[str, Image]) -> Iterator[str
             f"{case.buffer_mib:6.1f} ({PAPER_BUFFER[case.application]:.1f})"
         )
     yield "  The paper's inferences, and its latency for MLP0 (7 ms for 99 % of requests), have queues and the host's"
-    yield "  time in them, and so has its share of the host (T5). CNN1 was given a Unified Buffer of 512 MiB: see ROOMY."
+    yield "  time in them, and so has its share of the host (T5). CNN1 has a Unified Buffer of 512 MiB here: see ROOMY."
 
 
 def main() -> None:
