@@ -108,21 +108,24 @@ def execute(
 
 
 def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what is needed of the values, each of the right batch."""
     made = {service.step.output for service in image.services}
     asked = [binding.tensor for binding in image.inputs]
     for service in image.services:
-        asked += [name for name, b in zip(service.step.inputs, service.inputs, strict=True) if b is None]
+        pairs = zip(service.step.inputs, service.inputs, strict=True)
+        asked += [name for name, binding in pairs if binding is None and name not in made]
     known = {}
     for name in asked:
-        if name in made:
-            continue
         if name not in values:
-            raise ChipError(f"{image.name!r} needs {name!r}; given were {sorted(values)}.")
-        known[name] = np.asarray(values[name])
-        if known[name].shape[:1] != (image.batch,):
+            others = ", ".join(map(repr, sorted(values)))
             raise ChipError(
-                f"{image.name!r} was compiled for batches of {image.batch}; {name!r} is of shape {known[name].shape}."
+                f"{image.name!r} needs {name!r}, and was given {'only ' + others if others else 'nothing'}."
             )
+        known[name] = np.asarray(values[name])
+        shape = known[name].shape
+        if shape[:1] != (image.batch,):
+            text = f"was compiled for batches of {image.batch}, and {name!r} is of shape {shape}"
+            raise ChipError(f"{image.name!r} {text}.")
     return known
 
 

@@ -69,6 +69,8 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
     node = service.step
     inputs = []
     for name, binding in zip(node.inputs, service.inputs, strict=True):
+        if binding is None and name not in values:
+            raise ChipError(f"The host's step {node.name!r} needs {name!r}, which no step before it has made.")
         if binding is None:
             inputs.append(values[name])
         else:
@@ -82,17 +84,14 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
 
 
 def _expect(binding: Binding, integers: np.ndarray) -> None:
-    shape = ("batch", *binding.shape)
-    if integers.ndim != 4 or integers.shape[1:] != tuple(binding.shape):
-        raise ChipError(f"{binding.tensor!r} must be of shape ({', '.join(map(str, shape))}), not {integers.shape}.")
-    q = binding.quantization
-    if integers.dtype != q.dtype:
-        if not np.issubdtype(integers.dtype, np.integer):
-            raise ChipError(
-                f"{binding.tensor!r} must be of {q.bits}-bit integers, not {integers.dtype}: quantize it first."
-            )
-        if integers.size and not q.low <= integers.min() <= integers.max() <= q.high:
-            raise ChipError(
-                f"{binding.tensor!r} must be of integers from {q.low} to {q.high}, not {integers.min()} to "
-                f"{integers.max()}."
-            )
+    tensor, q = binding.tensor, binding.quantization
+    shape = integers.shape[:1] + tuple(binding.shape)
+    if integers.shape != shape:
+        raise ChipError(f"{tensor!r} must be of shape {shape}, not {integers.shape}.")
+    if integers.dtype == q.dtype:
+        return
+    if integers.dtype.kind not in "iu":
+        raise ChipError(f"{tensor!r} must be of {q.bits}-bit integers, not of {integers.dtype}: quantize it first.")
+    if integers.size and not q.low <= integers.min() <= integers.max() <= q.high:
+        found = f"has some from {integers.min()} to {integers.max()}"
+        raise ChipError(f"{tensor!r} must be of integers from {q.low} to {q.high}, and {found}.")
