@@ -416,6 +416,37 @@ halt
         )
 
 
+def blocked(tiles: int) -> Image:
+    return image_of(f"""\
+read_host_memory 0, 0, 4
+read_weights 0, 4
+read_weights 0, {tiles - 4}
+read_weights.parameters 0, 1
+sync matrix, read
+matrix_multiply 0, 0, 4
+sync activate, matrix
+activate.scale 0, 4, 4
+set_configuration PLANE_STRIDE, 1
+sync matrix, activate
+matrix_multiply.accumulate 0, 0, 2, repeat={tiles - 1}
+sync write, activate
+write_host_memory 128, 4, 4
+halt
+""")
+
+
+def test_parameters_behind_tiles_that_wait_for_them():
+    check(blocked(6))  # One tile in the array, one beside it, four in the FIFO.
+    with pytest.raises(HazardError) as caught:
+        check(blocked(7))
+    assert str(caught.value) == (
+        "Instruction 11 (activate) would wait for ever: what it takes from the Weight Memory stands behind tiles for "
+        "which the weight FIFO of 4 has no room, and these are taken only after it. Send for weights in the order in "
+        "which they are used."
+    )
+    check(dataclasses.replace(blocked(7), design=dataclasses.replace(blocked(7).design, weight_fifo_tiles=5)))
+
+
 def test_in_place_is_right_row_by_row():
     more = """\
 sync activate, write

@@ -34,7 +34,8 @@ def check(image: Image) -> None:
         ChipError: a number does not fit its field or goes with no other; an address is outside of its memory; a
             register that is 0 is used; there is no Halt, or something after it; there is no such step of the host.
         HazardError: two units touch one address without a Sync between them; something is read, or is an output, that
-            nothing has written; a FIFO is empty when something is popped, or has something left at the end.
+            nothing has written; a FIFO is empty when something is popped, has something left at the end, or is full of
+            what is taken only after what stands behind it.
 
     Example:
         >>> import numpy as np
@@ -47,7 +48,7 @@ class _Walk:
     def __init__(self, image: Image):
         self._image = image
         self._memories = Memories(image)
-        self._fetched = Fetched()
+        self._fetched = Fetched(image.design)
         self._is_set: set[int] = set()
 
     def run(self) -> None:
@@ -61,6 +62,7 @@ class _Walk:
         left = self._fetched.left()
         if left is not None:
             raise HazardError(left)
+        self._check_progress()
 
     def _step(self, issued: Issued) -> None:
         instruction = issued.instruction
@@ -83,10 +85,10 @@ class _Walk:
         design = self._image.design
         self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
         touched = accesses(instruction, registers, design)
-        self._memories.touch(issued, touched)
+        waits = self._memories.touch(issued, touched)
         if isinstance(instruction, Activate):
             self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
-        self._refuse(issued, self._fetched.take(instruction, registers), HazardError)
+        self._refuse(issued, self._fetched.take(issued, waits), HazardError)
 
     def _interrupt(self, issued: Issued, number: int) -> None:
         services = self._image.services
@@ -116,6 +118,17 @@ class _Walk:
                 f"The weights of {self._image.name!r} take {weights_bytes:,} bytes, and the Weight Memory has "
                 f"{memory_bytes:,}."
             )
+
+    def _check_progress(self) -> None:
+        stuck = self._fetched.stuck()
+        if stuck is not None:
+            issued = next(one for one in issue(self._image.instructions) if one.number == stuck)
+            fault = (
+                "would wait for ever: what it takes from the Weight Memory stands behind tiles for which the weight "
+                f"FIFO of {self._image.design.weight_fifo_tiles} has no room, and these are taken only after it. Send "
+                "for weights in the order in which they are used."
+            )
+            self._refuse(issued, fault, HazardError)
 
     def _refuse(self, issued: Issued, fault: str | None, error: type[ChipError] = ChipError, joint: str = " ") -> None:
         if fault is not None:

@@ -56,6 +56,10 @@ class Clocks:
         """Let all units finish before anything that is issued later."""
         self._known = [tuple(self._issued) for _ in Unit]
 
+    def waits_of(self, unit: Unit) -> tuple[int, ...]:
+        """Return how many instructions of each unit are done when the last that was issued to a unit starts."""
+        return self._last[unit]
+
     def is_done(self, earlier: Visit, later: Visit) -> bool:
         """Tell whether one instruction is surely done when another, the last that was issued to its unit, starts."""
         if earlier.unit < 0 or earlier.unit == later.unit:

@@ -1,27 +1,42 @@
 """`Fetched`: what was sent for in the Weight Memory, and what of it was taken.
 
 Rule: FIFOs order themselves, so no `Sync` is needed. But each thing is taken once, in the order in which it was read,
-by an instruction that is issued after the `ReadWeights`; and at the end nothing is left.
+by an instruction that is issued after the `ReadWeights`; and at the end nothing is left. What is in a FIFO must not
+stand in the way of what it waits for.
 """
 
 from __future__ import annotations
 
+from anytpu.chip.checking.progress import Progress
+from anytpu.chip.design import Design
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
-from anytpu.chip.isa.instructions import Activate, Instruction, Product, ReadWeights
-from anytpu.chip.isa.issue import Registers
+from anytpu.chip.isa.instructions import Activate, Product, ReadWeights
+from anytpu.chip.isa.issue import Issued, Registers
 from anytpu.chip.isa.registers import Register
 
 
 class Fetched:
-    """The weight FIFO, the parameter FIFO and the tables, without what is in them."""
+    """The weight FIFO, the parameter FIFO and the tables, without what is in them.
 
-    def __init__(self) -> None:
+    Args:
+        design: the chip.
+    """
+
+    def __init__(self, design: Design) -> None:
+        self._progress = Progress(design.weight_fifo_tiles)
         self._read = {"tile": 0, "parameters": 0}
         self._taken = {"tile": 0, "parameters": 0}
         self._is_wide: dict[int, bool] = {}
 
-    def take(self, instruction: Instruction, registers: Registers) -> str | None:
-        """Note what an instruction reads or pops; return what is wrong, as the rest of a sentence, or None."""
+    def take(self, issued: Issued, waits: tuple[int, ...]) -> str | None:
+        """Note what an instruction reads or pops; return what is wrong, as the rest of a sentence, or None.
+
+        Args:
+            issued: the instruction.
+            waits: for each unit, how many of its instructions must be done before.
+        """
+        number, instruction, registers, _ = issued
+        self._progress.issue(number, instruction, waits)
         if isinstance(instruction, ReadWeights):
             if instruction.kind == "table":
                 slots = range(instruction.slot, instruction.slot + instruction.count)
@@ -49,6 +64,10 @@ class Fetched:
                     f"read_weights.{kind} sends for {self._read[kind]}, and {popper} {self._taken[kind]}."
                 )
         return None
+
+    def stuck(self) -> int | None:
+        """Return the number of the first instruction that would wait for ever, or None."""
+        return self._progress.stuck()
 
     def _pop(self, kind: str, count: int, keeps: bool) -> str | None:
         if keeps and not self._taken[kind]:

@@ -45,8 +45,11 @@ class Memories:
         """Let all units finish."""
         self._clocks.wait_for_all()
 
-    def touch(self, issued: Issued, touched: Accesses) -> None:
+    def touch(self, issued: Issued, touched: Accesses) -> tuple[int, ...]:
         """Note what the instruction that was seen last reads and writes.
+
+        Returns:
+            For each unit, how many of its instructions must be done before it starts.
 
         Raises:
             ChipError: an address is outside of its memory.
@@ -69,6 +72,7 @@ class Memories:
         if conflicts:
             others = {c.earlier.number: self._seen[c.earlier.number] for _, c in conflicts if c.earlier is not None}
             raise HazardError(faults.conflicts_text(self._image, issued, conflicts, others))
+        return self._clocks.waits_of(unit)
 
     def host_writes(self, what: str, binding: Binding) -> None:
         """Note that the host writes a tensor into its buffer, while all units stand still.

@@ -1,0 +1,129 @@
+"""`Progress`: whether every instruction can start at all, when units wait for each other and FIFOs have an end.
+
+Idea: when does not matter, only whether. Each unit goes on as far as it can; what the last round of all of them leaves
+is left for ever.
+
+Rule: the Weight Memory serves what was sent for in order. A tile needs a place in the weight FIFO, and as long as there
+is none, whatever stands behind it waits too. A tile leaves the FIFO for the array's second plane when the tile before
+it goes to work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
+from anytpu.chip.isa.instructions import Instruction, ReadWeights
+from anytpu.chip.isa.units import Unit
+
+
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    number: int
+    instruction: Instruction
+    waits: tuple[int, ...]
+
+
+class Progress:
+    """The queues of all units.
+
+    Args:
+        fifo_tiles: places of the weight FIFO.
+    """
+
+    def __init__(self, fifo_tiles: int):
+        self._fifo_tiles = fifo_tiles
+        self._queues: list[list[_Waiting]] = [[] for _ in Unit]
+        self._done = [0 for _ in Unit]
+        self._sent = 0
+        self._served, self._of_served = 0, 0  # requests that were served; things of the next one
+        self._tiles, self._popped, self._of_product = 0, 0, 0
+        self._parameters = 0
+
+    def issue(self, number: int, instruction: Instruction, waits: tuple[int, ...]) -> None:
+        """Take an instruction into the queue of its unit.
+
+        Args:
+            number: its place in the program.
+            instruction: what is issued.
+            waits: for each unit, how many of its instructions must be done before.
+        """
+        assert instruction.unit is not None
+        self._queues[instruction.unit].append(_Waiting(number, instruction, waits))
+
+    def stuck(self) -> int | None:
+        """Return the number of the first instruction that can never be done, or None."""
+        moves: list[Callable[[], bool]] = [self._send, self._serve, self._multiply]
+        moves += [lambda: self._go(Unit.READ), lambda: self._go(Unit.ACTIVATE), lambda: self._go(Unit.WRITE)]
+        while any([move() for move in moves]):  # a list: each must have its turn
+            pass
+        left = [queue[done].number for queue, done in zip(self._queues, self._done, strict=True) if done < len(queue)]
+        return min(left, default=None)
+
+    def _may_start(self, one: _Waiting) -> bool:
+        return all(done >= count for done, count in zip(self._done, one.waits, strict=True))
+
+    def _send(self) -> bool:
+        queue, before = self._queues[Unit.WEIGHTS], self._sent
+        while self._sent < len(queue) and self._may_start(queue[self._sent]):
+            self._sent += 1
+            self._acknowledge()
+        return self._sent > before
+
+    def _acknowledge(self) -> None:
+        # All but tables are done when they are sent for; a table is when it has arrived.
+        queue = self._queues[Unit.WEIGHTS]
+        while (done := self._done[Unit.WEIGHTS]) < self._sent:
+            if _request(queue[done]).kind == "table" and done >= self._served:
+                break
+            self._done[Unit.WEIGHTS] += 1
+
+    def _serve(self) -> bool:
+        queue, moved = self._queues[Unit.WEIGHTS], False
+        while self._served < self._sent:
+            request = _request(queue[self._served])
+            count = request.count - self._of_served
+            if request.kind == "tile":
+                count = min(count, self._popped + self._fifo_tiles + 1 - self._tiles)
+                if count == 0:
+                    break
+                self._tiles += count
+            elif request.kind == "parameters":
+                self._parameters += count
+            self._of_served += count
+            moved = True
+            if self._of_served == request.count:
+                self._served, self._of_served = self._served + 1, 0
+                self._acknowledge()
+        return moved
+
+    def _multiply(self) -> bool:
+        queue, moved = self._queues[Unit.MATRIX], False
+        while (done := self._done[Unit.MATRIX]) < len(queue):
+            one = queue[done]
+            if self._of_product == 0 and not self._may_start(one):
+                break
+            count = tiles_popped(one.instruction) - self._of_product
+            ready = min(count, self._tiles - self._popped)
+            self._popped, self._of_product = self._popped + ready, self._of_product + ready
+            moved = moved or ready > 0
+            if ready < count:
+                break
+            self._done[Unit.MATRIX], self._of_product, moved = done + 1, 0, True
+        return moved
+
+    def _go(self, unit: Unit) -> bool:
+        queue, before = self._queues[unit], self._done[unit]
+        while (done := self._done[unit]) < len(queue) and self._may_start(queue[done]):
+            pops = parameters_popped(queue[done].instruction)
+            if pops > self._parameters:
+                break
+            self._parameters -= pops
+            self._done[unit] += 1
+        return self._done[unit] > before
+
+
+def _request(one: _Waiting) -> ReadWeights:
+    assert isinstance(one.instruction, ReadWeights)
+    return one.instruction
