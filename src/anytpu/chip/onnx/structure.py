@@ -145,6 +145,8 @@ _REDUCERS: dict[str, tuple[str, str]] = {
 
 def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
     source, start = operands
+    if operation.dtype == bool:
+        return _reduce_truths(graph, operation, _placed(source), start)
     if operation.attributes["reducer"] not in _REDUCERS:
         raise Untranslatable("a reduction for which there is no operator here")
     reducer, joiner = _REDUCERS[operation.attributes["reducer"]]
@@ -152,6 +154,15 @@ def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> 
     reduced = graph.add(reducer, _placed(source).value, axes, keepdims=0)
     first: Operand = start.value if isinstance(start, Placed) else start
     return graph.add(joiner, reduced, first)
+
+
+def _reduce_truths(graph: Graph, operation: Operation, source: Placed, start: Placed | np.ndarray) -> str:
+    """Write whether all, or any, of truth values are true."""
+    reducer, joiner = {"and": ("ReduceMin", "And"), "or": ("ReduceMax", "Or")}[operation.attributes["reducer"]]
+    axes = _int64(*operation.attributes["dimensions"])
+    reduced = graph.add(reducer, graph.cast(source.value, np.int32), axes, keepdims=0)
+    first: Operand = start.value if isinstance(start, Placed) else start
+    return graph.add(joiner, graph.cast(reduced, bool), first)
 
 
 def _slice(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
