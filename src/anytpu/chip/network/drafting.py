@@ -12,7 +12,7 @@ import numpy as np
 
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
-from anytpu.chip.network.functions import chain_of
+from anytpu.chip.network.functions import Chain, chain_of
 from anytpu.chip.network.graph import Graph
 from anytpu.chip.network.movements import Movements
 from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Network, Pool, Port
@@ -42,6 +42,7 @@ class Draft:
         self._movements = Movements(trace, graph)
         self._hosting = hosting.Hosting(trace, placing)
         self._taken = self._taken_whole()
+        self._functions: dict[object, Chain] = {}
 
     def run(self) -> None:
         """Write all nodes that an output needs."""
@@ -108,7 +109,7 @@ class Draft:
 
     def _function_node(self, one: Operation) -> None:
         root, inside = self._function(one)
-        function = chain_of(inside, root, self._trace.dtype(root))
+        function = chain_of(inside, root, self._trace.dtype(root), self._functions)
         source = self._graph.tensor(root)
         self._graph.add(
             Function(one.result, one.layer, (source,), one.result, "function", function), self._trace.shape(one.result)
@@ -124,12 +125,13 @@ class Draft:
         assert number is not None
         ones, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
         turned = isinstance(one.operands[0], np.ndarray)
-        factor, summand = {
-            "add": (ones, number),
-            "subtract": (-ones, number) if turned else (ones, -number),
-            "multiply": (number, zeros),
-            "divide": (1 / number, zeros),
-        }[one.name]
+        factor, summand = ones, zeros
+        if one.name == "add":
+            summand = number
+        elif one.name == "subtract":
+            factor, summand = (-ones, number) if turned else (ones, -number)
+        else:
+            factor = number if one.name == "multiply" else 1 / number
         self._graph.affine(one.result, one.layer, self._graph.tensor(one.values[0]), factor, summand)
 
     def _binary(self, one: Operation) -> None:
@@ -143,7 +145,7 @@ class Draft:
         self._graph.add(node, self._trace.shape(one.result))
 
     def _product(self, one: Operation) -> None:
-        product = product_of(one, self._trace)
+        product = product_of(one, self._trace, self._graph)
         source = self._graph.shaped(one.values[0], product.source, one.layer)
         plain = product.result == self._trace.shape(one.result)
         made = one.result if plain else f"{one.result}/product"
@@ -153,7 +155,7 @@ class Draft:
             inputs=(source,),
             output=made,
             weights=product.weights,
-            bias=np.zeros(product.weights.shape[3], np.float32),
+            bias=self._graph.shared(_nothing, product.weights.shape[3]),
             strides=product.strides,
             dilation=product.dilation,
             padding=product.padding,
@@ -190,6 +192,10 @@ class Draft:
             self._graph.affine(f"{one.result}/sum", one.layer, made, factor, np.zeros_like(factor))
             made = f"{one.result}/sum"
         self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+
+
+def _nothing(channels: int) -> np.ndarray:
+    return np.zeros(channels, np.float32)
 
 
 _WRITERS = {
