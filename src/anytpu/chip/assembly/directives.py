@@ -181,7 +181,7 @@ _TABLE = [
     (".block", ("number",), (), "What follows lies in the Weight Memory from this block on.", _block),
     (".zero", ("bytes",), (), "So many bytes of the Weight Memory are 0.", _zero),
     (".base64", ("text",), (), "Bytes of the Weight Memory.", _base64),
-    (".service", ("description",), (), "What the host does at the next number of interrupt_host, in JSON.", _service),
+    (".service", ("description",), (), "What the host does at an interrupt, in JSON; numbered from 0 on.", _service),
     (".steps", ("description",), (), "The operations of the services, in JSON.", _steps),
     (".array", ("dtype", "shape", "content"), (), "An array that they name, in base64.", _array),
     (".left_out", ("what",), (), "The text is only for reading: it says what is missing.", _left_out),

@@ -1,0 +1,135 @@
+"""`python -m anytpu.chip.isa.docs`: prints docs/chip_isa.md, made of the definitions, so that it says what they say."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from anytpu.chip import assembly, checking, file_parts
+from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
+from anytpu.chip.isa.example import EXAMPLE
+from anytpu.chip.isa.forms import FORMS, Field, Form, Kind
+from anytpu.chip.isa.instructions import MatrixMultiply, Product
+from anytpu.chip.isa.registers import MEANINGS
+from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.errors import HazardError
+
+_TEMPLATE = Path(__file__).with_name("docs.md")
+_MARK = re.compile(r"^<!-- (\w+) -->$", re.MULTILINE)
+
+
+def page() -> str:
+    """Return docs/chip_isa.md: the text of docs.md, with what is made of the definitions at its marks."""
+    made = {
+        "instructions": _instructions,
+        "registers": _registers,
+        "directives": _directives,
+        "example": lambda: _block(EXAMPLE),
+        "refusal": lambda: _block(_refusal()),
+        "file": lambda: _block((inspect.getdoc(file_parts) or "").partition("\n\n")[2].partition("Numbers are")[0]),
+    }
+    return _MARK.sub(lambda mark: made[mark[1]](), _TEMPLATE.read_text(encoding="utf-8"))
+
+
+def _block(text: str) -> str:
+    return "```text\n" + text.strip("\n") + "\n```"
+
+
+def _instructions() -> str:
+    rows = ["| opcode | mnemonic | bytes | unit | what it does |", "| --- | --- | --- | --- | --- |"]
+    for form in FORMS:
+        unit = "" if form.record.unit is None else form.record.unit.name.lower()
+        rows.append(f"| 0x{form.opcode:02x} | `{form.mnemonic}` | {form.length_bytes} | {unit} | {form.text} |")
+    return "\n".join([*rows, *map(_instruction, FORMS)])
+
+
+def _instruction(form: Form) -> str:
+    lines = [f"\n### {form.mnemonic}\n", *_meaning(form)]
+    if form.fields:
+        lines += ["", "| byte | bits | field | holds | |", "| --- | --- | --- | --- | --- |"]
+        lines += [
+            f"| {_where(bit, field)} | {field.name or 'reserved'} | {_holds(field)} | {field.text} |"
+            for field, bit in form.places
+        ]
+    return "\n".join(lines)
+
+
+def _row(field: Field, bit: int) -> str:
+    return f"| {_where(bit, field)} | {field.name or 'reserved'} | {_holds(field)} | {field.text} |"
+
+
+def _where(bit: int, field: Field) -> str:
+    first, last = bit // 8, (bit + field.bits - 1) // 8
+    if field.bits % 8:
+        low, high = bit % 8, bit % 8 + field.bits - 1
+        return f"{first} | {low}" if low == high else f"{first} | {low} to {high}"
+    return f"{first} | {field.bits}" if first == last else f"{first} to {last} | {field.bits}"
+
+
+def _holds(field: Field) -> str:
+    if field.kind is Kind.CHOICE:
+        return ", ".join(f"{number} {choice}" for number, choice in enumerate(field.choices))
+    if field.kind is Kind.FLAG:
+        return "0 or 1"
+    if field.kind in (Kind.REGISTER, Kind.VALUE):
+        return "a register" if field.kind is Kind.REGISTER else "its value"
+    return "0" if field.kind is Kind.RESERVED else f"{field.least:,} to {field.most:,}"
+
+
+def _meaning(form: Form) -> Iterator[str]:
+    text = inspect.getdoc(form.record) or ""
+    if form.record is MatrixMultiply:
+        text += "\n\n" + (inspect.getdoc(Product) or "").partition("\n\n")[2]
+    elif issubclass(form.record, Product):
+        text += "\n\nWhat a pass is, and all fields: as for matrix_multiply."
+    yield from _markdown(text)
+
+
+def _markdown(text: str) -> Iterator[str]:
+    """Turn a docstring into Markdown: what follows "Attributes:" becomes a list."""
+    is_list = False
+    for line in text.splitlines():
+        if line == "Attributes:":
+            is_list = True
+        elif is_list and re.match(r" {4}\w", line):
+            names, _, meaning = line.strip().partition(": ")
+            yield f"- `{names}`: {meaning}"
+        else:
+            yield (
+                line.strip() if is_list and not line.startswith("        ") else line.replace("        ", "  ", is_list)
+            )
+
+
+def _registers() -> str:
+    kinds = {ValueKind.FLOAT: "float32 above 0", ValueKind.SIGNED: "signed", ValueKind.UNSIGNED: "unsigned"}
+    rows = ["| number | name | kind | holds | |", "| --- | --- | --- | --- | --- |"]
+    for register, meaning in MEANINGS.items():
+        bounds = "" if meaning.kind is ValueKind.FLOAT else f"{meaning.least:,} to {meaning.most:,}"
+        rows.append(f"| {register.value} | `{register.name}` | {kinds[meaning.kind]} | {bounds} | {meaning.text} |")
+    return "\n".join(rows)
+
+
+def _directives() -> str:
+    rows = ["| directive | operands | what it says |", "| --- | --- | --- |"]
+    for name, one in DIRECTIVES.items():
+        operands = ", ".join([*one.needed, *(f"[{more}]" for more in one.more)])
+        rows.append(f"| `{name}` | {operands} | {one.text} |")
+    numbers = ", ".join(f"`{name}`" for name in NUMBERS)
+    return "\n".join(
+        [*rows, f"| {numbers} | numbers | They follow in the Weight Memory, least significant byte first. |"]
+    )
+
+
+def _refusal() -> str:
+    image = assembly.assemble("\n".join(row for row in EXAMPLE.splitlines() if not row.startswith("sync matrix")))
+    try:
+        checking.check(image)
+    except HazardError as error:
+        return str(error)
+    raise AssertionError("the checker found nothing")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
