@@ -65,7 +65,7 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
 
     values = _own(image, network, example) if network and example else _invented(image)
     try:
-        execute(image, decode(image), values, stop)
+        execute(image, decode(image), values, {ProductStep: stop})
     except _Found as found:
         layer = _layer(image, found.number)
         return FirstTile(layer, found.weights.copy(), found.numbers, found.depth, bool(network and example))

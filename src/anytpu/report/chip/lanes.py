@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 from anytpu.chip.isa.units import Unit
@@ -44,6 +45,20 @@ def lane_of(event: Event) -> int:
 def part_name(timing: Timing, tag: int) -> str:
     """Return the name of a part; "" for what comes before the first."""
     return timing.parts[tag].name if 0 <= tag < len(timing.parts) else ""
+
+
+def with_titles(timing: Timing) -> Timing:
+    """Return a run whose parts are called as briefly as tells them apart.
+
+    A name goes without what follows its last slash, if no other part would be called so.
+    """
+    short = [part.name.rpartition("/")[0] or part.name for part in timing.parts]
+    counts = collections.Counter(short)
+    parts = [
+        dataclasses.replace(part, name=one) if counts[one] == 1 else part
+        for one, part in zip(short, timing.parts, strict=True)
+    ]
+    return dataclasses.replace(timing, parts=tuple(parts))
 
 
 def spans(timing: Timing) -> list[tuple[float, float, int]]:

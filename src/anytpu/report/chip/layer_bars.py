@@ -22,7 +22,7 @@ def cycles_by_layer(timing: Timing) -> Drawing | None:
     longest = sorted(timing.parts, key=cycles_of, reverse=True)[:_MOST]
     total = timing.cycles or 1.0
     rows = [
-        Row(part.name, f"mostly {dominating(part).name}",
+        Row(part.name, f"mostly {dominating(part).short}",
             percent(cycles_of(part) / total), units.format_count(cycles_of(part)),
             tuple((cycles, cause.colour, 1.0) for cycles, cause in zip(cycles_by_cause(part), CAUSES, strict=True)),
             hover(part))

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image, Resident
+from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.record import Timing
+
+_WAITS = ("held", "stall", "shift")
 
 Levels = list[tuple[float, float]]
 """(cycles, level) at each change."""
@@ -37,12 +40,13 @@ def buffer_levels(timing: Timing, image: Image) -> Levels:
 def lifetimes(timing: Timing, image: Image) -> list[tuple[tuple[float, float], Resident]]:
     """Return ((start, stop) in cycles, stretch of the Unified Buffer) for each: the times of its instructions.
 
-    An instruction without an event of its own counts as the next that has one.
+    An instruction without an event of its own counts as the next that has one. Neither waits count nor what is read
+    from the Weight Memory, which runs ahead: they do not touch the buffer.
     """
     starts: dict[int, float] = {}
     stops: dict[int, float] = {}
     for event in timing.events:
-        if event.instruction >= 0:
+        if event.instruction >= 0 and event.unit is not Unit.WEIGHTS and event.kind not in _WAITS:
             number = event.instruction
             starts[number] = min(starts.get(number, event.start_cycles), event.start_cycles)
             stops[number] = max(stops.get(number, event.stop_cycles), event.stop_cycles)

@@ -6,7 +6,7 @@ from anytpu import units
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image, Resident
 from anytpu.chip.timing.record import Timing
-from anytpu.report.chip.levels import buffer_levels, lifetimes, peak
+from anytpu.report.chip.levels import lifetimes, peak_units
 from anytpu.report.drawing.axes import Scale, horizontal, linear, vertical
 from anytpu.report.drawing.frame import series_colour
 from anytpu.report.drawing.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
@@ -14,7 +14,7 @@ from anytpu.report.wording import one_line, plural
 
 _WIDTH, _HEIGHT = 1000.0, 400.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 984.0, 36.0, 350.0
-_MOST = 2500
+_MOST, _LEAST = 2500, 8
 _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -23,7 +23,7 @@ def memory_map(timing: Timing, image: Image) -> Drawing | None:
     if not image.residents or not timing.cycles:
         return None
     size_bytes = image.design.unified_buffer_bytes
-    held = units.format_bytes(peak(buffer_levels(timing, image)))
+    held = units.format_bytes(peak_units(image) * UNIT_BYTES)
     top_bytes = max(one.address + one.units for one in image.residents) * UNIT_BYTES
     x = thousands(timing.cycles, _LEFT, _RIGHT)
     y = _addresses(min(max(top_bytes, 1), size_bytes))
@@ -59,7 +59,7 @@ def _tensors(found: list[tuple[tuple[float, float], Resident]], x: Scale, y: Sca
         left, right = x(start / 1e3), max(x(stop / 1e3), x(start / 1e3) + 0.8)
         upper, lower = y((one.address + one.units) * UNIT_BYTES), y(one.address * UNIT_BYTES)
         shapes.append(Box(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, one)))
-        shapes += _name(one_line(one.tensor), left, right, upper, lower)
+        shapes += _name(one_line(one.tensor.rpartition("/")[0] or one.tensor), left, right, upper, lower)
     return shapes
 
 
@@ -81,6 +81,6 @@ def _name(name: str, left: float, right: float, upper: float, lower: float) -> l
     if lower - upper < 13 or room < 18:
         return []
     text = name if text_width(name, 11) <= room else shortened(name, room, 11)
-    if len(text) < 3 and text != name:
+    if len(text) < _LEAST and text != name:
         return []
     return [Label(left + 4, (upper + lower) / 2 + 4, text, size=11.0)]

@@ -21,7 +21,7 @@ def layer_table(layers: Sequence[Layer], timing: Timing) -> Markup:
     if not layers:
         return joined()
     longest = max([cycles_of(part) for part in timing.parts], default=0.0) or 1.0
-    titles = ("layer", "result", "MACs", "weights", "passes", "array used", "cycles, by cause", "mostly")
+    titles = ("layer", "result", "MACs", "weights", "passes", "array used", "cycles, by cause")
     rows = [_row(layer, number, timing, longest) for number, layer in enumerate(layers[:_MOST])]
     more = len(layers) - _MOST
     on_host = sum(layer.on_host for layer in layers)
@@ -62,7 +62,7 @@ def _row(layer: Layer, number: int, timing: Timing, longest: float) -> tuple[obj
         percent(layer.utilisation) if layer.passes else "",
     )
     if part is None or not cycles_of(part):
-        return (*cells, "", "")
+        return (*cells, "")
     bar = [
         element("i", class_=f"back-{cause.colour}", style=f"width:{100 * cycles / longest:.2f}%")
         for cause, cycles in zip(CAUSES, cycles_by_cause(part), strict=True)
@@ -70,5 +70,6 @@ def _row(layer: Layer, number: int, timing: Timing, longest: float) -> tuple[obj
     ]
     said = units.format_count(cycles_of(part))
     share = percent(cycles_of(part) / timing.cycles if timing.cycles else 0.0)
-    timed = joined(element("b", said), element("small", share), element("span", *bar, class_="bar"))
-    return (*cells, timed, dominating(part).name)
+    why = element("small", f"{share}, mostly {dominating(part).name}")
+    timed = joined(element("b", said), why, element("span", *bar, class_="bar"))
+    return (*cells, timed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.image import Image
 from anytpu.report.web.markup import Markup, element, joined
 
@@ -28,7 +29,7 @@ class Listing:
 
 def listing(image: Image) -> Listing:
     """Return the text of the first instructions of a program."""
-    texts = {number: str(one) for number, one in enumerate(image.instructions[:_MOST])}
+    texts = {number: write_instruction(one) for number, one in enumerate(image.instructions[:_MOST])}
     lines = tuple(f"{number:>6}  {text}" for number, text in texts.items())
     return Listing(lines, texts, len(image.instructions))
 

@@ -23,10 +23,11 @@ def quality(one: ChipPage) -> Markup:
         "section",
         element("h2", "Quantization", element("small", _bits(one.summary))),
         element("p", _said(one.summary), class_="remark"),
-        element("div", _histograms(one), _figure(noise_by_layer(one.layers)), _figure(weights_by_layer(one.layers)),
-                class_="plots"),
+        _histograms(one),
+        _figure(noise_by_layer(one.layers)),
+        _figure(weights_by_layer(one.layers)),
         id="quantization",
-    )  # fmt: skip
+    )
 
 
 def _bits(summary: Summary | None) -> str:
@@ -46,7 +47,7 @@ def _said(summary: Summary | None) -> str:
 
 
 def _figure(drawing: Drawing | None) -> Markup:
-    return element("figure", element("figcaption", drawing.title), svg.inline(drawing)) if drawing else joined()
+    return element("figure", element("h3", drawing.title), svg.inline(drawing)) if drawing else joined()
 
 
 def _histograms(one: ChipPage) -> Markup:

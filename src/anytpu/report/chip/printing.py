@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anytpu.chip.timing.record import Timing
+from anytpu.report.chip.lanes import with_titles
 from anytpu.report.chip.program_lines import program_lines
 from anytpu.report.chip.record import ChipPage
 from anytpu.report.chip.timing_lines import timing_lines
@@ -27,7 +28,8 @@ def print_page(console: Console, page: ChipPage) -> None:
 
 def print_timing(console: Console, timing: Timing) -> None:
     """Print a predicted run; where the stream has no block characters, without any."""
-    _print(console, lambda width, ascii_only: timing_lines(timing, width, ascii_only))
+    titled = with_titles(timing)
+    _print(console, lambda width, ascii_only: timing_lines(titled, width, ascii_only))
 
 
 def _print(console: Console, lines: Callable[[int, bool], Iterator[Text | Table]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from anytpu import units
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.report.chip import figures
+from anytpu.report.chip.fitted import fitted
 from anytpu.report.chip.layers import Layer
 from anytpu.report.chip.levels import peak_units
 from anytpu.report.terminal import hang
@@ -27,11 +27,11 @@ def program_lines(image: Image, layers: Sequence[Layer], width: int) -> Iterator
     yield from wrapped(" ".join(facts(image, layers)), width)
     yield from wrapped(figures.VIRTUAL, width, "yellow")
     if layers:
-        yield layer_table(layers[:MOST])
+        yield layer_table(layers[:MOST], width)
     if len(layers) > MOST:
         yield Text(f"{plural(len(layers) - MOST, 'more layer')} not shown", "dim")
     for layer in layers:
-        if layer.note:
+        if layer.note and not layer.passes:
             for line in hang(f"{one_line(layer.title)}: ", one_line(layer.note), width):
                 yield Text(line)
 
@@ -50,22 +50,18 @@ def facts(image: Image, layers: Sequence[Layer]) -> list[str]:
     ]
 
 
-def layer_table(layers: Sequence[Layer]) -> Table:
+def layer_table(layers: Sequence[Layer], width: int) -> Table:
     """Return a row for each layer: what it is, where it is computed, how well it fills the array."""
     has_quality = any(layer.sqnr_db is not None for layer in layers)
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("layer", "kind"):
-        shown.add_column(title, overflow="fold")
-    shown.add_column("result", no_wrap=True)
-    for title in ("MACs", "weights", "passes", "used", *(["SQNR"] if has_quality else [])):
-        shown.add_column(title, justify="right", no_wrap=True)
+    titles = ("layer", "kind", "result", "MACs", "weights", "passes", "used", *(["SQNR"] if has_quality else []))
+    rows = []
     for layer in layers:
         cells = [one_line(layer.title), one_line(layer.kind), shape(layer.shape)]
         cells += [units.format_count(layer.macs) if layer.macs else "", _size(layer.weight_bytes)]
         cells += [passes(layer), percent(layer.utilisation) if layer.passes else ""]
         cells += [figures.format_decibel(layer.sqnr_db)] if has_quality else []
-        shown.add_row(*(Text(cell) for cell in cells), style="yellow" if layer.on_host else "")
-    return shown
+        rows.append([Text(cell, "yellow" if layer.on_host else "") for cell in cells])
+    return fitted(titles, rows, width, texts=3)
 
 
 def shape(of: tuple[int, ...] | None) -> str:

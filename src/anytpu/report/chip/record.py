@@ -9,6 +9,7 @@ from anytpu.chip.image import Image
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.first_tile import FirstTile, first_tile
+from anytpu.report.chip.lanes import with_titles
 from anytpu.report.chip.layers import Layer, layers
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def page_of(program: ChipProgram) -> ChipPage:
     image = program.image()
     return ChipPage(
         image,
-        program.time(events=True),
+        with_titles(program.time(events=True)),
         program.network,
         tuple(layers(image, program.network, program.summary)),
         program.summary,

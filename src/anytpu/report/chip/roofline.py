@@ -17,7 +17,7 @@ from anytpu.report.wording import percent, plural
 
 _WIDTH, _HEIGHT = 760.0, 380.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 732.0, 40.0, 330.0
-_NAMED = 5
+_NAMED, _APART = 6, 16.0
 
 
 def roofline(timing: Timing) -> Drawing | None:
@@ -70,9 +70,12 @@ def _dots(timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, lines: li
             title=_hover(part, timing))
         for part, place in zip(ordered, places, strict=True)
     ]  # fmt: skip
-    names = [(*place, shortened(part.name, 150), "ink") for part, place in zip(ordered, places, strict=True)][:_NAMED]
-    labels = place_labels(names, places, lines=lines)
-    return [*dots, *(label for label in labels if label.x + 150 < _WIDTH or label.x < _RIGHT)]
+    named: list[tuple[float, float, str, str]] = []
+    for part, (at, height) in zip(ordered, places, strict=True):
+        # Layers of one shape lie on one spot: the first name is enough.
+        if len(named) < _NAMED and all(abs(at - x) + abs(height - y) > _APART for x, y, *_ in named):
+            named.append((at, height, shortened(part.name, 150), "ink"))
+    return [*dots, *place_labels(named, places, lines=lines, bounds=(_LEFT, _WIDTH))]
 
 
 def _hover(part: PartTiming, timing: Timing) -> str:

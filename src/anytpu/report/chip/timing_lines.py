@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from anytpu import units
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.chip import figures
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
+from anytpu.report.chip.fitted import fitted
 from anytpu.report.chip.program_lines import MOST, wrapped
 from anytpu.report.comparison import bar
 from anytpu.report.wording import one_line, percent
@@ -28,7 +28,7 @@ def timing_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text 
     if timing.parts:
         longest = sorted(timing.parts, key=cycles_of, reverse=True)[:MOST]
         kept = [part for part in timing.parts if any(part is one for one in longest)]
-        yield part_table(timing, kept)
+        yield part_table(timing, kept, width)
         if len(kept) < len(timing.parts):
             yield Text(f"the {MOST} of {len(timing.parts):,} layers that take longest", "dim")
 
@@ -66,24 +66,16 @@ def cause_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text]:
         yield line.append(bar(share, room, ascii_only) if cycles > 0 else "", cause.style)
 
 
-def part_table(timing: Timing, parts: Sequence[PartTiming]) -> Table:
+def part_table(timing: Timing, parts: Sequence[PartTiming], width: int) -> Table:
     """Return a row for each layer of a predicted run."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    shown.add_column("layer", overflow="fold")
-    for title in ("cycles", "share", *(cause.short for cause in CAUSES), "TOPS", "MACs/B"):
-        shown.add_column(title, justify="right", no_wrap=True)
-    shown.add_column("mostly", no_wrap=True)
+    titles = ("layer", "cycles", *(cause.short for cause in CAUSES), "TOPS", "MACs/B", "mostly")
+    rows = []
     for part in parts:
-        cycles = cycles_of(part)
+        cycles, cause = cycles_of(part), dominating(part)
         intensity = figures.intensity(part)
-        cells = [
-            one_line(part.name),
-            units.format_count(cycles),
-            percent(cycles / timing.cycles if timing.cycles else 0),
-        ]
+        cells = [one_line(part.name), units.format_count(cycles)]
         cells += [percent(one / cycles) if cycles else "" for one in cycles_by_cause(part)]
-        cells += [f"{figures.part_ops_per_s(part, timing.design) / 1e12:.3g}" if part.macs else ""]
+        cells += [f"{figures.part_ops_per_s(part, timing.design) / 1e12:.2f}" if part.macs else ""]
         cells += ["" if intensity is None else f"{intensity:,.0f}"]
-        cause = dominating(part)
-        shown.add_row(*(Text(cell) for cell in cells), Text(cause.short, cause.style) if cycles else Text())
-    return shown
+        rows.append([*(Text(cell) for cell in cells), Text(cause.short, cause.style) if cycles else Text()])
+    return fitted(titles, rows, width)

@@ -38,6 +38,7 @@ def place_labels(
     others: Sequence[tuple[float, float]] = (),
     size: float = 13.0,
     lines: Sequence[tuple[float, float]] = (),
+    bounds: tuple[float, float] = (LEFT, RIGHT + 8),
 ) -> list[Label]:
     """Return a label beside each point (x, y, text, colour), where it covers no other label and none of the points.
 
@@ -46,6 +47,7 @@ def place_labels(
         others: further points (x, y) that stay visible.
         size: of the letters.
         lines: points along lines, which a label crosses only where there is no other place for it.
+        bounds: where a label may start and end, from left to right.
 
     A label that has no such place is left out; the plot's tooltips still name the point.
     """
@@ -58,7 +60,7 @@ def place_labels(
         free = [
             place
             for place in places
-            if place[0] >= LEFT and place[2][2] <= RIGHT + 8 and not any(_overlap(place[2], box) for box in taken)
+            if place[0] >= bounds[0] and place[2][2] <= bounds[1] and not any(_overlap(place[2], box) for box in taken)
         ]
         clear = [place for place in free if not any(_overlap(place[2], box) for box in drawn)]
         for at, base, box in (clear or free)[:1]:

@@ -60,8 +60,6 @@ function startTimeline(data) {
     drawChosen(colour);
     paper.restore();
     drawNames(colour);
-    canvas.dataset.from = view.from;
-    canvas.dataset.to = view.to;
   }
 
   function later() {
@@ -153,7 +151,7 @@ function startTimeline(data) {
     paper.textAlign = "right";
     paper.fillStyle = colour("muted");
     const name = (text, y) => {
-      const words = width < 560 ? text.split(" ") : [text];
+      const words = width < 560 ? text.split(/ (.*)/, 2) : [text];
       words.forEach((word, n) => paper.fillText(word, left - 8, y + (n - (words.length - 1) / 2) * 12));
     };
     name("layer", BAND / 2);
@@ -228,6 +226,8 @@ function startTimeline(data) {
     const centre = (from + to) / 2;
     view.from = clamp(centre - span / 2, 0, data.cycles - span);
     view.to = view.from + span;
+    canvas.dataset.from = view.from;
+    canvas.dataset.to = view.to;
     later();
   }
 
@@ -320,5 +320,6 @@ function startTimeline(data) {
   });
   new ResizeObserver(later).observe(canvas.parentElement);
   isDark.addEventListener("change", later);
+  look(0, data.cycles);
   draw();
 }

@@ -4,7 +4,7 @@ function startWave(data) {
   const said = document.querySelector("#wave .readout");
   const { lanes, columns, rows, inputs, steps, results } = data;
   const shifts = steps.filter((step) => step.shifting).length;
-  const CELL = 66, TALL = 48, QUEUE = 3, LEFT = QUEUE * 42 + 24, TOP = 26, LINE = 25;
+  const CELL = 74, TALL = 48, QUEUE = 3, LEFT = QUEUE * 42 + 24, TOP = 26, LINE = 25;
   const bottom = TOP + lanes * TALL, sums = bottom + 34;
   const width = LEFT + columns * CELL + 8, height = sums + rows * LINE + 6;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);

@@ -1,0 +1,57 @@
+"""Tables that fit a terminal: where there is no room, the names in the first column give way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from anytpu.report.wording import one_line
+
+_LEAST = 12
+
+
+def fitted(titles: Sequence[str], rows: Sequence[Sequence[Text]], width: int, texts: int = 1) -> Table:
+    """Return a table as wide as a terminal at most.
+
+    Args:
+        titles: of the columns.
+        rows: cells of each row, the first a name.
+        width: columns of the terminal.
+        texts: how many of the first columns are texts; the others are numbers.
+    """
+    table = _table(titles, rows, texts)
+    console = Console(width=1000)
+    excess = Measurement.get(console, console.options, table).maximum - width
+    if excess <= 0 or not rows:
+        return table
+    room = max(max(len(row[0]) for row in rows) - excess, _LEAST)
+    return _table(titles, [(Text(middle(row[0].plain, room), row[0].style), *row[1:]) for row in rows], texts)
+
+
+def middle(name: str, room: int) -> str:
+    """Return a name that fits, without its middle where it is too long: both ends tell layers apart.
+
+    Example:
+        >>> middle("conv2_block1_0_conv", 14), middle("dense", 14)
+        ('conv2_b…0_conv', 'dense')
+    """
+    name = one_line(name)
+    if len(name) <= room:
+        return name
+    end = (room - 1) // 2
+    return f"{name[: room - 1 - end]}…{name[-end:]}"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, title in enumerate(titles):
+        # Where shorter names do not make enough room, the other texts are folded.
+        shown.add_column(title, justify="left" if number < texts else "right", no_wrap=not 0 < number < texts)
+    for row in rows:
+        shown.add_row(*row)
+    return shown
