@@ -102,9 +102,8 @@ def execute(
                 host.serve(memories.host, image.services[step.service], image.batch, known)
             else:
                 actions[type(step)](memories, step)
-    made = {service.step.output: known[service.step.output] for service in image.services}
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
-    return {**made, **outputs}
+    return {**known, **outputs}
 
 
 def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -5,8 +5,8 @@ outputs, and an Activate turns them into integers. Such a pair need not go throu
 those later. And pairs that send the same rows into the array, against different tiles, are one product of matrices with
 more columns.
 
-Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes. What does
-not fit the pattern stays as it is, in its place.
+Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes, and the
+host's numbers are moved before the products that do not need them. What does not fit the pattern stays in its place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from anytpu.chip.design import Design
-from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step
+from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step, TransferStep
 from anytpu.chip.machine.windows import cover
+
+Stretch = tuple[int, int]
+"""Units of the Unified Buffer, from the first up to and without the second."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +55,11 @@ def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
     run = _Run()
     number = 0
     while number < len(joined):
-        pair = _pair(joined, number, dead)
+        step, pair = joined[number], _pair(joined, number, dead)
         if pair is None:
-            fused += run.close()
-            fused.append(joined[number])
+            if not run.lets_pass(step):
+                fused += run.close()
+            fused.append(step)
             number += 1
             continue
         if not run.accepts(*pair):
@@ -69,19 +73,26 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
     """Yield the steps, with products that add to the sums of the one before as part of it."""
     waiting: ProductStep | None = None
     for step in steps:
-        if waiting is not None:
-            if isinstance(step, ProductStep) and _continues(waiting, step):
+        if waiting is None or isinstance(step, ProductStep) or not _passes(step, _sources(waiting), []):
+            if waiting is not None and isinstance(step, ProductStep) and _continues(waiting, step):
                 feeds, tiles = waiting.feeds + step.feeds, waiting.tiles + step.tiles
                 waiting = dataclasses.replace(waiting, feeds=feeds, tiles=tiles)
                 continue
-            yield waiting
-            waiting = None
-        if isinstance(step, ProductStep):
-            waiting = step
-        else:
+            if waiting is not None:
+                yield waiting
+            waiting = step if isinstance(step, ProductStep) else None
+        if waiting is not step:
             yield step
     if waiting is not None:
         yield waiting
+
+
+def _passes(step: Step, read: list[Stretch], written: list[Stretch]) -> bool:
+    """Return whether a step may as well be done before others that read and write stretches of the Unified Buffer."""
+    if not isinstance(step, TransferStep):
+        return False
+    own = [(step.address, step.address + step.units)]
+    return not _overlap(own, read + written if step.inwards else written)
 
 
 def _continues(first: ProductStep, second: ProductStep) -> bool:
@@ -131,8 +142,8 @@ class _Run:
 
     def __init__(self):
         self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
-        self._read: list[tuple[int, int]] = []
-        self._written: list[tuple[int, int]] = []
+        self._read: list[Stretch] = []
+        self._written: list[Stretch] = []
 
     def accepts(self, product: ProductStep, activate: ActivateStep) -> bool:
         targets = _targets(activate)
@@ -145,6 +156,10 @@ class _Run:
         _add(self._read, _sources(product))
         _add(self._written, _targets(activate))
 
+    def lets_pass(self, step: Step) -> bool:
+        """Return whether a step that is no pair may as well be done before the pairs."""
+        return _passes(step, self._read, self._written)
+
     def close(self) -> list[Step]:
         layers: list[Step] = [
             LayerStep(number, feeds, rows, tuple(blocks)) for (feeds, rows), (number, blocks) in self._layers.items()
@@ -153,9 +168,9 @@ class _Run:
         return layers
 
 
-def _sources(product: ProductStep) -> list[tuple[int, int]]:
+def _sources(product: ProductStep) -> list[Stretch]:
     """Return stretches of the Unified Buffer, in units, that hold all that a product reads."""
-    found: list[tuple[int, int]] = []
+    found: list[Stretch] = []
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
@@ -164,21 +179,21 @@ def _sources(product: ProductStep) -> list[tuple[int, int]]:
     return found
 
 
-def _targets(activate: ActivateStep) -> list[tuple[int, int]]:
+def _targets(activate: ActivateStep) -> list[Stretch]:
     return _extents(activate.target, 0, activate.rows)
 
 
-def _extents(plane: Plane, first: int, stop: int) -> list[tuple[int, int]]:
+def _extents(plane: Plane, first: int, stop: int) -> list[Stretch]:
     """Return the stretches, in units, where rows `first` up to `stop` of a plane lie: one, or two for 16 bits."""
     starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
     return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]
 
 
-def _overlap(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
+def _overlap(some: list[Stretch], others: list[Stretch]) -> bool:
     return any(start < last and first < stop for start, stop in some for first, last in others)
 
 
-def _add(stretches: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+def _add(stretches: list[Stretch], more: list[Stretch]) -> None:
     for start, stop in more:
         for place, (first, last) in enumerate(stretches):
             if start <= last and first <= stop:
