@@ -45,7 +45,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
         <BLANKLINE>
         sync matrix, read                                        ; 0 matrix waits for read
     """
-    parts = [_head(image), _data(image) if weights else _left_out(image), _instructions(image)]
+    parts = [_head(image), _whole(image) if weights else _left_out(image), _instructions(image)]
     return "".join(f"{line}\n" for part in parts for line in part)
 
 
@@ -91,7 +91,7 @@ def _left_out(image: Image) -> Iterator[str]:
         yield f".left_out {json.dumps(' and '.join(missing))}"
 
 
-def _data(image: Image) -> Iterator[str]:
+def _whole(image: Image) -> Iterator[str]:
     yield from _weights(image.weights)
     if image.services:
         describing = Describing()
