@@ -45,7 +45,7 @@ def _(node: QConvolution, lowering: Lowering) -> None:
     window = _window(node, lowering)
     ways = {name: _way(node, source, target, window, lowering, name == "packed") for name in ("native", "packed")}
     wide = lowering.quantization(node.inputs[0]).bits == 16
-    costs = {name: _cost_cycles(way, rows * (1 + wide), lowering) for name, way in ways.items()}
+    costs = {name: _cost_cycles(way, rows, wide, lowering) for name, way in ways.items()}
     chosen = lowering.convolution if lowering.convolution in ways else min(costs, key=lambda name: costs[name])
     columns = _columns(node, target, ways[chosen], lowering)
     zero_point = lowering.quantization(node.inputs[0]).zero_point
@@ -108,11 +108,11 @@ def _of_stack(stack: list[Plane], first: int, array: int) -> Intake:
     return Intake(Feed(plane, plane.span, max(1, array // plane.span), window), first, plane.channels)
 
 
-def _cost_cycles(way: Way, rows: int, lowering: Lowering) -> float:
+def _cost_cycles(way: Way, rows: int, wide: bool, lowering: Lowering) -> float:
     """Return about how long a convolution takes: each pass streams its rows while the next tile is fetched."""
     design = lowering.design
-    chunks = math.ceil(rows / (design.accumulator_rows // 2))
-    return way.passes * chunks * max(rows / chunks, design.array, design.tile_cycles)
+    chunks = math.ceil(rows / max(1, design.accumulator_rows // 2))
+    return way.passes * chunks * max(rows / chunks * (1 + wide), design.array, design.tile_cycles)
 
 
 def _columns(node: QConvolution, target: Layout, way: Way, lowering: Lowering) -> tuple[Column, ...]:
@@ -158,10 +158,14 @@ def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, 
     capacity = lowering.design.array**2
     is_dense = node.weights.shape[:2] == (1, 1) and (height, width) == (1, 1)
     parts = [
-        f"{name}: {way.passes} passes, {100 * cells / (way.passes * capacity):.1f} % of their cells used"
+        f"{name}: {_passes(way)}, {100 * cells / (way.passes * capacity):.1f} % of their cells used"
         for name, way in sorted(ways.items(), key=lambda item: item[0] != chosen)
     ]
     note = parts[0] if ways["native"].passes == ways["packed"].passes else f"{parts[0]} ({parts[1]})"
     name = "dense" if is_dense else "convolution"
     macs = cells * height * width * lowering.batch
     return Tag(node.name, node.layer, result.named(name), macs, note)
+
+
+def _passes(way: Way) -> str:
+    return "1 pass" if way.passes == 1 else f"{way.passes} passes"

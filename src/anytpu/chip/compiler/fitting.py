@@ -76,12 +76,14 @@ def _crowded(lowering: Lowering, error: FullError) -> CapacityError:
     """Return the error that says that what is wanted at a time does not fit."""
     one = _for_one(lowering, in_place=True)
     batch = _largest(one, lowering.batch - 1, spill=False)
+    is_in_pieces = error.needed_units + error.held_units <= lowering.design.buffer_units
+    pieces = ", of which what is free is in pieces" if is_in_pieces else ""
     advice = f"Use batch={batch}, the largest power of two that fits, or" if batch else "Not even one example fits: use"
     return CapacityError(
         f"{_where(lowering, error)} needs {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer for "
         f"{_examples(lowering.batch)}, beside {error.held_units * UNIT_BYTES:,} that are wanted later, and the chip "
-        f"has {lowering.design.unified_buffer_bytes:,}. {advice} spill=True, which moves to the host what there is no "
-        "room for."
+        f"has {lowering.design.unified_buffer_bytes:,}{pieces}. {advice} spill=True, which moves "
+        "to the host what there is no room for."
     )
 
 

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from anytpu.chip.compiler.jobs import HostJob, Job
+from anytpu.chip.compiler.packing import Lifetime, pack
 from anytpu.chip.compiler.planes import Storage
 from anytpu.chip.design import UNIT_BYTES
 
@@ -122,19 +123,42 @@ class Holes:
 
 
 class _Sharing:
-    def __init__(self, jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int):
-        self.storages, self.on_host = storages, dict(on_host)
-        self.uses: dict[int, list[int]] = {}
-        for number, job in enumerate(jobs):
-            for storage in job.reads | job.writes:
-                self.uses.setdefault(storage, []).append(number)
+    """Places given out job by job."""
+
+    def __init__(
+        self, jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
+    ):
+        self.jobs, self.storages, self.from_host = jobs, storages, on_host
+        self.uses = _uses(jobs)
+        results = {storage for job in jobs if isinstance(job, HostJob) for storage in job.results}
+        self.on_host = {storage: at for storage, at in on_host.items() if storage not in results}
+        self.host_bytes = host_bytes
         self.capacity, self.holes = units, Holes(units)
         self.places: dict[int, tuple[int, int]] = {}
         self.dirty: set[int] = set()
         self.unfinished: set[int] = set()
         self.moves: list[Move] = []
         self.stays: list[Stay] = []
-        self.host_bytes = 0
+
+    def share(self, spill: bool) -> Residence:
+        """Give out all places."""
+        last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
+        moves, addresses = [], []
+        for number, job in enumerate(self.jobs):
+            if isinstance(job, HostJob):
+                self.on_host.update({storage: self.from_host[storage] for storage in job.results})
+            self.moves = []
+            needed = job.reads | job.writes
+            self.bring(number, needed, spill)
+            moves.append(tuple(self.moves))
+            addresses.append({storage: self.places[storage][0] for storage in needed})
+            self.dirty |= job.writes
+            self.unfinished |= job.writes
+            self.unfinished -= {storage for storage in job.writes if last_writes[storage] == number}
+            for storage in needed:
+                if self.uses[storage][-1] == number:
+                    self.leave(storage, number)
+        return Residence(tuple(moves), tuple(addresses), tuple(self.stays), self.host_bytes)
 
     def next_use(self, storage: int, job: int) -> int:
         uses = self.uses[storage]
@@ -215,23 +239,40 @@ def share_out(
     Raises:
         FullError: a job does not fit.
     """
-    sharing = _Sharing(jobs, storages, {}, units)
-    sharing.host_bytes = host_bytes
-    results = {storage for job in jobs if isinstance(job, HostJob) for storage in job.results}
-    sharing.on_host.update({storage: at for storage, at in on_host.items() if storage not in results})
-    last_writes = {storage: number for number, job in enumerate(jobs) for storage in job.writes}
-    moves, addresses = [], []
+    try:
+        return _Sharing(jobs, storages, on_host, units, host_bytes).share(spill)
+    except FullError as error:
+        if spill or error.needed_units + error.held_units > units:
+            raise
+        settled = _settled(jobs, storages, on_host, units, host_bytes)
+        if settled is None:
+            raise
+        return settled
+
+
+def _settled(
+    jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
+) -> Residence | None:
+    """Return places held from the first use to the last, found for all storages together; None: none were found."""
+    uses = _uses(jobs)
+    numbers = sorted(uses)
+    found = pack([Lifetime(storages[one].units, uses[one][0], uses[one][-1]) for one in numbers], units)
+    if found is None:
+        return None
+    places = dict(zip(numbers, found, strict=True))
+    moves: list[list[Move]] = [[] for _ in jobs]
+    for one in numbers:
+        if one in on_host:
+            moves[uses[one][0]].append(Move(one, places[one], on_host[one], True))
+    addresses = [{one: places[one] for one in job.reads | job.writes} for job in jobs]
+    stays = [Stay(one, places[one], uses[one][0], uses[one][-1]) for one in numbers]
+    return Residence(tuple(map(tuple, moves)), tuple(addresses), tuple(stays), host_bytes)
+
+
+def _uses(jobs: Sequence[Job]) -> dict[int, list[int]]:
+    """Return the jobs that touch each storage."""
+    uses: dict[int, list[int]] = {}
     for number, job in enumerate(jobs):
-        if isinstance(job, HostJob):
-            sharing.on_host.update({storage: on_host[storage] for storage in job.results})
-        sharing.moves = []
-        needed = job.reads | job.writes
-        sharing.bring(number, needed, spill)
-        moves.append(tuple(sharing.moves))
-        addresses.append({storage: sharing.places[storage][0] for storage in needed})
-        sharing.dirty |= job.writes
-        sharing.unfinished = (sharing.unfinished | job.writes) - {s for s in job.writes if last_writes[s] == number}
-        for storage in needed:
-            if sharing.uses[storage][-1] == number:
-                sharing.leave(storage, number)
-    return Residence(tuple(moves), tuple(addresses), tuple(sharing.stays), sharing.host_bytes)
+        for storage in job.reads | job.writes:
+            uses.setdefault(storage, []).append(number)
+    return uses

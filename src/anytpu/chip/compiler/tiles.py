@@ -72,7 +72,7 @@ def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.nda
         weights: `(kernel height, kernel width, input channels / groups, output channels)`.
         groups: blocks of channels that do not meet.
         rows: `(passes, array)`, as `Intake.rows` numbers them.
-        columns: `(array,)`, the output of each column.
+        columns: `(array,)`, the output of each column, ascending.
     """
     depth, width = weights.shape[2:]
     flat = weights.reshape(-1, width)
