@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
 import numpy as np
 
@@ -10,34 +12,60 @@ from anytpu.chip.network import functions
 from anytpu.chip.network.graph import Graph, is_affine, is_plain
 from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Node, Reshape
 
+MOST_SPREAD = 4
+"""How many times the usual factor the greatest may be, for factors to become part of the weights after them: those of
+all input channels share the 8 bits of a weight, and one channel that is hardly ever used must not take them all."""
+
 
 def function(graph: Graph, node: Node) -> bool:
     """Name a function; leave out one that does nothing."""
     if not isinstance(node, Function) or node.kind != "function":
         return False
-    if functions.is_identity(node.apply):
+    if _is_identity(node.apply):
         graph.merge(node.output, node.inputs[0])
         return True
-    kind = functions.kind_of(node.apply)
+    kind = _kind(node.apply)
     if kind != "function":
         graph.change(node, kind=kind)
     return kind != "function"
 
 
-def clip(graph: Graph, node: Node) -> bool:
-    """Let what comes before a clip do it."""
-    if not isinstance(node, Function) or node.kind not in ("relu", "relu6", "clip"):
+# A recurrent layer has the same few functions hundreds of times.
+_is_identity = functools.lru_cache(maxsize=4096)(functions.is_identity)
+_kind = functools.lru_cache(maxsize=4096)(functions.kind_of)
+_line = functools.lru_cache(maxsize=4096)(functions.line_of)
+
+
+def line(graph: Graph, node: Node) -> bool:
+    """Let what comes before a straight line or a clip do it."""
+    if not isinstance(node, Function):
         return False
     (source,) = node.inputs
-    before = graph.nodes.get(source)
-    if not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
+    before, found = graph.nodes.get(source), _line(node.apply)
+    if found is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
         return False
-    found = functions.clip_of(node.apply)
-    if found is None or before.low is not None or before.high is not None:
+    factor, summand, low, high = found
+    if before.low is not None or before.high is not None:
         return False
-    graph.add(dataclasses.replace(before, output=node.output, low=found[0], high=found[1]), graph.shapes[node.output])
+    changes = {"output": node.output}
+    if (low, high) != (-math.inf, math.inf):
+        changes |= {"low": low, "high": high}
+    if isinstance(before, Convolution):
+        changes |= {"weights": graph.shared(_times, before.weights, factor)}
+        changes |= {"bias": graph.shared(_plus, graph.shared(_times, before.bias, factor), summand)}
+    elif (factor, summand) != (1, 0):
+        return False
+    graph.add(dataclasses.replace(before, **changes), graph.shapes[node.output])
     graph.drop(source)
     return True
+
+
+def _times(array: np.ndarray, factor: float) -> np.ndarray:
+    return array if factor == 1 else array * np.float32(factor)
+
+
+def _plus(array: np.ndarray, summand: float) -> np.ndarray:
+    return array + np.float32(summand)
 
 
 def affine(graph: Graph, node: Node) -> bool:
@@ -48,18 +76,70 @@ def affine(graph: Graph, node: Node) -> bool:
     before = graph.nodes.get(source)
     if not isinstance(before, Convolution) or before.low is not None or not graph.has_one_user(source):
         return False
-    factor = node.weights.reshape(-1)
     merged = dataclasses.replace(
         before,
         output=node.output,
-        weights=(before.weights * factor).astype(np.float32),
-        bias=(before.bias * factor + node.bias).astype(np.float32),
+        weights=graph.shared(_scaled, before.weights, node.weights),
+        bias=graph.shared(_moved, before.bias, node.weights, node.bias),
         low=node.low,
         high=node.high,
     )
     graph.add(merged, graph.shapes[node.output])
     graph.drop(source)
     return True
+
+
+def forward(graph: Graph, node: Node) -> bool:
+    """Make a factor and a summand part of the weights after them, when nothing before them takes them."""
+    found = _affine_of(node)
+    if found is None or node.output in graph.outputs or not graph.users.get(node.output):
+        return False
+    factor, summand = found
+    sizes = np.abs(factor)
+    if sizes.max() > MOST_SPREAD * np.median(sizes):
+        return False
+    after = [graph.nodes[user] for user in graph.users[node.output]]
+    if not all(isinstance(one, Convolution) and not is_affine(one) for one in after):
+        return False
+    # A border of zeros stays a border of zeros only where nothing is added.
+    if np.any(summand) and any(isinstance(one, Convolution) and any(map(any, one.padding)) for one in after):
+        return False
+    for one in after:
+        assert isinstance(one, Convolution)
+        before = graph.shared(_spread, one.weights, np.broadcast_to(factor, (_depth(one),)), one.groups)
+        moved = graph.shared(_spread, one.weights, np.broadcast_to(summand, (_depth(one),)), one.groups)
+        bias = (one.bias + moved.astype(np.float64).sum((0, 1, 2))).astype(np.float32)
+        graph.change(one, inputs=node.inputs, weights=before, bias=bias)
+    graph.drop(node.output)
+    return True
+
+
+def _affine_of(node: Node) -> tuple[np.ndarray, np.ndarray] | None:
+    if isinstance(node, Convolution) and is_affine(node) and node.low is None and node.high is None:
+        return node.weights.reshape(-1), node.bias
+    if isinstance(node, Function) and node.kind == "scale":
+        found = _line(node.apply)
+        return (np.array(found[:1], np.float32), np.array(found[1:2], np.float32)) if found is not None else None
+    return None
+
+
+def _depth(node: Convolution) -> int:
+    return node.weights.shape[2] * node.groups
+
+
+def _spread(weights: np.ndarray, factor: np.ndarray, groups: int) -> np.ndarray:
+    """Multiply weights with a factor for each input channel."""
+    inputs, outputs = weights.shape[2:]
+    blocks = factor.reshape(groups, inputs).T
+    return (weights * np.repeat(blocks, outputs // groups, axis=1)).astype(np.float32)
+
+
+def _scaled(weights: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return weights if bool((factor == 1).all()) else (weights * factor.reshape(-1)).astype(np.float32)
+
+
+def _moved(bias: np.ndarray, factor: np.ndarray, summand: np.ndarray) -> np.ndarray:
+    return (bias * factor.reshape(-1) + summand).astype(np.float32)
 
 
 def reshape(graph: Graph, node: Node) -> bool:
@@ -87,7 +167,7 @@ def flatten(graph: Graph, node: Node) -> bool:
     if not isinstance(before, Reshape) or graph.shapes[source][:2] != (1, 1):
         return False
     height, width, channels = graph.shapes[before.inputs[0]]
-    weights = node.weights.reshape(height, width, channels, -1)
+    weights = graph.shared(np.reshape, node.weights, (height, width, channels, node.weights.shape[3]))
     graph.change(node, inputs=before.inputs, weights=weights)
     graph.drop(source)
     return True

@@ -34,6 +34,22 @@ class Chain:
     dtype: np.dtype
     operations: tuple[Operation, ...]
 
+    @property
+    def key(self) -> object:
+        """What two functions that do the same operation by operation have in common."""
+        return (
+            self.dtype,
+            *(
+                (
+                    one.name,
+                    one.dtype,
+                    str(one.attributes.get("comparison_direction")),
+                    *(of if isinstance(of, str) else (of.dtype, of.tobytes()) for of in one.operands),
+                )
+                for one in self.operations
+            ),
+        )
+
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the function of each number of a float32 array."""
         values = {self.root: np.asarray(x, np.float32).astype(self.dtype, copy=False)}
@@ -43,15 +59,28 @@ class Chain:
         return values[self.operations[-1].result].astype(np.float32)
 
 
-def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype) -> Chain:
-    """Return operations whose constants are one number for all as a function."""
-    return Chain(
-        root, dtype, tuple(dataclasses.replace(one, operands=tuple(map(_number, one.operands))) for one in operations)
+def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known: dict[object, Chain]) -> Chain:
+    """Return operations whose constants are one number for all as a function.
+
+    Args:
+        operations: in order.
+        root: the value that goes in.
+        dtype: of the root.
+        known: functions made so far; one that does the same is taken from there.
+    """
+    names = {root: "x", **{one.result: f"%{number}" for number, one in enumerate(operations)}}
+    renamed = tuple(
+        dataclasses.replace(
+            one,
+            operands=tuple(names[of] if isinstance(of, str) else np.asarray(of[(0,) * of.ndim]) for of in one.operands),
+            result=names[one.result],
+            shape=(),
+            layer="",
+        )
+        for one in operations
     )
-
-
-def _number(operand: str | np.ndarray) -> str | np.ndarray:
-    return operand if isinstance(operand, str) else np.asarray(operand[(0,) * operand.ndim])
+    made = Chain("x", dtype, renamed)
+    return known.setdefault(made.key, made)
 
 
 @functools.lru_cache(maxsize=1)
@@ -75,6 +104,32 @@ def clip_of(function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]
     if not low < high or (low, high) == (-math.inf, math.inf):
         return None
     return (low, high) if np.array_equal(values, np.clip(points, low, high)) else None
+
+
+def line_of(function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float, float, float] | None:
+    """Return (factor, summand, low, high) of a function that is a straight line, clipped; else None.
+
+    Example:
+        >>> line_of(lambda x: np.clip(x / 8 + 0.5, 0, 1))
+        (0.125, 0.5, 0.0, 1.0)
+    """
+    points = _points().astype(np.float64)
+    values = function(_points()).astype(np.float64)
+    if not np.isfinite(values).all():
+        return None
+    low, high = sorted((values[0], values[-1]))
+    low, high = (-math.inf if low <= -1e24 else low), (math.inf if high >= 1e24 else high)
+    inside = np.flatnonzero((values > low) & (values < high) & (np.abs(points) <= 12))
+    if len(inside) < 4:
+        return None
+    first, last = inside[0], inside[-1]
+    factor = (values[last] - values[first]) / (points[last] - points[first])
+    summand = values[first] - factor * points[first]
+    line = np.clip(factor * points + summand, low, high)
+    bound = 1e-6 * np.maximum(np.abs(values), np.abs(factor * points) + abs(summand))
+    if factor == 0 or not bool((np.abs(line - values) <= bound).all()):
+        return None
+    return float(np.float32(factor)), float(np.float32(summand)), float(low), float(high)
 
 
 def is_identity(function: Callable[[np.ndarray], np.ndarray]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Graph:
         self.users: dict[str, dict[str, None]] = {}
         self._same: dict[str, str] = {}
         self.outputs: set[str] = set()
+        self._arrays: dict[object, tuple[np.ndarray, object]] = {}
 
     def tensor(self, value: str) -> str:
         """Return the tensor that holds a value."""
@@ -72,6 +74,16 @@ class Graph:
         """Return whether one node takes a tensor, and no output is it."""
         return len(self.users.get(tensor, ())) == 1 and tensor not in self.outputs
 
+    def shared(self, make: Callable[..., np.ndarray], *given: Any) -> np.ndarray:
+        """Return what a function makes of arrays and numbers, the same array whenever it is given the same ones.
+
+        A recurrent layer has the same weights at each step; so do the parts and the sums that are made of them.
+        """
+        key = (make, *(id(one) if isinstance(one, np.ndarray) else one for one in given))
+        if key not in self._arrays:
+            self._arrays[key] = (make(*given), given)
+        return self._arrays[key][0]
+
     def view(self, value: str, name: str, shape: Shape, layer: str) -> None:
         """Let a value be another in a shape: the same tensor, or a Reshape of it."""
         source = self.tensor(value)
@@ -100,8 +112,10 @@ class Graph:
     def ordered(self) -> Iterator[Node]:
         """Yield the nodes in an order in which they can be computed, those that made an output alone."""
         done: set[str] = set()
-        for output in self.outputs:
-            yield from self._before(output, done)
+        needed = {node.output for output in self.outputs for node in self._before(output, done)}
+        done = set()
+        for tensor in sorted(needed, key=_place):
+            yield from self._before(tensor, done)
 
     def _before(self, output: str, done: set[str]) -> Iterator[Node]:
         waiting: list[tuple[str, bool]] = [(output, False)]
@@ -115,6 +129,12 @@ class Graph:
             else:
                 waiting.append((tensor, True))
                 waiting.extend((one, False) for one in reversed(self.nodes[tensor].inputs))
+
+
+def _place(tensor: str) -> tuple[int, str]:
+    """Return where in the program a tensor was made: "%12/part" at 12."""
+    number = tensor[1:].split("/")[0]
+    return (int(number), tensor) if tensor.startswith("%") else (-1, tensor)
 
 
 def is_affine(node: Node) -> bool:

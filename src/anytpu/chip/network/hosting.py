@@ -30,6 +30,23 @@ class Hosting:
             hosted = placing.is_hosted(one.result)
             befores = [self._stages[value] + (hosted and not placing.is_hosted(value)) for value in one.values]
             self._stages[one.result] = max(befores)
+        self._free = self._made_of_inputs()
+
+    def _made_of_inputs(self) -> set[str]:
+        """Return the values that the host makes of inputs alone and for itself alone.
+
+        Where it needs them, it makes them again, so that they are no steps of their own.
+        """
+        made: set[str] = set(self._trace.inputs)
+        for one in self._trace.operations:
+            if self._placing.is_hosted(one.result) and all(value in made for value in one.values):
+                made.add(one.result)
+        return {
+            value
+            for value in made
+            if all(self._placing.is_hosted(user.result) for user in self._trace.users.get(value, ()))
+            and value in self._trace.producers
+        }
 
     def takes(self, result: str) -> Sequence[str]:
         """Return the values that the step of a value takes."""
@@ -39,13 +56,14 @@ class Hosting:
         """Return the node that makes a value."""
         values, operations = self._step(result)
         kind, main = kind_of(operations)
+        layers = [one.layer for one in operations if one.layer]
         return HostStep(
             name=result,
-            layer=main.layer,
+            layer=main.layer or (layers[-1] if layers else ""),
             inputs=tuple(graph.tensor(value) for value in values),
             output=result,
             kind=kind,
-            why=self._placing.whys[main.result],
+            why=_WHYS.get(kind, self._placing.whys[main.result]),
             steps=Steps(
                 arguments=tuple(self._trace.argument(value) for value in values),
                 operations=tuple(map(_small, operations)),
@@ -57,7 +75,8 @@ class Hosting:
         inside, outside, waiting = {result}, dict[str, None](), [result]
         while waiting:
             for value in self._trace.producers[waiting.pop()].values:
-                if not self._placing.is_hosted(value) or self._stages[value] != self._stages[result]:
+                together = self._stages[value] == self._stages[result] or value in self._free
+                if not self._placing.is_hosted(value) or not together:
                     outside[value] = None
                 elif value not in inside:
                     inside.add(value)
@@ -78,6 +97,12 @@ def _unstretched(array: np.ndarray) -> np.ndarray:
     return np.array(array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)])
 
 
+_WHYS = {
+    "softmax": "it divides by a sum over channels",
+    "log softmax": "it needs a sum over channels",
+    "attention": "it multiplies activations with activations, and divides by sums over channels",
+    "layer normalization": "it needs the mean and the variance over channels",
+}
 _IMPORTANT = ("dot_general", "convolution", "gather", "reduce_many", "sort", "reduce", "reduce_window", "transpose")
 
 

@@ -40,7 +40,8 @@ class Kind(enum.Enum):
     HOST = "left to the host"
 
 
-_CHEAP = {Kind.VIEW, Kind.ELEMENT, Kind.AFFINE, Kind.BINARY, Kind.BROADCAST, Kind.SLICE, Kind.PAD, Kind.CONCATENATE}
+_CHEAP = {Kind.ELEMENT, Kind.AFFINE, Kind.BINARY, Kind.BROADCAST}
+_MOVES = {Kind.VIEW, Kind.SLICE, Kind.CONCATENATE, Kind.PAD, Kind.REVERSE}
 _AFFINE = {"add", "subtract", "multiply", "divide"}
 
 
@@ -79,6 +80,8 @@ def place(trace: Trace) -> Placing:
         _sink(one, trace, placing)
     for one in trace.operations:
         _stay(one, trace, placing)
+    for one in reversed(trace.operations):
+        _sink(one, trace, placing)
     return placing
 
 
@@ -100,15 +103,20 @@ def _stay(one: Operation, trace: Trace, placing: Placing) -> None:
     """Leave with the host what is cheap and works on what is there: on results of the host alone, or on one of them and
     on what it was computed from, as `x - mean(x)` does.
     """
-    hosted = [value for value in one.values if placing.is_hosted(value)]
-    others = {_seen_through(value, trace, placing) for value in one.values if value not in hosted}
+    seen = [_seen_through(value, trace, placing) for value in one.values]
+    hosted = [value for value in seen if placing.is_hosted(value)]
+    others = {value for value in seen if value not in hosted}
     known = frozenset().union(*(placing.sources[value] for value in hosted))
     if placing.kinds[one.result] in _CHEAP and hosted and others <= known:
-        placing.kinds[one.result] = Kind.HOST
-        placing.whys[one.result] = "it works on what the host has made"
-        placing.roots.pop(one.result, None)
+        _leave(one, placing, "it works on what the host has made")
     if placing.is_hosted(one.result):
         placing.sources[one.result] = known | others
+
+
+def _leave(one: Operation, placing: Placing, why: str) -> None:
+    placing.kinds[one.result] = Kind.HOST
+    placing.whys[one.result] = why
+    placing.roots.pop(one.result, None)
 
 
 def _seen_through(value: str, trace: Trace, placing: Placing) -> str:
@@ -119,25 +127,20 @@ def _seen_through(value: str, trace: Trace, placing: Placing) -> str:
 
 
 def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
-    """Leave with the host what only the host uses and the chip would not make smaller: views, and truth values."""
+    """Leave with the host what only the host uses and the chip would not make smaller, and what is no tensor."""
     users = trace.users.get(one.result, ())
-    kind = placing.kinds[one.result]
-    is_output = one.result in trace.outputs
+    kind, is_output = placing.kinds[one.result], one.result in trace.outputs
     if kind is Kind.ELEMENT and not trace.is_float(one.result):
         root = placing.roots[one.result]
-        inside = all(placing.roots.get(user.result) == root for user in users)
-        if is_output or not inside:
-            placing.kinds[one.result] = Kind.HOST
-            placing.whys[one.result] = "it makes whole numbers or truth values"
-            placing.roots.pop(one.result)
-    elif kind is Kind.VIEW and users and not is_output and all(placing.is_hosted(user.result) for user in users):
-        placing.kinds[one.result] = Kind.HOST
-        placing.whys[one.result] = "only the host uses it"
+        if is_output or not all(placing.roots.get(user.result) == root for user in users):
+            _leave(one, placing, "it makes whole numbers or truth values")
     elif kind is Kind.BROADCAST:
-        uses = [placing.kinds[user.result] for user in users]
-        if is_output or any(use is not Kind.BINARY for use in uses):
-            placing.kinds[one.result] = Kind.HOST
-            placing.whys[one.result] = "it repeats numbers"
+        if is_output or any(placing.kinds[user.result] is not Kind.BINARY for user in users):
+            _leave(one, placing, "it repeats numbers")
+    elif kind in _MOVES and all(placing.is_hosted(user.result) for user in users):
+        from_host = all(placing.is_hosted(_seen_through(value, trace, placing)) for value in one.values)
+        if from_host or (kind is Kind.VIEW and not is_output):
+            _leave(one, placing, "only the host uses it")
 
 
 def _of_elements(one: Operation, trace: Trace, placing: Placing) -> Kind:
@@ -150,8 +153,6 @@ def _of_elements(one: Operation, trace: Trace, placing: Placing) -> Kind:
     roots = {placing.roots.get(value, value) for value in one.values}
     constants = [operand for operand in one.operands if isinstance(operand, np.ndarray)]
     if len(roots) == 1 and all(uniform(constant) is not None for constant in constants):
-        if _follows_product(one, trace, placing):
-            return Kind.AFFINE
         if all(trace.types[value].shape == one.shape for value in one.values):
             placing.roots[one.result] = roots.pop()
             return Kind.ELEMENT
@@ -168,16 +169,6 @@ def _of_two(one: Operation, constants: list[np.ndarray], trace: Trace) -> Kind:
         return Kind.HOST
     lay = trace.lays[one.result]
     return Kind.AFFINE if per_channel(constants[0], one.shape, lay) is not None else Kind.HOST
-
-
-def _follows_product(one: Operation, trace: Trace, placing: Placing) -> bool:
-    """Return whether a factor or a summand can become part of the weights before it."""
-    if one.name not in _AFFINE or len(one.values) != 1 or not trace.is_float(one.result):
-        return False
-    if one.name == "divide" and isinstance(one.operands[0], np.ndarray):
-        return False
-    (value,) = one.values
-    return placing.kinds.get(value) in (Kind.PRODUCT, Kind.AFFINE) and len(trace.users[value]) == 1
 
 
 def _pooled(one: Operation, trace: Trace, placing: Placing) -> Kind:

@@ -89,8 +89,10 @@ def averaged(one: Operation, trace: Trace) -> Averaged:
     """Return what kind of average a sum over windows belongs to."""
     window = window_of(one, trace)
     count = window.size[0] * window.size[1]
-    users = trace.users.get(one.result, ())
-    sole = users[0] if len(users) == 1 and one.result not in trace.outputs else None
+    sole = _sole_user(one, trace)
+    direct = sole
+    while sole is not None and sole.name in ("reshape", "broadcast_in_dim") and _keeps(sole, trace):
+        sole = _sole_user(sole, trace)
     by = sole.operands[1] if sole is not None and sole.name in ("divide", "multiply") else None
     if sole is not None and sole.name == "multiply" and not isinstance(by, np.ndarray):
         by = sole.operands[0]
@@ -99,9 +101,18 @@ def averaged(one: Operation, trace: Trace) -> Averaged:
     number = uniform(by)
     if number:
         return Averaged(sole.result, True, count / number if sole.name == "divide" else count * number)
-    if sole.name == "divide" and _counts(by, sole, trace, window):
+    if sole is direct and sole.name == "divide" and _counts(by, sole, trace, window):
         return Averaged(sole.result, False, 1.0)
     return Averaged(None, True, float(count))
+
+
+def _sole_user(one: Operation, trace: Trace) -> Operation | None:
+    users = trace.users.get(one.result, ())
+    return users[0] if len(users) == 1 and one.result not in trace.outputs else None
+
+
+def _keeps(one: Operation, trace: Trace) -> bool:
+    return math.prod(trace.types[one.values[0]].shape) == math.prod(one.shape)
 
 
 def _counts(by: np.ndarray, divider: Operation, trace: Trace, window: Window) -> bool:

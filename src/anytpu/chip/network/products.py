@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from anytpu.chip.network.graph import Graph
 from anytpu.chip.network.nodes import Padding, Pair, Shape
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.trace import Trace
@@ -43,9 +44,9 @@ def fits(one: Operation, trace: Trace) -> bool:
     return _dense_fits(one, trace) if one.name == "dot_general" else _convolution_fits(one, trace)
 
 
-def product_of(one: Operation, trace: Trace) -> Product:
+def product_of(one: Operation, trace: Trace, graph: Graph) -> Product:
     """Return a product that fits as a convolution."""
-    return _dense(one, trace) if one.name == "dot_general" else _convolution(one, trace)
+    return _dense(one, trace, graph) if one.name == "dot_general" else _convolution(one, trace, graph)
 
 
 def _dense_fits(one: Operation, trace: Trace) -> bool:
@@ -56,7 +57,7 @@ def _dense_fits(one: Operation, trace: Trace) -> bool:
     return not numbers["lhs_batching"] and summed == list(range(rank - len(summed), rank)) and bool(summed)
 
 
-def _dense(one: Operation, trace: Trace) -> Product:
+def _dense(one: Operation, trace: Trace, graph: Graph) -> Product:
     (value,) = one.values
     numbers, lay = one.attributes["dot_dimension_numbers"], trace.lays[value]
     weights = one.operands[1]
@@ -67,11 +68,11 @@ def _dense(one: Operation, trace: Trace) -> Product:
     contracted = [numbers["rhs_contracting"][n] for n in places]
     free = [axis for axis in range(weights.ndim) if axis not in contracted]
     depth = math.prod(weights.shape[axis] for axis in contracted)
-    matrix = weights.transpose(*contracted, *free).reshape(depth, -1)
+    kernel = graph.shared(_matrix, weights, (*contracted, *free), depth)
     shape, source = trace.example(value), trace.shape(value)
     if source[2] != depth or len(contracted) != 1:
         source = (1, math.prod(shape[: len(shape) - len(contracted)]), depth)
-    return Product(source, (source[0], source[1], matrix.shape[1]), _kernel(matrix[None, None]))
+    return Product(source, (source[0], source[1], kernel.shape[3]), kernel)
 
 
 def _convolution_fits(one: Operation, trace: Trace) -> bool:
@@ -83,24 +84,22 @@ def _convolution_fits(one: Operation, trace: Trace) -> bool:
     return known and not lay.is_merged and set(one.attributes.get("lhs_dilation", [1])) == {1}
 
 
-def _convolution(one: Operation, trace: Trace) -> Product:
+def _convolution(one: Operation, trace: Trace, graph: Graph) -> Product:
     (value,) = one.values
     numbers, attributes = one.attributes["dimension_numbers"], one.attributes
     kernel = one.operands[1]
     assert isinstance(kernel, np.ndarray)
-    weights = kernel.transpose(numbers["kernel"])
-    spatial = weights.ndim - 2
-    flipped = [n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards]
-    weights = np.flip(weights, tuple(flipped)) if flipped else weights
+    spatial = kernel.ndim - 2
+    flipped = tuple(n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards)
     ones, zeros = [1] * spatial, [[0, 0]] * spatial
     strides, dilation = (attributes.get(name, ones) for name in ("window_strides", "rhs_dilation"))
     padding = [tuple(pair) for pair in attributes.get("padding", zeros)]
     if spatial == 1:
-        weights, strides, dilation, padding = weights[None], [1, *strides], [1, *dilation], [(0, 0), *padding]
+        strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
     return Product(
         source=trace.shape(value),
         result=trace.shape(one.result),
-        weights=_kernel(weights),
+        weights=graph.shared(_kernel, kernel, tuple(numbers["kernel"]), flipped),
         strides=(strides[0], strides[1]),
         dilation=(dilation[0], dilation[1]),
         padding=(padding[0], padding[1]),
@@ -108,5 +107,10 @@ def _convolution(one: Operation, trace: Trace) -> Product:
     )
 
 
-def _kernel(weights: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(weights, np.float32)
+def _matrix(weights: np.ndarray, order: tuple[int, ...], depth: int) -> np.ndarray:
+    return np.ascontiguousarray(weights.transpose(order).reshape(1, 1, depth, -1), np.float32)
+
+
+def _kernel(weights: np.ndarray, order: tuple[int, ...], flipped: tuple[int, ...]) -> np.ndarray:
+    ordered = np.flip(weights.transpose(order), flipped)
+    return np.ascontiguousarray(ordered if ordered.ndim == 4 else ordered[None], np.float32)

@@ -2,7 +2,7 @@
 
 Idea: four steps, each of its own. The program is lowered to StableHLO and run with what is known (`unfolding.py`),
 which leaves a flat list of operations; the batch is followed through them (`batching.py`); what the chip can do is told
-from what the host must do (`placing.py`), and becomes nodes (`drafting.py`); the nodes are simplified (`simplifying.py`).
+from what the host must do (`placing.py`), and becomes nodes (`drafting.py`), which are simplified (`simplifying.py`).
 """
 
 from __future__ import annotations

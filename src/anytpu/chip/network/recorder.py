@@ -183,6 +183,8 @@ class Recorder:
         self, name: str, given: Sequence[np.ndarray | Symbol], attributes: Mapping[str, Any], of: Type, layer: str
     ) -> Value | None:
         """Return what an operation makes where it need not be taken down."""
+        if name == "multiply" and any(isinstance(one, np.ndarray) and uniform(one) == 0 for one in given):
+            return np.broadcast_to(np.zeros((), of.dtype), of.shape)
         if name in _NOTHING:
             return _without_effect(name, given, of)
         rule = _SIMPLER.get(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anytpu.chip.network import folding
+from anytpu.chip.network import folding, joining
 from anytpu.chip.network.graph import Graph
 from anytpu.chip.network.naming import named
 from anytpu.chip.network.nodes import Network, Node, Port
@@ -18,14 +18,21 @@ _RULES: tuple[Callable[[Graph, Node], bool], ...] = (
     folding.flatten,
     folding.padding,
     folding.affine,
-    folding.clip,
+    folding.line,
+    joining.part_of_part,
+    joining.part_of_join,
+    joining.join_of_joins,
+    joining.sum_of_products,
+    joining.part_across,
+    joining.part_of_product,
+    folding.forward,
 )
 
 
 def simplify(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> Network:
     """Return the network of a graph, simplified and with names for people."""
     graph.outputs = {port.tensor for port in outputs}
-    while any([_pass(graph, rule) for rule in _RULES]):
+    while any([joining.twins(graph), *(_pass(graph, rule) for rule in _RULES)]):
         pass
     ports = [Port(graph.tensor(port.tensor), port.shape, port.dtype) for port in outputs]
     return named(name, graph, inputs, ports)

@@ -46,17 +46,18 @@ class Unfolding:
         for instruction in block.instructions:
             inside = "/".join(part for part in (layer, instruction.layer) if part)
             operands = [self._values[number] for number in instruction.operands]
-            results = self._results(instruction, operands, inside)
+            results = self._results(instruction, operands, layer, inside)
             self._values.update(zip(instruction.results, results, strict=True))
         return [self._values[number] for number in block.results]
 
-    def _results(self, one: Instruction, operands: list[Value], layer: str) -> list[Value]:
+    def _results(self, one: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
         name = one.name.removeprefix("stablehlo.")
         if name in ("func.call", "call", "composite"):
             callee = one.attributes["decomposition" if name == "composite" else "callee"]
             return self.run(self._functions[callee], operands, layer)
         if name in ("while", "case", "if"):
-            return getattr(self, f"_{name}")(one, operands, layer)
+            # The places inside of a loop or a branch are written out in full; those inside of a function are not.
+            return getattr(self, f"_{name}")(one, operands, outer, layer)
         if one.name in _IDENTITIES or (name == "custom_call" and "Sharding" in one.attributes["call_target_name"]):
             return operands
         if name == "constant" and one.attributes["value"] is not None:
@@ -94,10 +95,10 @@ class Unfolding:
             self._texts[one] = one.text()
         return self._texts[one]
 
-    def _while(self, one: Instruction, carried: list[Value], layer: str) -> list[Value]:
+    def _while(self, one: Instruction, carried: list[Value], outer: str, layer: str) -> list[Value]:
         condition, body = one.blocks
         for _ in range(MOST_ROUNDS):
-            (goes_on,) = self.run(condition, carried, layer)
+            (goes_on,) = self.run(condition, carried, outer)
             if not isinstance(goes_on, np.ndarray):
                 raise QuantizationError(
                     f"{_place(layer)} has a loop whose number of rounds depends on its inputs, and a program for the "
@@ -106,13 +107,13 @@ class Unfolding:
                 )
             if not goes_on:
                 return carried
-            carried = self.run(body, carried, layer)
+            carried = self.run(body, carried, outer)
         raise QuantizationError(
             f"{_place(layer)} has a loop of more than {MOST_ROUNDS:,} rounds, and each would be written out. Put the "
             "loop outside of the model."
         )
 
-    def _case(self, one: Instruction, operands: list[Value], layer: str) -> list[Value]:
+    def _case(self, one: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
         (index,) = operands
         if not isinstance(index, np.ndarray):
             raise QuantizationError(
@@ -122,7 +123,7 @@ class Unfolding:
         chosen = int(index)
         if one.name == "stablehlo.if":
             chosen = 0 if chosen else 1
-        return self.run(one.blocks[chosen if 0 <= chosen < len(one.blocks) else -1], [], layer)
+        return self.run(one.blocks[chosen if 0 <= chosen < len(one.blocks) else -1], [], outer)
 
     _if = _case
 

@@ -1,0 +1,186 @@
+"""Rules for parts and joins, and for the products around them: what recurrent layers are made of.
+
+Idea: a recurrent layer multiplies its input and its state by weights, adds, and cuts the sum into gates. The two
+products are one over both, side by side; and each gate is a product with its own part of the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from anytpu.chip.network.graph import Graph, is_plain
+from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
+
+
+def part_of_part(graph: Graph, node: Node) -> bool:
+    """Make a part of a part one part, and none of one that is the whole."""
+    if not isinstance(node, Slice):
+        return False
+    (source,) = node.inputs
+    before = graph.nodes.get(source)
+    if (node.start, node.stop) == (0, graph.shapes[source][node.axis]):
+        graph.merge(node.output, source)
+        return True
+    if not isinstance(before, Slice) or before.axis != node.axis:
+        return False
+    graph.change(node, inputs=before.inputs, start=before.start + node.start, stop=before.start + node.stop)
+    graph.drop(source)
+    return True
+
+
+def part_of_join(graph: Graph, node: Node) -> bool:
+    """Take a part of tensors side by side from those that it lies in."""
+    if not isinstance(node, Slice):
+        return False
+    (source,) = node.inputs
+    before = graph.nodes.get(source)
+    if not isinstance(before, Concatenate) or before.axis != node.axis:
+        return False
+    at, met = 0, []
+    for one in before.inputs:
+        size = graph.shapes[one][node.axis]
+        if at < node.stop and node.start < at + size:
+            met.append((one, at, size))
+        at += size
+    first = met[0][1]
+    if len(met) == 1:
+        graph.change(node, inputs=(met[0][0],), start=node.start - first, stop=node.stop - first)
+    elif first == node.start and met[-1][1] + met[-1][2] == node.stop and len(met) < len(before.inputs):
+        inputs = tuple(one for one, _, _ in met)
+        joined = Concatenate(node.name, node.layer, inputs, node.output, node.axis)
+        graph.add(joined, graph.shapes[node.output])
+    else:
+        return False
+    graph.drop(source)
+    return True
+
+
+def join_of_joins(graph: Graph, node: Node) -> bool:
+    """Make tensors side by side of tensors side by side one join; one of a single tensor is that tensor."""
+    if not isinstance(node, Concatenate):
+        return False
+    if len(node.inputs) == 1:
+        graph.merge(node.output, node.inputs[0])
+        return True
+    inner = [graph.nodes.get(one) for one in node.inputs]
+    if not any(isinstance(one, Concatenate) and one.axis == node.axis for one in inner):
+        return False
+    inputs: list[str] = []
+    for name, one in zip(node.inputs, inner, strict=True):
+        inputs += one.inputs if isinstance(one, Concatenate) and one.axis == node.axis else (name,)
+    graph.change(node, inputs=tuple(inputs))
+    for name in node.inputs:
+        graph.drop(name)
+    return True
+
+
+def sum_of_products(graph: Graph, node: Node) -> bool:
+    """Make the sum of two dense layers one dense layer of both inputs side by side."""
+    if not isinstance(node, Elementwise) or node.kind == "multiply":
+        return False
+    first, second = (graph.nodes.get(one) for one in node.inputs)
+    if not _is_term(graph, first) or not _is_term(graph, second) or first is second:
+        return False
+    assert isinstance(first, Convolution) and isinstance(second, Convolution)
+    sign = 1 if node.kind == "add" else -1
+    joined = f"{node.output}/inputs"
+    sources = (first.inputs[0], second.inputs[0])
+    depth = sum(graph.shapes[one][2] for one in sources)
+    graph.add(Concatenate(joined, node.layer, sources, joined, 2), (1, 1, depth))
+    whole = dataclasses.replace(
+        first,
+        layer=node.layer,
+        inputs=(joined,),
+        output=node.output,
+        weights=graph.shared(_stacked, first.weights, second.weights, sign),
+        bias=graph.shared(_summed, first.bias, second.bias, sign),
+        low=node.low,
+        high=node.high,
+    )
+    graph.add(whole, graph.shapes[node.output])
+    for one in (first, second):
+        graph.drop(one.output)
+    return True
+
+
+def _stacked(first: np.ndarray, second: np.ndarray, sign: int) -> np.ndarray:
+    return np.concatenate([first, second if sign > 0 else -second], axis=2)
+
+
+def _summed(first: np.ndarray, second: np.ndarray, sign: int) -> np.ndarray:
+    return first + second if sign > 0 else first - second
+
+
+def _part(array: np.ndarray, start: int, stop: int) -> np.ndarray:
+    return np.ascontiguousarray(array[..., start:stop])
+
+
+def _is_term(graph: Graph, node: Node | None) -> bool:
+    return (
+        isinstance(node, Convolution)
+        and is_plain(node)
+        and node.low is None
+        and node.high is None
+        and graph.has_one_user(node.output)
+        and graph.shapes[node.inputs[0]][:2] == (1, 1)
+    )
+
+
+def part_across(graph: Graph, node: Node) -> bool:
+    """Take channels before positions, where a product has made both: it can make the channels apart."""
+    if not isinstance(node, Slice) or node.axis != 2:
+        return False
+    before = graph.nodes.get(node.inputs[0])
+    if not isinstance(before, Slice) or before.axis == 2:
+        return False
+    origin = graph.nodes.get(before.inputs[0])
+    if not isinstance(origin, Convolution) or origin.groups != 1:
+        return False
+    name = f"{origin.output}/channels{node.start}to{node.stop}"
+    if name not in graph.nodes:
+        height, width, _ = graph.shapes[origin.output]
+        part = Slice(name, origin.layer, (origin.output,), name, 2, node.start, node.stop)
+        graph.add(part, (height, width, node.stop - node.start))
+    graph.change(node, inputs=(name,), axis=before.axis, start=before.start, stop=before.stop)
+    graph.drop(before.output)
+    return True
+
+
+def part_of_product(graph: Graph, node: Node) -> bool:
+    """Make a product of which only parts are taken, along its channels, a product for each part."""
+    if not isinstance(node, Slice) or node.axis != 2:
+        return False
+    (source,) = node.inputs
+    before = graph.nodes.get(source)
+    if not isinstance(before, Convolution) or before.groups != 1 or source in graph.outputs:
+        return False
+    users = [graph.nodes[user] for user in graph.users[source]]
+    if not all(isinstance(user, Slice) and user.axis == 2 for user in users):
+        return False
+    part = dataclasses.replace(
+        before,
+        output=node.output,
+        weights=graph.shared(_part, before.weights, node.start, node.stop),
+        bias=graph.shared(_part, before.bias, node.start, node.stop),
+    )
+    graph.add(part, graph.shapes[node.output])
+    graph.drop(source)
+    return True
+
+
+def twins(graph: Graph) -> bool:
+    """Make nodes that move the same numbers in the same way, or compute the same function of them, one."""
+    met: dict[object, str] = {}
+    changed = False
+    for node in list(graph.ordered()):
+        if graph.nodes.get(node.output) is not node or not isinstance(node, Slice | Concatenate | Reshape | Function):
+            continue
+        more = node.apply if isinstance(node, Function) else (getattr(node, "axis", 0), getattr(node, "start", 0))
+        key = (type(node), node.inputs, more, graph.shapes[node.output])
+        other = met.setdefault(key, node.output)
+        if other != node.output and node.output not in graph.outputs:
+            graph.merge(node.output, other)
+            changed = True
+    return changed
