@@ -157,9 +157,14 @@ def _timing(
         parts=_parts(image, queues, parts),
         events=events_of(walk) if events else (),
         byte_macs=sum(tag.macs * (2 if number in queues.wide_tags else 1) for number, tag in enumerate(tags)),
-        host_steps=tuple(one.step.step.kind for one in image.services),
+        host_steps=_host_steps(image, queues),
         back_to_back=back_to_back,
     )
+
+
+def _host_steps(image: Image, queues: Queues) -> tuple[str, ...]:
+    kinds = [one.step.step.kind for one in image.services]
+    return tuple(kinds[number] if number < len(kinds) else f"step {number}" for number in queues.interrupts)
 
 
 def _parts(image: Image, queues: Queues, parts: dict[int, Causes]) -> tuple[PartTiming, ...]:

@@ -74,11 +74,13 @@ class Queues:
         by_unit: the work, by the number of the unit.
         starts: for each time that the program runs, how many pieces each unit had before it.
         wide_tags: the parts with products of 16 bits.
+        interrupts: the steps of the host, by their numbers, in one run.
     """
 
     by_unit: tuple[list[Work], ...]
     starts: tuple[tuple[int, ...], ...]
     wide_tags: frozenset[int]
+    interrupts: tuple[int, ...]
 
 
 def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> Queues:
@@ -94,7 +96,8 @@ def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int =
         sorter.start_run()
         for one in walked:
             sorter.take(one)
-    return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags))
+    interrupts = tuple(one.instruction.number for one in walked if isinstance(one.instruction, InterruptHost))
+    return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
 
 
 class _Sorter:
