@@ -153,4 +153,5 @@ def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None]:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    # Numbers of NumPy are as good as Python's.
+    return json.dumps(value, separators=(",", ":"), default=np.generic.item).encode()

@@ -68,6 +68,18 @@ def test_names_that_are_hard_to_write():
     assert disassemble(assemble(text), weights=True) == text
 
 
+def test_numbers_of_numpy_are_numbers():
+    image = dense_image()
+    binding = dataclasses.replace(image.inputs[0], shape=tuple(np.int64([1, 1, 8])), lanes=(np.int32(8),))
+    tag = dataclasses.replace(image.tags[0], macs=np.int64(256))
+    code = (ReadHostMemory(np.int64(0), np.uint8(0), 4), SetConfiguration(Register.LOW, np.int16(-128)), Halt())  # pyright: ignore
+    odd = dataclasses.replace(image, inputs=(binding,), tags=(tag, image.tags[1]), instructions=code)
+    again = assemble(disassemble(odd, weights=True))
+    assert (again.inputs, again.tags) == (image.inputs, image.tags)
+    assert again.instructions == (ReadHostMemory(0, 0, 4), SetConfiguration(Register.LOW, -128), Halt())
+    assert file.to_bytes(odd) == file.to_bytes(again)
+
+
 def test_comments_do_not_matter():
     image = dense_image()
     text = disassemble(image, weights=True)

@@ -17,7 +17,8 @@ from anytpu.chip.file import read, write
 from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.network import operations
-from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.network.nodes import HostStep, Node
+from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError, ChipFileError
 from chip_samples import dense_image, every_node, host_step, service_image
@@ -165,6 +166,27 @@ def test_nothing_is_written_when_an_instruction_has_no_bytes(tmp_path: Path):
         write(tmp_path / "a.tpu", image)
     assert str(caught.value) == ("Instruction 0, matrix_multiply: rows must be a number from 1 to 4294967295, not 0.")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_old_file_stays_when_the_new_one_cannot_be_written(tmp_path: Path):
+    path = write(tmp_path / "a.tpu", dense_image())
+    folder = path.with_name(f".a.tpu.{os.getpid()}")
+    folder.mkdir()  # where the new one would be written first
+    with pytest.raises(ChipFileError) as caught:
+        write(path, dataclasses.replace(dense_image(), name="other"))
+    assert str(caught.value) == f"The file {str(path)!r} cannot be written: Is a directory."
+    assert read(path)[0].name == "dense"
+
+
+def test_every_kind_of_node_can_be_written():
+    kinds = {kind for kind in vars(nodes).values() if isinstance(kind, type) and issubclass(kind, Node)}
+    assert kinds - {Node, HostStep} == {type(node) for node in every_node().nodes}
+
+
+def test_an_array_of_no_numbers():
+    with pytest.raises(ChipError) as caught:
+        described.join_arrays([np.array(["a"])])
+    assert str(caught.value) == "An array of str32 cannot be written: only whole numbers and floats can."
 
 
 def test_a_whole_file_that_makes_no_sense():

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.assembly.remarks import one_line, remark_on, tag_text
 from anytpu.chip.described import Describing
 from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image import Binding, Image, Tag
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
@@ -64,9 +65,7 @@ def _head(image: Image) -> Iterator[str]:
         yield f".design {', '.join(turned)}"
     yield from (f".input {_binding(one)}" for one in image.inputs)
     yield from (f".output {_binding(one)}" for one in image.outputs)
-    for tag in image.tags:
-        known = {name: getattr(tag, name) for name in ("layer", "kind", "macs", "note") if getattr(tag, name)}
-        yield ", ".join([f".tag {json.dumps(tag.name)}", *(f"{name}={json.dumps(one)}" for name, one in known.items())])
+    yield from (f".tag {_tag(tag)}" for tag in image.tags)
     for one in image.residents:
         numbers = ", ".join(f"{name}={getattr(one, name)}" for name in ("address", "units", "first", "last"))
         yield f".resident {json.dumps(one.tensor)}, {numbers}"
@@ -75,10 +74,16 @@ def _head(image: Image) -> Iterator[str]:
 def _binding(one: Binding) -> str:
     quantization = one.quantization
     return (
-        f"{json.dumps(one.tensor)}, shape={list(one.shape)}, host_address={one.host_address}, "
+        f"{json.dumps(one.tensor)}, shape={list(map(int, one.shape))}, host_address={one.host_address}, "
         f"scale={float(quantization.scale)!r}, zero_point={quantization.zero_point}, bits={quantization.bits}, "
-        f"lanes={list(one.lanes)}"
+        f"lanes={list(map(int, one.lanes))}"
     )
+
+
+def _tag(tag: Tag) -> str:
+    known = {name: getattr(tag, name) for name in ("layer", "kind", "macs", "note") if getattr(tag, name)}
+    named = [f"{name}={json.dumps(one, default=np.generic.item)}" for name, one in known.items()]
+    return ", ".join([json.dumps(tag.name), *named])
 
 
 def _left_out(image: Image) -> Iterator[str]:
@@ -96,11 +101,15 @@ def _whole(image: Image) -> Iterator[str]:
     if image.services:
         describing = Describing()
         for service in image.services:
-            yield f".service {json.dumps(json.dumps(describing.service(service)))}"
-        yield f".steps {json.dumps(json.dumps(describing.steps()))}"
+            yield f".service {_described(describing.service(service))}"
+        yield f".steps {_described(describing.steps())}"
         for array in describing.arrays:
             plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
             yield f'.array "{array.dtype.name}", {list(array.shape)}, "{base64.b64encode(plain).decode()}"'
+
+
+def _described(described: Mapping[str, Any]) -> str:
+    return json.dumps(json.dumps(described, default=np.generic.item))
 
 
 def _weights(weights: np.ndarray) -> Iterator[str]:
@@ -129,6 +138,6 @@ def _instructions(image: Image) -> Iterator[str]:
             yield f"\n; {part}"
         elif not offset:
             yield ""
-        remark = f"; {offset} {remark_on(image, issued)}".rstrip()
+        remark = one_line(f"; {offset} {remark_on(image, issued)}")
         yield f"{write_instruction(instruction):{_COMMENT_COLUMN - 1}} {remark}"
         offset += form_of(instruction).length_bytes
