@@ -36,13 +36,13 @@ def test_the_examples_of_the_documentation(module):
     assert result.failed == 0 and result.attempted > 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(any_instruction())
 def test_an_instruction_there_and_back(instruction: Instruction):
     assert assemble(write_instruction(instruction)).instructions == (instruction,)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(float32_numbers())
 def test_floats_keep_every_bit(value: float):
     text = write_instruction(SetConfiguration(Register.SCALE, value))

@@ -35,7 +35,7 @@ def test_the_examples_of_the_documentation():
         assert doctest.testmod(module).failed == 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(any_instruction(), max_size=6))
 def test_there_and_back(instructions: list[Instruction]):
     content = encode(instructions)
@@ -43,7 +43,7 @@ def test_there_and_back(instructions: list[Instruction]):
     assert encode(decode(content)) == content
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.sampled_from(FORMS), st.binary(min_size=14, max_size=14))
 def test_what_is_read_is_written_back_or_refused(form: Form, body: bytes):
     content = bytes([form.opcode]) + body[: form.length_bytes - 1]
