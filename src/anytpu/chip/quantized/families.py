@@ -90,7 +90,8 @@ def _likeness(node: Node, makers: Mapping[str, Node], keys: Mapping[str, Hashabl
     """Return what a node is and what its inputs are made by, so many nodes back; equal for alike nodes."""
     own = (type(node).__name__, node.layer, getattr(node, "kind", None), keys.get(node.name))
     if isinstance(node, Slice):
-        own = (*own, node.axis, node.start, node.stop)
+        # Each step takes its own place in time, all the same channels.
+        own = (*own, node.axis, node.stop - node.start, node.start if node.axis == 2 else None)
     if depth == 0 or isinstance(node, Convolution):
         return own
     back = [_likeness(makers[name], makers, keys, depth - 1) if name in makers else None for name in node.inputs]
