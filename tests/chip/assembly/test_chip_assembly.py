@@ -202,25 +202,25 @@ LISTING = """\
 .left_out "4,096 bytes of weights and what the host does"
 
 ; dense/matmul (dense) 1 tile
-debug_tag 0                                              ; 0
-read_host_memory host_address=0, address=0, units=4      ; 4 host bytes 0 to 127 -> units 0 to 3
-read_weights.parameters address=0, count=1               ; 16 block 0 -> parameter FIFO
-read_weights.tile address=1, count=1                     ; 25 block 1 -> weight FIFO
-set_configuration PITCH, 1                               ; 34 units from a row of the source plane to the next
-set_configuration OUT_PITCH, 1                           ; 40 units from a row of the result to the next
-set_configuration LOW, -128                              ; 46 the least integer of the result
-set_configuration HIGH, 127                              ; 52 the greatest integer of the result
-sync matrix, read                                        ; 58 matrix waits for read
-matrix_multiply address=0, accumulator=0, rows=4         ; 61 units 0 to 3, 1 tile -> accumulators 0 to 3
-sync activate, matrix                                    ; 73 activate waits for matrix
-activate.scale source=0, target=4, rows=4                ; 76 accumulators 0 to 3, parameters -> units 4 to 7
+debug_tag 0                                                       ; 0
+read_host_memory host_address=0, address=0, units=4               ; 4 host bytes 0 to 127 -> units 0 to 3
+read_weights.parameters address=0, count=1                        ; 16 block 0 -> parameter FIFO
+read_weights.tile address=1, count=1                              ; 25 block 1 -> weight FIFO
+set_configuration PITCH, 1                                        ; 34 units from a row of the source plane to the next
+set_configuration OUT_PITCH, 1                                    ; 40 units from a row of the result to the next
+set_configuration LOW, -128                                       ; 46 the least integer of the result
+set_configuration HIGH, 127                                       ; 52 the greatest integer of the result
+sync matrix, read                                                 ; 58 matrix waits for read
+matrix_multiply address=0, accumulator=0, rows=4                  ; 61 units 0 to 3, 1 tile -> accumulators 0 to 3
+sync activate, matrix                                             ; 73 activate waits for matrix
+activate.scale source=0, target=4, rows=4                         ; 76 accumulators 0 to 3, parameters -> units 4 to 7
 
 ; out
-debug_tag 1                                              ; 91
-sync write, activate                                     ; 95 write waits for activate
-write_host_memory host_address=128, address=4, units=4   ; 98 units 4 to 7 -> host bytes 128 to 255
-interrupt_host 0                                         ; 110 negate on the host: the test says so
-halt                                                     ; 113
+debug_tag 1                                                       ; 91
+sync write, activate                                              ; 95 write waits for activate
+write_host_memory host_address=128, address=4, units=4            ; 98 units 4 to 7 -> host bytes 128 to 255
+interrupt_host 0                                                  ; 110 negate on the host: the test says so
+halt                                                              ; 113
 """
 
 

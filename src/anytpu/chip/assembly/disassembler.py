@@ -23,7 +23,7 @@ from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
 
-_COMMENT_COLUMN = 57
+_COMMENT_COLUMN = 66
 _LINE_BYTES = 64  # of data, so that blocks begin with a line
 
 
@@ -44,7 +44,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
         .batch 1
         .host_bytes 0
         <BLANKLINE>
-        sync matrix, read                                        ; 0 matrix waits for read
+        sync matrix, read                                                 ; 0 matrix waits for read
     """
     parts = [_head(image), _whole(image) if weights else _left_out(image), _instructions(image)]
     return "".join(f"{line}\n" for part in parts for line in part)
