@@ -16,8 +16,10 @@ from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.pools import pool_numbers
 from anytpu.chip.machine.steps import ActivateStep, Plane
 
-BLOCK_NUMBERS = 2**15
+BLOCK_NUMBERS = 2**16
 """Numbers that are worked on at a time."""
+
+_INTEGER = ("copy", "max")
 
 
 def activate(memories: Memories, step: ActivateStep) -> None:
@@ -27,7 +29,10 @@ def activate(memories: Memories, step: ActivateStep) -> None:
 
     def work(start: int) -> None:
         with np.errstate(over="ignore"):
-            finish(memories, step, numbers(memories, step, start, min(start + block, step.rows)), start)
+            made = numbers(memories, step, start, min(start + block, step.rows))
+            if step.operation not in _INTEGER:
+                np.rint(made, out=made)
+            finish(memories, step, made, start)
 
     workers.share(range(0, step.rows, block), work)
 
@@ -35,21 +40,18 @@ def activate(memories: Memories, step: ActivateStep) -> None:
 def finish(
     memories: Memories, step: ActivateStep, numbers: np.ndarray, row: int, lane: int = 0, rows: int | None = None
 ) -> None:
-    """Round, clip and look up what an Activate's operation made, and write it to the Unified Buffer.
+    """Add the zero point, clip, look up, and write the result of an Activate to the Unified Buffer.
 
     Args:
         memories: of the chip.
         step: the Activate.
-        numbers: float32 `(rows, lanes)`; changed.
+        numbers: what its operation made, rounded, float32 `(rows, lanes)`; changed.
         row, lane: where the first of them belongs in the result.
         rows: how many rows get them, where `numbers` is one row for all; None: as many as there are.
     """
-    if step.operation not in ("copy", "max"):
-        np.rint(numbers, out=numbers)
-        if step.out_zero_point:
-            numbers += np.float32(step.out_zero_point)
-    np.maximum(numbers, np.float32(step.low), out=numbers)
-    np.minimum(numbers, np.float32(step.high), out=numbers)
+    if step.out_zero_point and step.operation not in _INTEGER:
+        numbers += np.float32(step.out_zero_point)
+    np.clip(numbers, np.float32(step.low), np.float32(step.high), out=numbers)
     rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
     low = rows_view(memories.buffer, step.target, row, rows)[:, lanes]
     if step.table is not None:
@@ -87,15 +89,20 @@ def read_integers(buffer: np.ndarray, plane: Plane, start: int, rows: int) -> np
     return numbers
 
 
+def parameters_at(weights: np.ndarray, block: int, array: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the biases, int32, and the multipliers, float32, that start at a block of the Weight Memory."""
+    start = block * BLOCK_BYTES
+    numbers = weights[start : start + 8 * array].reshape(2, 4 * array)
+    return numbers[0].view("<i4"), numbers[1].view("<f4")
+
+
 def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     array = memories.accumulators.shape[1]
-    first = step.parameters * BLOCK_BYTES
     lanes = min(array, step.target.lanes)
-    bias = memories.weights[first : first + 4 * array].view("<i4")[:lanes]
-    multiplier = memories.weights[first + 4 * array : first + 8 * array].view("<f4")[:lanes]
-    sums = memories.accumulators[step.accumulator + start : step.accumulator + stop, :lanes] + bias
+    bias, multiplier = parameters_at(memories.weights, step.parameters, array)
+    sums = memories.accumulators[step.accumulator + start : step.accumulator + stop, :lanes] + bias[:lanes]
     numbers = np.zeros((stop - start, step.target.lanes), np.float32)
-    np.multiply(sums.astype(np.float32), multiplier, out=numbers[:, :lanes])
+    np.multiply(sums.astype(np.float32), multiplier[:lanes], out=numbers[:, :lanes])
     return numbers
 
 

@@ -15,17 +15,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.machine import workers
-from anytpu.chip.machine.activation import finish
+from anytpu.chip.machine.activation import finish, parameters_at
 from anytpu.chip.machine.fusing import Block, LayerStep
+from anytpu.chip.machine.gathering import Fill, Move, gather, moves_of
 from anytpu.chip.machine.memories import Memories, whole_blocks
 from anytpu.chip.machine.products import (
     EXACT,
     Part,
     exact_parts,
-    gather,
     greatest_of,
     halves_of,
     magnitudes_of,
@@ -42,11 +41,17 @@ GATHERED_NUMBERS = 2**21
 MOST_ROWS, LEAST_ROWS, LEAST_COLUMNS = 512, 96, 64
 """Rows that a worker takes at a time, and columns, where there are too few rows for all."""
 
-FINISHED_NUMBERS = 2**15
-"""Sums that are finished at a time: with all that it takes, they stay in a core's cache."""
+FINISHED_NUMBERS = 2**17
+"""Sums that are finished at a time: they stay in a core's cache."""
+
+BROADCAST_NUMBERS = 2**12
+"""Numbers that a row of biases or multipliers is repeated to: short rows cost numpy more than their numbers."""
 
 SMALL_MACS = 4_000_000
 """Below it, sharing takes longer than it saves."""
+
+
+Moves = tuple[Move | Fill, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,14 +60,12 @@ class Column:
 
     Attributes:
         start, stop: its columns. Its outputs beyond have weights of 0 only.
-        bias: int32 `(lanes,)`, of all its outputs, as many as a row of the array has.
-        multiplier: float32 `(lanes,)`.
+        rest: what those are before they are rounded, float32 `(1, lanes)`; also of lanes that the array does not have.
     """
 
     start: int
     stop: int
-    bias: np.ndarray
-    multiplier: np.ndarray
+    rest: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,12 +75,15 @@ class Matrix:
     Attributes:
         kept: which feeds have any weight that is not 0, and how many lanes of them do.
         parts: the tiles of all blocks, as exact matrices.
+        bias, multiplier: of each column: float32 if `is_direct`, else int32; float32.
         columns: block by block.
         is_direct: sums with their biases stay within the exact integers of float32.
     """
 
     kept: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
+    bias: np.ndarray
+    multiplier: np.ndarray
     columns: tuple[Column, ...]
     is_direct: bool
 
@@ -89,17 +95,23 @@ class Matrix:
     @property
     def width(self) -> int:
         """Sums of a row."""
-        return self.columns[-1].stop
+        return len(self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some rows, and some columns, of a layer: what a worker takes at a time."""
+    """Some rows, and some columns, of a layer: what a worker takes at a time.
+
+    Attributes:
+        row, rows, column, columns: which.
+        moves: what gathers its rows; for numbers of 16 bits the low bytes, then the high ones.
+    """
 
     row: int
     rows: int
     column: int
     columns: int
+    moves: tuple[Moves, ...] = ()
 
 
 class Layers:
@@ -109,52 +121,74 @@ class Layers:
         self._weights = whole_blocks(image.weights)
         self._array = image.design.array
         self._matrices: dict[tuple, Matrix] = {}
+        self._ready: dict[int, tuple[Matrix, tuple[Piece, ...]]] = {}
         self._kept_bytes = 0
 
     def do(self, memories: Memories, step: LayerStep) -> None:
         """Carry out a layer."""
-        matrix = self._matrix(step)
-        feeds = [dataclasses.replace(step.feeds[number], lanes=lanes) for number, lanes in matrix.kept]
-        pieces = _pieces(step.rows, matrix.depth, matrix.width)
-        work = functools.partial(_work, memories, step, matrix, feeds)
+        ready = self._ready.get(step.number)
+        if ready is None:
+            matrix, is_kept = self._matrix(step)
+            ready = matrix, tuple(_with_moves(step, matrix))
+            if is_kept:
+                self._ready[step.number] = ready
+        matrix, pieces = ready
+        work = functools.partial(_work, memories, step, matrix)
         if step.rows * matrix.depth * matrix.width < SMALL_MACS:
             for piece in pieces:
                 work(piece)
         else:
             workers.share(pieces, work)
 
-    def _matrix(self, step: LayerStep) -> Matrix:
-        tiles = tuple((block.tiles, block.activate.parameters) for block in step.blocks)
+    def _matrix(self, step: LayerStep) -> tuple[Matrix, bool]:
+        """Return the weights of a layer, and whether they are kept for later."""
+        tiles = tuple((block.tiles, block.activate.parameters, block.activate.target.lanes) for block in step.blocks)
         key = tiles, tuple((feed.lanes, feed.taps, greatest_of(feed)) for feed in step.feeds)
         matrix = self._matrices.get(key)
-        if matrix is None:
-            matrix = _prepare(self._weights, step.feeds, step.blocks, self._array)
-            size_bytes = sum(part.matrix.nbytes for part in matrix.parts)
-            if self._kept_bytes + size_bytes <= KEPT_BYTES:
-                self._kept_bytes += size_bytes
-                self._matrices[key] = matrix
-        return matrix
+        if matrix is not None:
+            return matrix, True
+        matrix = _prepare(self._weights, step.feeds, step.blocks, self._array)
+        size_bytes = sum(part.matrix.nbytes for part in matrix.parts)
+        if self._kept_bytes + size_bytes > KEPT_BYTES:
+            return matrix, False
+        self._kept_bytes += size_bytes
+        self._matrices[key] = matrix
+        return matrix, True
+
+
+def _with_moves(step: LayerStep, matrix: Matrix) -> Iterator[Piece]:
+    feeds = [dataclasses.replace(step.feeds[number], lanes=lanes) for number, lanes in matrix.kept]
+    for piece in _pieces(step.rows, matrix.depth, matrix.width):
+        later = [feed.later(piece.row) for feed in feeds]
+        halves = halves_of(step.feeds[0]) if feeds else ()
+        moves = tuple(moves_of(later, piece.rows, matrix.depth, high) for high in halves)
+        yield dataclasses.replace(piece, moves=moves)
 
 
 def _prepare(weights: np.ndarray, feeds: Sequence[Feed], blocks: Sequence[Block], array: int) -> Matrix:
-    stacks, columns, start = [], [], 0
+    stacks, columns, biases, multipliers, start = [], [], [], [], 0
     for block in blocks:
         tiles = zip(feeds, block.tiles, strict=True)
         stack = np.concatenate([tile_at(weights, tile, array)[: feed.depth] for feed, tile in tiles])
-        used = np.flatnonzero(stack.any(0))
-        stop = start + (int(used[-1]) + 1 if len(used) else 0)
-        stacks.append(stack[:, : stop - start])
-        first = block.activate.parameters * BLOCK_BYTES
-        numbers = weights[first : first + 8 * array].reshape(2, 4 * array)
-        columns.append(Column(start, stop, numbers[0].view("<i4"), numbers[1].view("<f4")))
-        start = stop
+        lanes = block.activate.target.lanes
+        used = np.flatnonzero(stack.any(axis=0))
+        width = min(int(used[-1]) + 1 if len(used) else 0, lanes)
+        bias, multiplier = parameters_at(weights, block.activate.parameters, array)
+        rest = np.zeros((1, lanes - width), np.float32)
+        inside = min(lanes, array)
+        rest[0, : inside - width] = bias[width:inside].astype(np.float32) * multiplier[width:inside]
+        stacks.append(stack[:, :width])
+        biases.append(bias[:width])
+        multipliers.append(multiplier[:width])
+        columns.append(Column(start, start + width, rest))
+        start += width
     stacked, kept = _trimmed(np.concatenate(stacks, axis=1), feeds)
-    greatest = greatest_of(feeds[0])
+    bias, greatest = np.concatenate(biases), greatest_of(feeds[0])
     parts = exact_parts(stacked, greatest) if kept else ()
-    bias = np.concatenate([np.abs(one.bias[: one.stop - one.start].astype(np.int64)) for one in columns])
-    within = (magnitudes_of(stacked) * greatest + bias).max(initial=0) <= EXACT
-    is_direct = bool(within) and len(parts) <= 1 and len(halves_of(feeds[0])) == 1
-    return Matrix(kept, parts, tuple(columns), is_direct)
+    bound = magnitudes_of(stacked) * greatest + np.abs(bias.astype(np.int64))
+    is_direct = len(parts) == 1 and len(halves_of(feeds[0])) == 1 and int(bound.max()) <= EXACT
+    bias = bias.astype(np.float32 if is_direct else np.int32)
+    return Matrix(kept, parts, bias, np.concatenate(multipliers).astype(np.float32), tuple(columns), is_direct)
 
 
 def _trimmed(stacked: np.ndarray, feeds: Sequence[Feed]) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
@@ -191,33 +225,35 @@ def _cuts(length: int, count: int) -> Iterator[tuple[int, int]]:
         yield number * length // count, (number + 1) * length // count
 
 
-def _work(memories: Memories, step: LayerStep, matrix: Matrix, feeds: Sequence[Feed], piece: Piece) -> None:
-    totals = _totals(memories, matrix, feeds, piece)
+def _work(memories: Memories, step: LayerStep, matrix: Matrix, piece: Piece) -> None:
+    totals = _totals(memories, matrix, piece)
+    across = slice(piece.column, piece.column + piece.columns)
+    bias, multiplier = matrix.bias[across], matrix.multiplier[across]
+    block = max(1, FINISHED_NUMBERS // max(1, piece.columns))
     with np.errstate(over="ignore"):
-        for block, column in zip(step.blocks, matrix.columns, strict=True):
-            first, stop = max(column.start, piece.column), min(column.stop, piece.column + piece.columns)
-            if first < stop:
-                _finish_block(memories, block, column, totals, piece, first, stop)
-            if piece.column == 0:
-                _finish_rest(memories, block, column, piece)
+        for row in range(0, piece.rows, block):
+            part = totals[row : row + block]
+            _with_row(np.add, part, bias)
+            numbers = part if matrix.is_direct else part.astype(np.float32)
+            _with_row(np.multiply, numbers, multiplier)
+            np.rint(numbers, out=numbers)
+            _finish(memories, step, matrix, numbers, piece, row)
 
 
-def _totals(memories: Memories, matrix: Matrix, feeds: Sequence[Feed], piece: Piece) -> np.ndarray:
+def _totals(memories: Memories, matrix: Matrix, piece: Piece) -> np.ndarray:
     """Return the sums of a piece, `(rows, columns)`: float32 where that is direct, else int32."""
-    feeds = [feed.later(piece.row) for feed in feeds]
     sums = workers.scratch("sums", (piece.rows, piece.columns))
     rows = workers.scratch("rows", (piece.rows, matrix.depth))
-    if matrix.is_direct and matrix.parts:
-        gather(memories.buffer, feeds, rows)
+    if matrix.is_direct:
+        gather(memories.buffer, piece.moves[0], rows)
         return np.matmul(rows, _across(matrix.parts[0], piece), out=sums)
     totals = workers.scratch("totals", sums.shape).view(np.int32)
     totals[...] = 0
-    for high in halves_of(feeds[0]) if feeds else ():
-        gather(memories.buffer, feeds, rows, high)
+    for factor, moves in zip((1, 256), piece.moves, strict=False):
+        gather(memories.buffer, moves, rows)
         for part in matrix.parts:
             np.matmul(rows[:, part.start : part.stop], _across(part, piece), out=sums)
-            more = sums.astype(np.int32)
-            totals += more * np.int32(256) if high else more
+            totals += sums.astype(np.int32) * np.int32(factor)
     return totals
 
 
@@ -225,34 +261,25 @@ def _across(part: Part, piece: Piece) -> np.ndarray:
     return part.matrix[:, piece.column : piece.column + piece.columns]
 
 
-def _finish_block(
-    memories: Memories, block: Block, column: Column, totals: np.ndarray, piece: Piece, first: int, stop: int
-) -> None:
-    """Finish the sums of columns `first` to `stop` of the matrix, which all belong to one block."""
-    lane = first - column.start
-    lanes = min(stop - first, block.activate.target.lanes - lane)
-    if lanes <= 0:
+def _with_row(operation: np.ufunc, array: np.ndarray, row: np.ndarray) -> None:
+    """Change each row of a contiguous array by an operation with `row`."""
+    rows, columns = array.shape
+    if columns == 0:
         return
-    bias, multiplier = column.bias[lane : lane + lanes], column.multiplier[lane : lane + lanes]
-    bias = bias.astype(totals.dtype)
-    step = max(1, FINISHED_NUMBERS // lanes)
-    left = first - piece.column
-    for row in range(0, piece.rows, step):
-        part = totals[row : row + step, left : left + lanes]
-        part += bias
-        numbers = part if part.dtype == np.float32 else part.astype(np.float32)
-        numbers *= multiplier
-        finish(memories, block.activate, numbers, piece.row + row, lane)
+    times = max(1, min(rows, BROADCAST_NUMBERS // columns))
+    whole = rows // times * times
+    several = array[:whole].reshape(-1, times * columns)
+    operation(several, np.tile(row, times), out=several)
+    operation(array[whole:], row, out=array[whole:])
 
 
-def _finish_rest(memories: Memories, block: Block, column: Column, piece: Piece) -> None:
-    """Write the outputs whose weights are all 0, and the lanes that the array does not have."""
-    lane, lanes = column.stop - column.start, block.activate.target.lanes
-    if lane >= lanes:
-        return
-    numbers = np.zeros((1, lanes - lane), np.float32)
-    inside = min(lanes, len(column.bias)) - lane
-    np.multiply(
-        column.bias[lane:][:inside].astype(np.float32), column.multiplier[lane:][:inside], out=numbers[0, :inside]
-    )
-    finish(memories, block.activate, numbers, piece.row, lane, piece.rows)
+def _finish(memories: Memories, step: LayerStep, matrix: Matrix, numbers: np.ndarray, piece: Piece, first: int) -> None:
+    """Write rows `first` and following of a piece, and what all rows of a block have beside its columns."""
+    for block, column in zip(step.blocks, matrix.columns, strict=True):
+        start, stop = max(column.start, piece.column), min(column.stop, piece.column + piece.columns)
+        if start < stop:
+            own = numbers[:, start - piece.column : stop - piece.column]
+            finish(memories, block.activate, own, piece.row + first, start - column.start)
+        if piece.column == 0 and column.rest.size:
+            rest, lane = np.rint(column.rest), column.stop - column.start
+            finish(memories, block.activate, rest, piece.row + first, lane, len(numbers))

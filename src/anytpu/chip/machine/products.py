@@ -15,14 +15,13 @@ bytes (signed), the second times 256. Sums of the parts are of 32 bits and wrap,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.design import BLOCK_BYTES
+from anytpu.chip.machine.gathering import gather, moves_of
 from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.steps import Feed, ProductStep
-from anytpu.chip.machine.windows import cover, rows_at
 
 EXACT = 2**24
 """Up to here float32 holds every integer."""
@@ -50,7 +49,7 @@ def multiply(memories: Memories, step: ProductStep) -> None:
     )
     for high in halves_of(step.feeds[0]):
         rows = np.empty((step.rows, parts[-1].stop), np.float32)
-        gather(memories.buffer, step.feeds, rows, high)
+        gather(memories.buffer, moves_of(step.feeds, *rows.shape, high), rows)
         for part in parts:
             sums = (rows[:, part.start : part.stop] @ part.matrix).astype(np.int32)
             target += sums * np.int32(256) if high else sums
@@ -94,38 +93,3 @@ def _ranges(stacked: np.ndarray, greatest: int, first: int) -> list[tuple[int, i
         return [(first, first + depth)]
     half = depth // 2
     return _ranges(stacked[:half], greatest, first) + _ranges(stacked[half:], greatest, first + half)
-
-
-def gather(buffer: np.ndarray, feeds: Sequence[Feed], out: np.ndarray, high: bool = False) -> None:
-    """Write what goes into the array, pass beside pass, to `out`: `(rows, depth of all passes)`, contiguous."""
-    first = 0
-    for feed in feeds:
-        fill_feed(buffer, feed, out, first, high)
-        first += feed.depth
-
-
-def fill_feed(buffer: np.ndarray, feed: Feed, out: np.ndarray, first: int, high: bool = False) -> None:
-    """Write what one pass sends into the array to columns `first` and following of `out`.
-
-    Args:
-        buffer: the Unified Buffer.
-        feed: what the pass reads.
-        out: `(rows, columns)`, contiguous, of any dtype that holds a byte and its sign.
-        first: the column where the lanes of the first tap go.
-        high: for numbers of 16 bits: the high bytes, not the low ones.
-    """
-    plane = feed.plane
-    wide = plane.high_offset is not None
-    fill = (feed.fill >> 8 if high else feed.fill & 255) if wide else feed.fill
-    dtype = np.int8 if (high if wide else not feed.unsigned) else np.uint8
-    start = (plane.address + (plane.high_offset or 0 if high else 0)) * UNIT_BYTES
-    row_bytes, out_bytes, item_bytes = plane.pitch * UNIT_BYTES, out.strides[0], out.itemsize
-    patches, borders = cover(feed.window, len(out), feed.first_tap, feed.taps)
-    for border in borders:
-        byte = border.row * out_bytes + (first + border.tap * feed.lanes) * item_bytes
-        rows_at(out, out.dtype, byte, out_bytes, border.shape, border.steps, feed.lanes)[...] = fill
-    for patch in patches:
-        byte = patch.row * out_bytes + (first + patch.tap * feed.lanes) * item_bytes
-        place = rows_at(out, out.dtype, byte, out_bytes, patch.shape, patch.steps, feed.lanes)
-        source = start + patch.source_row * row_bytes
-        place[...] = rows_at(buffer, dtype, source, row_bytes, patch.shape, patch.source_steps, feed.lanes)

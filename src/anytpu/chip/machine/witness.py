@@ -14,8 +14,9 @@ from anytpu.chip.checking import check
 from anytpu.chip.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
+from anytpu.chip.machine.gathering import gather, moves_of
 from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.products import fill_feed, halves_of, tile_at
+from anytpu.chip.machine.products import halves_of, tile_at
 from anytpu.chip.machine.steps import ProductStep
 from anytpu.chip.machine.systolic import SystolicArray
 
@@ -33,7 +34,7 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         for feed, tile in zip(step.feeds, step.tiles, strict=True):
             for high in halves_of(feed):
                 numbers = np.zeros((step.rows, size), np.int32)
-                fill_feed(memories.buffer, feed, numbers, 0, high)
+                gather(memories.buffer, moves_of([feed], *numbers.shape, high), numbers)
                 sums = array.multiply(tile_at(memories.weights, tile, size), numbers)
                 target += sums * np.int32(256) if high else sums
 

@@ -1,0 +1,106 @@
+"""Gathering: what goes into the array, as rows of a matrix, moved out of the Unified Buffer by few strided copies.
+
+Idea: where each number comes from and goes to depends on registers and addresses only. So `moves_of` finds the copies
+once, and `gather` makes them for each run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.machine.steps import Feed
+from anytpu.chip.machine.windows import cover
+
+Shape = tuple[int, int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A copy from evenly spaced bytes of the Unified Buffer to evenly spaced numbers of a matrix.
+
+    Attributes:
+        shape: lines, columns, examples and lanes.
+        place, place_strides: where it goes, in numbers of the matrix.
+        source, source_strides: where it comes from, in bytes; strides of 4 axes.
+        is_signed: how the bytes are read.
+    """
+
+    shape: Shape
+    place: int
+    place_strides: Shape
+    source: int
+    source_strides: Shape
+    is_signed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Fill:
+    """One number for evenly spaced places of a matrix; names as in `Move`."""
+
+    shape: Shape
+    place: int
+    place_strides: Shape
+    number: int
+
+
+def moves_of(feeds: Sequence[Feed], rows: int, columns: int, high: bool = False) -> tuple[Move | Fill, ...]:
+    """Return what fills a matrix `(rows, columns)` with what passes send into the array, side by side.
+
+    Args:
+        feeds: pass by pass; of the first `rows` rows of each.
+        rows, columns: of the matrix.
+        high: for numbers of 16 bits: the high bytes, not the low ones.
+    """
+    moves: list[Move | Fill] = []
+    first = 0
+    for feed in feeds:
+        moves += _moves_of_feed(feed, rows, columns, first, high)
+        first += feed.depth
+    return tuple(moves)
+
+
+def _moves_of_feed(feed: Feed, rows: int, columns: int, first: int, high: bool) -> list[Move | Fill]:
+    plane, lanes = feed.plane, feed.lanes
+    wide = plane.high_offset is not None
+    number = (feed.fill >> 8 if high else feed.fill & 255) if wide else feed.fill
+    is_signed = high if wide else not feed.unsigned
+    start = (plane.address + (plane.high_offset or 0 if high else 0)) * UNIT_BYTES
+    row_bytes = plane.pitch * UNIT_BYTES
+    patches, borders = cover(feed.window, rows, feed.first_tap, feed.taps)
+    moves: list[Move | Fill] = []
+    for one in borders:
+        place = one.row * columns + first + one.tap * lanes
+        moves.append(Fill((*one.shape, lanes), place, _strides(one.steps, columns), number))
+    for one in patches:
+        place = one.row * columns + first + one.tap * lanes
+        source = start + one.source_row * row_bytes, _strides(one.source_steps, row_bytes)
+        moves.append(Move((*one.shape, lanes), place, _strides(one.steps, columns), *source, is_signed))
+    return moves
+
+
+def _strides(steps: tuple[int, int, int], row: int) -> Shape:
+    return steps[0] * row, steps[1] * row, steps[2] * row, 1
+
+
+def gather(buffer: np.ndarray, moves: Sequence[Move | Fill], out: np.ndarray) -> None:
+    """Make copies.
+
+    Args:
+        buffer: the Unified Buffer.
+        moves: of a matrix of the shape of `out`.
+        out: contiguous, of any dtype that holds a byte and its sign; every number of it that a pass sends is written.
+    """
+    item = out.itemsize
+    for move in moves:
+        down, across, deep, along = move.place_strides
+        strides = down * item, across * item, deep * item, along * item
+        place = np.ndarray(move.shape, out.dtype, out, move.place * item, strides)  # pyright: ignore[reportArgumentType]
+        if isinstance(move, Fill):
+            place[...] = move.number
+        else:
+            dtype = np.int8 if move.is_signed else np.uint8
+            place[...] = np.ndarray(move.shape, dtype, buffer, move.source, move.source_strides)  # pyright: ignore
