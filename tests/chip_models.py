@@ -82,16 +82,16 @@ BITS: dict[str, Literal[8, 16]] = {
 """The models whose every number the chip computes, and the bits of their activations."""
 
 
-def model_of(name: str) -> keras.Model:
+def model_of(name: str, seed: int = 1) -> keras.Model:
     """Return a model as it is before training, but for the statistics of its normalizations."""
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(seed)
     make = globals()[name]
     x = layers.Input(X_TRAIN.shape[1:])
     if name in ("residual", "inception"):
         model = keras.Model(x, make(x), name=name)
     else:
         model = keras.Sequential([x, *make()], name=name)
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     for layer in model.layers:
         if isinstance(layer, layers.BatchNormalization):
             layer.set_weights([random.uniform(0.5, 1.5, one.shape) for one in layer.weights])

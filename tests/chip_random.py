@@ -86,8 +86,8 @@ class _Drawing:
         is_vector = self.draw(st.booleans())
         shape = (1, 1) if is_vector else (self.number(1, 7), self.number(1, 7))
         name = f"x{number}"
-        self.shapes[name] = (*shape, self.number(1, self.most_channels))
-        self.quantizations[name] = self.quantization(0.05)
+        most = min(self.most_channels, MOST_NUMBERS // math.prod(shape))
+        self.add(name, (*shape, self.number(1, most)), self.quantization(0.05))
         self.inputs.append(name)
 
     def quantization(self, about: float) -> Quantization:
@@ -122,8 +122,11 @@ class _Drawing:
         """Add a tensor, unless its shape is empty or too large."""
         if min(shape) < 1 or math.prod(shape) > MOST_NUMBERS:
             return False
-        self.shapes[name], self.quantizations[name] = shape, quantization
+        self.add(name, shape, quantization)
         return True
+
+    def add(self, name: str, shape: Shape, quantization: Quantization) -> None:
+        self.shapes[name], self.quantizations[name] = shape, quantization
 
     def padding(self, kernel: tuple[int, int], dilation: tuple[int, int]) -> Padding:
         """Draw a padding: none, within the window, or any, of which the negative ones crop."""
@@ -151,14 +154,15 @@ class _Drawing:
         groups = self.draw(st.sampled_from([n for n in range(1, shape[2] + 1) if shape[2] % n == 0]))
         channels = groups * self.number(1, max(1, self.most_channels // groups))
         depth = kernel[0] * kernel[1] * shape[2] // groups
-        target = self.quantization(self.unit_scale(source) * 1.5 * math.sqrt(depth))
+        most = self.draw(st.sampled_from([1, 5, 127])) if self.is_exact else 127  # Small sums are ties more often.
+        target = self.quantization(self.unit_scale(source) * 1.5 * math.sqrt(depth) * most / 127)
         if not self.made(name, self.out_shape(shape, kernel, strides, dilation, padding, channels), target):
             kernel = strides = dilation = (1, 1)  # It does not fit: a product at each position does.
             padding = ((0, 0), (0, 0))
-            self.shapes[name], self.quantizations[name] = (*shape[:2], channels), target
-        weights = self.random.integers(-127, 128, (*kernel, shape[2] // groups, channels), np.int8)
+            self.add(name, (*shape[:2], channels), target)
+        weights = self.random.integers(-most, most + 1, (*kernel, shape[2] // groups, channels), np.int8)
         scales = 2.0 ** self.random.integers(-8, -5, channels) * (1 if self.is_exact else self.random.uniform(0.5, 1))
-        bias = self.random.integers(-3000, 3000, channels).astype(np.int32) * self.number(0, 1)
+        bias = self.random.integers(-25 * most, 25 * most + 1, channels).astype(np.int32) * self.number(0, 1)
         whole = weights, scales.astype(np.float32), bias
         return QConvolution(name, "", (source,), name, *whole, strides, dilation, padding, groups, *self.clip(target))
 
@@ -193,7 +197,7 @@ class _Drawing:
     def draw_table(self, name: str) -> Node:
         source = self.any_tensor()
         target = self.quantization(self.unit_scale(source))
-        self.made(name, self.shapes[source], target)
+        self.add(name, self.shapes[source], target)
         entries = self.random.integers(target.low, target.high + 1, 2**self.bits).astype(target.dtype)
         return QTable(name, "", (source,), name, "function", entries)
 
@@ -223,14 +227,14 @@ class _Drawing:
         start = self.number(0, shape[axis] - 1)
         stop = self.number(start + 1, shape[axis])
         whole = tuple(stop - start if n == axis else shape[n] for n in range(3))
-        self.made(name, whole, self.quantizations[source])  # pyright: ignore[reportArgumentType]
+        self.add(name, whole, self.quantizations[source])  # pyright: ignore[reportArgumentType]
         return QSlice(name, "", (source,), name, axis, start, stop)
 
     def _reshape(self, name: str) -> Node | None:
         source = self.any_tensor()
         height, width, channels = self.shapes[source]
         forms = [(1, 1, height * width * channels), (1, height * width, channels), (width, channels, height)]
-        self.made(name, self.draw(st.sampled_from(forms)), self.quantizations[source])
+        self.add(name, self.draw(st.sampled_from(forms)), self.quantizations[source])
         return QReshape(name, "", (source,), name)
 
     # The whole.

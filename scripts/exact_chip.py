@@ -1,0 +1,253 @@
+"""Run random networks, and trained ones, on everything that computes them: 0 integers may differ.
+
+    python scripts/exact_chip.py [--networks 300] [--seeds 5] [--output FILE]
+
+Random quantized networks (tests/chip_random.py draws them) are computed by the plain reference, by onnxruntime from
+what `to_onnx` wrote (int8 and uint8, with and without its optimizations), by the chip's instructions on three sizes of
+array, and by the systolic array register by register. Then models trained on the digits go the same way, and their
+accuracy in floating point and in whole numbers is told. Prints what it found, writes it to
+benchmarks/results/exact_chip.json, and fails if an integer differs. The tests run a sample of the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anytpu as tpu  # isort: skip
+import keras
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import chip_models  # noqa: E402
+import chip_oracle  # noqa: E402
+import chip_random  # noqa: E402
+from anytpu.chip.quantized import reference  # noqa: E402
+from anytpu.chip.quantized.nodes import (  # noqa: E402
+    QConvolution,
+    QElementwise,
+    QPool,
+    Quantization,
+    QuantizedNetwork,
+)
+
+Tensors = dict[str, np.ndarray]
+
+PACKAGES = ("numpy", "onnx", "onnxruntime", "jax", "keras", "hypothesis")
+SMALL, LARGE = {"most_nodes": 6, "most_channels": 20}, {"most_nodes": 4, "most_channels": 400}
+"""What random networks are drawn like, in turn: many small layers; layers of more lanes than the array has."""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", type=int, default=300, help="how many random networks (300)")
+    parser.add_argument("--seeds", type=int, default=5, help="how often the MLP and the CNN are trained (5)")
+    parser.add_argument("--epochs", type=int, default=15, help="of each training (15)")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "exact_chip.json")
+    return parser.parse_args()
+
+
+# --- Who computes
+
+
+def contenders(folder: Path, is_small: bool) -> Iterator[tuple[str, Callable[[chip_random.Case], Tensors]]]:
+    """Yield names, and what computes a case: all its tensors (onnxruntime), or those that leave the chip."""
+    for unsigned in (False, True) if chip_oracle.has_vnni() else (True,):
+        for level in ("none", "all"):
+            run = functools.partial(chip_oracle.integers, path=folder / "model.onnx", unsigned=unsigned, level=level)
+            kind = "u8 x u8" if unsigned else "s8 x s8"
+            yield f"onnxruntime, {kind}, optimizations: {level}", lambda case, run=run: run(case.network, case.inputs)
+    for name, design in chip_oracle.DESIGNS.items():
+        for convolution in ("auto", "native", "packed"):
+            run = functools.partial(chip_oracle.on_chip, design=design, convolution=convolution)
+            yield f"chip, {name}, {convolution}", lambda case, run=run: run(case.network, case.inputs)
+    if is_small:
+        run = functools.partial(chip_oracle.on_chip, design=chip_oracle.DESIGNS["8 by 8"], literal=True)
+        yield "systolic array, 8 by 8", lambda case: run(case.network, case.inputs)
+
+
+# --- Random networks
+
+
+@dataclasses.dataclass
+class Tally:
+    """What a contender was found to compute."""
+
+    networks: int = 0
+    numbers: int = 0
+    differing: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass
+class Found:
+    """What was found so far: by contender, and of all networks together."""
+
+    tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)
+    layers: Counter[str] = dataclasses.field(default_factory=Counter)
+    totals: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+def run_random(count: int, folder: Path) -> dict[str, Any]:
+    """Run random networks on all contenders; return what was found."""
+    found = Found()
+    run_some(found, SMALL, count - count // 2, folder)
+    run_some(found, LARGE, count // 2, folder)
+    by_name = {
+        name: dataclasses.asdict(one) | {"seconds": round(one.seconds, 1)} for name, one in found.tallies.items()
+    }
+    return {**found.totals, "layers": dict(found.layers.most_common()), "contenders": by_name}
+
+
+def run_some(found: Found, drawn: dict[str, int], count: int, folder: Path) -> None:
+    def compare(case: chip_random.Case) -> None:
+        wanted = reference.compute(case.network, case.inputs)
+        found.layers.update(type(node).__name__ for node in case.network.nodes)
+        numbers = sum(array.size for array in wanted.values())
+        found.totals.update(networks=1, numbers=numbers, ties=ties(case.network, wanted))
+        if found.totals["networks"] % 25 == 0:
+            print(f"{found.totals['networks']} networks", flush=True)
+        for name, compute in contenders(folder, drawn is SMALL):
+            tally(found.tallies.setdefault(name, Tally()), case, compute, wanted)
+
+    exactly = settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    exactly(given(case=chip_random.cases(**drawn))(compare))()
+
+
+def tally(
+    found: Tally, case: chip_random.Case, compute: Callable[[chip_random.Case], Tensors], wanted: Tensors
+) -> None:
+    started = time.perf_counter()
+    computed = compute(case)
+    found.seconds += time.perf_counter() - started
+    names = [name for name in computed if name in case.network.quantizations]
+    assert set(names) >= set(chip_oracle.chip_outputs(case.network))
+    found.networks += 1
+    found.numbers += sum(wanted[name].size for name in names)
+    found.differing += sum(chip_oracle.differing(wanted, computed, names).values())
+
+
+def ties(network: QuantizedNetwork, tensors: Tensors) -> int:
+    """Return how many results lie exactly between two integers before they are rounded, where the rule decides.
+
+    They are counted by computing with a scale 2**30 times as fine: a tie is then an odd multiple of 2**29.
+    """
+    count = 0
+    for node in network.nodes:
+        if isinstance(node, QConvolution | QElementwise) or (isinstance(node, QPool) and node.kind == "average"):
+            fine = Quantization(network.quantizations[node.output].scale / 2**30, 0, 64)
+            finer = dataclasses.replace(network, quantizations={**network.quantizations, node.output: fine})
+            wide = node if isinstance(node, QPool) else dataclasses.replace(node, low=fine.low, high=fine.high)
+            found = reference.compute_node(wide, finer, [tensors[name] for name in node.inputs])
+            count += int((found % 2**30 == 2**29).sum())
+    return count
+
+
+# --- Trained models
+
+
+def run_model(name: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]:
+    """Train a model, run all test digits on the chip and in onnxruntime; return what was found."""
+    model = chip_models.model_of(name, seed)
+    chip_models.train(model, epochs)
+    program = tpu.chip.compile(model, chip_models.X_TRAIN[:256], activation_bits=chip_models.BITS[name])
+    x, y, network = chip_models.X_TEST, chip_models.Y_TEST, program.network
+    wanted = reference.compute(network, [x])
+    found = chip_oracle.integers(network, [x], folder / "model.onnx")
+    (scores,) = chip_oracle.run(
+        program.to_onnx(folder / "model.onnx", unsigned=not chip_oracle.has_vnni()), [x]
+    ).values()
+    on_chip = program.run(x)
+    floats = np.asarray(keras.ops.convert_to_numpy(model(x, training=False)))
+    return {
+        "model": name,
+        "seed": seed,
+        "activation_bits": chip_models.BITS[name],
+        "numbers": sum(array.size for array in found.values()),
+        "differing": sum(chip_oracle.differing(wanted, found, list(found)).values()),
+        "outputs": on_chip.size,
+        "outputs_differing": int((on_chip != scores).sum()),
+        "accuracy_float32": float((floats.argmax(axis=1) == y).mean()),
+        "accuracy_chip": float((on_chip.argmax(axis=1) == y).mean()),
+    }
+
+
+def run_models(seeds: int, epochs: int, folder: Path) -> list[dict[str, Any]]:
+    """Train the MLP and the CNN several times, the others once, and run them."""
+    found = []
+    for name in chip_models.BITS:
+        for seed in range(seeds if name in ("mlp", "cnn") else 1):
+            found.append(run_model(name, seed, epochs, folder))
+            one = found[-1]
+            differing = one["differing"] + one["outputs_differing"]
+            print(
+                f"{name}, seed {seed}: {differing} of {one['numbers']:,} integers differ, "
+                f"{one['accuracy_float32']:.2%} right in float32, {one['accuracy_chip']:.2%} on the chip"
+            )
+    return found
+
+
+# --- The whole
+
+
+def show(random: dict[str, Any], models: list[dict[str, Any]]) -> int:
+    """Print what was found; return how many integers differ."""
+    layers = sum(random["layers"].values())
+    print(f"{random['networks']} random networks, {layers} layers, {random['numbers']:,} integers")
+    print(f"{random['ties']:,} of them lie exactly between two integers before they are rounded")
+    for name, one in random["contenders"].items():
+        print(f"  {one['differing']} of {one['numbers']:>9,} differ: {name} ({one['networks']} networks)")
+    for name in ("mlp", "cnn"):
+        lost = [one["accuracy_float32"] - one["accuracy_chip"] for one in models if one["model"] == name]
+        if lost:
+            print(f"{name}: {100 * statistics.mean(lost):+.2f} points lost, mean of {len(lost)} seeds")
+    everything = [*random["contenders"].values(), *models]
+    return sum(one["differing"] + one.get("outputs_differing", 0) for one in everything)
+
+
+def main() -> int:
+    chosen = options()
+    print("onnxruntime computes", chip_oracle.products())
+    with tempfile.TemporaryDirectory() as folder:
+        random = run_random(chosen.networks, Path(folder))
+        models = run_models(chosen.seeds, chosen.epochs, Path(folder))
+    differing = show(random, models)
+    record = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
+        "products": chip_oracle.products(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+        "differing": differing,
+        "random": random,
+        "models": models,
+    }
+    chosen.output.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{differing} integers differ; written to {chosen.output}")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
