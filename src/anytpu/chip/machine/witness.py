@@ -6,7 +6,7 @@ made. It is slow (some ten thousand cycles a second of an array of 256 by 256), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -31,11 +31,22 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
         if not step.accumulate:
             target[...] = 0
-        for feed, tile in zip(step.feeds, step.tiles, strict=True):
-            for high in halves_of(feed):
-                numbers = np.zeros((step.rows, size), np.int32)
-                gather(memories.buffer, moves_of([feed], *numbers.shape, high), numbers)
-                sums = array.multiply(tile_at(memories.weights, tile, size), numbers)
-                target += sums * np.int32(256) if high else sums
+        for tile, numbers, high in passes_of(memories, step, size):
+            sums = array.multiply(tile, numbers)
+            target += sums * np.int32(256) if high else sums
 
     return execute(image, decode(image), values, {ProductStep: multiply})
+
+
+def passes_of(memories: Memories, step: ProductStep, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield what goes through an array, pass by pass.
+
+    Returns:
+        The tile, int8 `(size, size)`; what is sent into it, int32 `(rows, size)`; and whether these are the high bytes
+        of numbers of 16 bits, whose sums count 256 times.
+    """
+    for feed, tile in zip(step.feeds, step.tiles, strict=True):
+        for high in halves_of(feed):
+            numbers = np.zeros((step.rows, size), np.int32)
+            gather(memories.buffer, moves_of([feed], *numbers.shape, high), numbers)
+            yield tile_at(memories.weights, tile, size), numbers, high
