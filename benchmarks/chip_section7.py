@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chip_table1 import SKETCHES, TABLE_1, Sketch
-from chip_table3 import design_of, without_holds
+from chip_table3 import batch_of, without_holds
 
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.design import TPU_V1, Design
@@ -50,7 +50,7 @@ def steps_table() -> Iterator[str]:
 def compiler_of(application: str):
     """Return what compiles an application for a chip."""
     network = next(iter(SKETCHES[application].values()))().network()
-    batch = TABLE_1[application].batch
+    batch = batch_of(application, network)
 
     def compiled(design: Design) -> Image:
         return compile_image(network, batch=batch, design=design)
@@ -93,13 +93,13 @@ def speedups() -> dict[str, dict[str, float]]:
     """Return for each chip how many times as fast each application is, and the means."""
     found: dict[str, dict[str, float]] = {name: {} for name in CHIPS}
     for application in TABLE_1:
-        compiled, design = compiler_of(application), design_of(application)
-        image = compiled(design)
+        compiled = compiler_of(application)
+        image = compiled(TPU_V1)
         base = time(image)
         for name, numbers in CHIPS.items():
             # Only a chip with other memories on it needs another program.
             program = compiled if {"array", "accumulator_rows"} & set(numbers) else image
-            [t] = sweep(program, {knob: [value] for knob, value in numbers.items()}, design=design)
+            [t] = sweep(program, {knob: [value] for knob, value in numbers.items()})
             found[name][application] = base.time_s / t.time_s
     for row in found.values():
         ratios = [row[application] for application in TABLE_1]
