@@ -82,8 +82,26 @@ def test_hostile_names_do_not_reach_the_terminal():
         assert "\x07" not in text and "alert('x')" in text
 
 
-def test_thousands_of_layers_are_cut_and_counted():
+def test_hundreds_of_layers_are_cut_and_counted():
     page = chip_page_samples.digits()
-    assert "195 more layers not shown" in program(dataclasses.replace(page, layers=page.layers * 51))
-    run = dataclasses.replace(page.timing, parts=page.timing.parts * 51)
+    layers = [dataclasses.replace(page.layers[0], name=f"{n}/dense", title=str(n)) for n in range(255)]
+    assert "195 more layers not shown" in program(dataclasses.replace(page, layers=tuple(layers)))
+    parts = [dataclasses.replace(page.timing.parts[0], name=f"{n}/dense") for n in range(255)]
+    run = dataclasses.replace(page.timing, parts=tuple(parts))
     assert "the 60 of 255 layers that take longest" in timing(dataclasses.replace(page, timing=run))
+
+
+def test_the_many_parts_of_a_layer_are_one_row():
+    page = chip_page_samples.digits()
+    steps = [dataclasses.replace(page.layers[2], name=f"lstm/cell/dense_{n}", title="lstm") for n in range(100)]
+    found = rows(program(dataclasses.replace(page, layers=(*steps, page.layers[4])), width=100))
+    assert [" ".join(row) for row in found if row[0] == "lstm"] == [
+        "lstm (100 parts) several 14x14x64 2.89 G 1.76 MiB 900 native 3.1 % 31.5 dB"
+    ]
+    assert ["softmax", "softmax", "on", "the", "host", "10", "-"] in found
+    parts = [dataclasses.replace(page.timing.parts[2], name=f"lstm/cell/dense_{n}") for n in range(100)]
+    run = dataclasses.replace(page.timing, parts=tuple(parts))
+    (row,) = [one for one in rows(timing(dataclasses.replace(page, timing=run))) if one[0] == "lstm"]
+    cycles = sum(getattr(parts[0], f"{cause}_cycles") for cause in ("active", "stall", "shift", "other"))
+    assert row[:5] == ["lstm", "(100", "parts)", f"{100 * cycles / 1e6:.3g}", "M"]
+    assert row[-1] == "active"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html.parser
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,39 +11,9 @@ import plan_samples
 from anytpu.errors import SettingError
 from anytpu.planning.records import Plan
 from anytpu.report.plan.page import fragment, page
+from page_reader import Reader
 
 NAMES = ["five", "one", "swept", "hostile", "gpu"]
-VOID = {"meta"}
-
-
-class Reader(html.parser.HTMLParser):
-    """Reads a page as a browser does; keeps its elements, its text and where an element is closed wrongly."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.faults: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.open += [] if tag in VOID else [tag]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self.open or self.open.pop() != tag:
-            self.faults.append(f"</{tag}> at {self.getpos()}")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def attributes(self, *names: str) -> list[str]:
-        return [values[name] or "" for _, values in self.elements for name in names if name in values]
 
 
 def sample(name: str) -> Plan:

@@ -5,13 +5,14 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from PIL import Image, ImageFont
+from PIL import Image
 
 import plan_samples
 from anytpu.errors import SettingError
-from anytpu.report.drawing.shapes import Box, Dot, Label, Line
+from anytpu.report.drawing.shapes import Label
 from anytpu.report.plan.pictures import common_drawings, system_drawings
 from anytpu.report.plan.roofline import roofline
+from page_reader import ends
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -85,22 +86,6 @@ def test_every_shape_lies_on_its_sheet(name: str):
         if not (-0.5 <= x <= drawing.width + 0.5 and -0.5 <= y <= drawing.height + 0.5)
     ]
     assert faults == []
-
-
-def ends(shape: Box | Line | Dot | Label) -> list[tuple[float, float]]:
-    if isinstance(shape, Box):
-        return [(shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height)]
-    if isinstance(shape, Line):
-        return list(shape.points)
-    if isinstance(shape, Dot):
-        return [(shape.x - shape.radius, shape.y - shape.radius), (shape.x + shape.radius, shape.y + shape.radius)]
-    try:
-        font = ImageFont.truetype("DejaVuSans.ttf", 100)
-    except OSError:
-        return [(shape.x, shape.y)]
-    width = font.getlength(shape.text) * shape.size / 100
-    left = shape.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor] * width
-    return [(left, shape.y), (left + width, shape.y)]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path):

@@ -16,8 +16,8 @@ from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.products import fill_feed, tile_at
 from anytpu.chip.machine.steps import ProductStep
+from anytpu.chip.machine.witness import passes_of
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 
@@ -59,9 +59,8 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
     size = image.design.array
 
     def stop(memories: Memories, step: ProductStep) -> None:
-        numbers = np.zeros((step.rows, size), np.int32)
-        fill_feed(memories.buffer, step.feeds[0], numbers, 0)
-        raise _Found(tile_at(memories.weights, step.tiles[0], size), numbers, step.feeds[0].depth, step.number)
+        tile, numbers, _ = next(passes_of(memories, step, size))
+        raise _Found(tile, numbers, step.feeds[0].depth, step.number)
 
     values = _own(image, network, example) if network and example else _invented(image)
     try:

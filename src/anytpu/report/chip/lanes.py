@@ -7,6 +7,7 @@ import dataclasses
 
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.record import Event, Timing
+from anytpu.report.chip.causes import cycles_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,9 @@ LANES = (
 )
 """The lanes, from above."""
 
+BEFORE = "(before the first layer)"
+"""What the part without a name is called."""
+
 _NUMBERS = {(lane.unit, lane.shifts): number for number, lane in enumerate(LANES)}
 
 
@@ -50,14 +54,14 @@ def part_name(timing: Timing, tag: int) -> str:
 def with_titles(timing: Timing) -> Timing:
     """Return a run whose parts are called as briefly as tells them apart.
 
-    A name goes without what follows its last slash, if no other part would be called so.
+    A name goes without what follows its last slash, if no other part would be called so. What comes before the first
+    part stands last, where it takes any time.
     """
-    short = [part.name.rpartition("/")[0] or part.name for part in timing.parts]
+    named = [part for part in timing.parts if part.name or cycles_of(part)]
+    short = [part.name.rpartition("/")[0] or part.name or BEFORE for part in named]
     counts = collections.Counter(short)
-    parts = [
-        dataclasses.replace(part, name=one) if counts[one] == 1 else part
-        for one, part in zip(short, timing.parts, strict=True)
-    ]
+    pairs = zip(short, named, strict=True)
+    parts = (dataclasses.replace(part, name=one) if counts[one] == 1 else part for one, part in pairs)
     return dataclasses.replace(timing, parts=tuple(parts))
 
 

@@ -8,6 +8,7 @@ from anytpu import units
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.chip import figures
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
+from anytpu.report.chip.grouping import grouped_layers, grouped_parts
 from anytpu.report.chip.layers import Layer
 from anytpu.report.drawing.rows import Row, bars
 from anytpu.report.drawing.shapes import Drawing
@@ -19,14 +20,15 @@ _FLOAT_BYTES = 4
 
 def cycles_by_layer(timing: Timing) -> Drawing | None:
     """Return the cycles of the longest layers, each by cause."""
-    longest = sorted(timing.parts, key=cycles_of, reverse=True)[:_MOST]
+    parts = grouped_parts(timing.parts, _MOST)
+    longest = sorted(parts, key=cycles_of, reverse=True)[:_MOST]
     total = timing.cycles or 1.0
     rows = [
         Row(part.name, f"mostly {dominating(part).short}",
             percent(cycles_of(part) / total), units.format_count(cycles_of(part)),
             tuple((cycles, cause.colour, 1.0) for cycles, cause in zip(cycles_by_cause(part), CAUSES, strict=True)),
             hover(part))
-        for part in timing.parts
+        for part in parts
         if cycles_of(part) > 0 and any(part is one for one in longest)
     ]  # fmt: skip
     return bars("cycles_by_layer", "Cycles by layer and cause", rows)
@@ -41,7 +43,8 @@ def hover(part: PartTiming) -> str:
 
 def noise_by_layer(layers: Sequence[Layer]) -> Drawing | None:
     """Return the ratio of signal to noise of each layer; of many, the noisiest."""
-    known = [(layer, layer.sqnr_db) for layer in layers if layer.sqnr_db is not None and layer.sqnr_db != float("inf")]
+    parts = grouped_layers(layers, _MOST)
+    known = [(one, one.sqnr_db) for one in parts if one.sqnr_db is not None and one.sqnr_db != float("inf")]
     noisiest = sorted(known, key=lambda one: one[1])[:_MOST]
     rows = [
         Row(layer.title, layer.kind, "", figures.format_decibel(db), ((max(db, 0.0), "c1", 1.0),))
@@ -53,6 +56,7 @@ def noise_by_layer(layers: Sequence[Layer]) -> Drawing | None:
 
 def weights_by_layer(layers: Sequence[Layer]) -> Drawing | None:
     """Return the weights of the largest layers, in whole numbers over what they were in floating point."""
+    layers = grouped_layers(layers, _MOST)
     largest = sorted((layer for layer in layers if layer.weight_bytes), key=lambda one: -one.weight_bytes)[:_MOST]
     rows = [
         Row(layer.title, layer.kind, "", units.format_bytes(layer.weight_bytes),

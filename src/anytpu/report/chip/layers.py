@@ -7,7 +7,9 @@ utilisation.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,13 +28,15 @@ class Layer:
 
     Attributes:
         name: of the node that it was made of.
-        title: what people call it: the layer of their model, and the node's name where there is none.
+        title: what people call it: the layer of their model, and the node's name where there is none, or where the
+            layer is several parts.
         kind: what it is ("convolution", "max pool").
         note: how it was placed, or why the chip does not do it.
         on_host: whether the host computes it.
         shape: `(height, width, channels)` of the result of one example; None where it is not known.
         macs: multiply-adds that the model asks for, of the whole batch.
-        weight_bytes: of the model's own weights, one a number; 0 where there are none.
+        weight_bytes: of the model's own weights, one a number; 0 where there are none, or where they are those of an
+            earlier part, as in the time steps of a recurrent layer.
         passes: of a tile through the array.
         rows: that these passes had, all together; of 16 bits, each counts twice.
         packed: the most taps that a pass packs side by side; 1 for a native pass, 0 without convolutions.
@@ -79,6 +83,8 @@ def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summa
         summary: what quantization did; None: it is not known.
     """
     work = _work(image)
+    counts = collections.Counter(tag.layer for tag in image.tags)
+    own_bytes = _own_weight_bytes(network)
     nodes = {node.name: node for node in network.nodes} if network else {}
     noise = {one.layer: one.sqnr_db for one in summary.layers} if summary else {}
     # A layer of the user's may be several parts; its noise is that of its last.
@@ -90,13 +96,13 @@ def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summa
         made.append(
             Layer(
                 tag.name,
-                tag.layer or tag.name,
+                tag.layer if tag.layer and counts[tag.layer] == 1 else tag.name,
                 tag.kind,
                 tag.note,
                 done.on_host,
                 network.shapes.get(node.output) if network and node else None,
                 tag.macs,
-                node.weights.size if isinstance(node, QConvolution) else 0,
+                own_bytes.get(tag.name, 0),
                 done.passes,
                 done.rows,
                 done.packed,
@@ -105,6 +111,18 @@ def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summa
             )
         )
     return made
+
+
+def _own_weight_bytes(network: QuantizedNetwork | None) -> dict[str, int]:
+    """Return the bytes of the weights of each node that is the first with these."""
+    found: dict[str, int] = {}
+    seen: set[tuple[object, ...]] = set()
+    for node in network.nodes if network else ():
+        if isinstance(node, QConvolution):
+            which = (node.weights.shape, hashlib.sha256(node.weights.tobytes()).digest())
+            found[node.name] = 0 if which in seen else node.weights.size
+            seen.add(which)
+    return found
 
 
 def _work(image: Image) -> Sequence[_Work]:

@@ -12,6 +12,7 @@ from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.report.chip import figures
 from anytpu.report.chip.fitted import fitted
+from anytpu.report.chip.grouping import grouped_layers
 from anytpu.report.chip.layers import Layer
 from anytpu.report.chip.levels import peak_units
 from anytpu.report.terminal import hang
@@ -26,10 +27,11 @@ def program_lines(image: Image, layers: Sequence[Layer], width: int) -> Iterator
     yield Text(one_line(image.name), "bold")
     yield from wrapped(" ".join(facts(image, layers)), width)
     yield from wrapped(figures.VIRTUAL, width, "yellow")
-    if layers:
-        yield layer_table(layers[:MOST], width)
-    if len(layers) > MOST:
-        yield Text(f"{plural(len(layers) - MOST, 'more layer')} not shown", "dim")
+    shown = grouped_layers(layers, MOST)
+    if shown:
+        yield layer_table(shown[:MOST], width)
+    if len(shown) > MOST:
+        yield Text(f"{plural(len(shown) - MOST, 'more layer')} not shown", "dim")
     for layer in layers:
         if layer.note and not layer.passes:
             for line in hang(f"{one_line(layer.title)}: ", one_line(layer.note), width):

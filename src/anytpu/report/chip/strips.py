@@ -21,7 +21,7 @@ from anytpu.report.chip.lanes import LANES, lane_of
 MOST = 60_000
 """Strips that a page carries at most."""
 
-_BUCKET = 8.0
+_BUCKET, _PATIENCE = 8.0, 6
 _WORD = 2**32 - 1
 
 
@@ -32,7 +32,7 @@ class Strips:
     Attributes:
         start, stop: cycles.
         kind: an index into the kinds of the run.
-        tag: part of the program; -1 for none.
+        tag: part of the program; -1 for none or several.
         instruction: the first instruction; -1 for none.
         count: events that it stands for.
     """
@@ -51,15 +51,15 @@ def kinds_of(timing: Timing) -> list[str]:
 
 
 def strips(timing: Timing, most: int = MOST) -> list[Strips]:
-    """Return the strips of each lane, not many more than `most` of all lanes together."""
+    """Return the strips of each lane, at most `most` of all lanes together."""
     kinds = {kind: number for number, kind in enumerate(kinds_of(timing))}
     lanes = [_strips(timing, number, kinds) for number in range(len(LANES))]
     resolution = max(timing.cycles, 1.0) / most
-    for _ in range(12):
-        if sum(len(lane.start) for lane in lanes) <= most:
-            break
-        lanes = [_merged(lane, resolution, len(kinds)) for lane in lanes]
-        resolution *= 2
+    rounds = 0
+    while sum(len(lane.start) for lane in lanes) > max(most, len(LANES)):
+        # Layers are kept apart as long as that is possible.
+        lanes = [_merged(lane, resolution, len(kinds), across_parts=rounds >= _PATIENCE) for lane in lanes]
+        resolution, rounds = 2 * resolution, rounds + 1
     return lanes
 
 
@@ -101,14 +101,16 @@ def _strips(timing: Timing, number: int, kinds: dict[str, int]) -> Strips:
     )
 
 
-def _merged(lane: Strips, resolution: float, kinds: int) -> Strips:
+def _merged(lane: Strips, resolution: float, kinds: int, across_parts: bool) -> Strips:
     """Return strips of which those shorter than a resolution are joined to what follows them as closely."""
     if len(lane.start) < 2:
         return lane
     is_short = lane.stop - lane.start < resolution
     bucket = np.floor(lane.start / (_BUCKET * resolution))
     joins = is_short[1:] & is_short[:-1] & (lane.start[1:] - lane.stop[:-1] < resolution)
-    joins &= (lane.tag[1:] == lane.tag[:-1]) & (bucket[1:] == bucket[:-1])
+    joins &= bucket[1:] == bucket[:-1]
+    if not across_parts:
+        joins &= lane.tag[1:] == lane.tag[:-1]
     first = np.concatenate([[0], np.flatnonzero(~joins) + 1])
     # What a strip did longest is its kind.
     busy = np.zeros((kinds, len(lane.start)))
@@ -117,7 +119,7 @@ def _merged(lane: Strips, resolution: float, kinds: int) -> Strips:
         lane.start[first],
         np.maximum.reduceat(lane.stop, first),
         np.add.reduceat(busy, first, axis=1).argmax(axis=0),
-        lane.tag[first],
+        np.where(np.minimum.reduceat(lane.tag, first) == np.maximum.reduceat(lane.tag, first), lane.tag[first], -1),
         lane.instruction[first],
         np.add.reduceat(lane.count, first),
     )

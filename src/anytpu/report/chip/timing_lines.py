@@ -12,6 +12,7 @@ from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.chip import figures
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
 from anytpu.report.chip.fitted import fitted
+from anytpu.report.chip.grouping import grouped_parts
 from anytpu.report.chip.program_lines import MOST, wrapped
 from anytpu.report.comparison import bar
 from anytpu.report.wording import one_line, percent
@@ -25,12 +26,12 @@ def timing_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text 
         yield from wrapped(line, width)
     yield Text()
     yield from cause_lines(timing, width, ascii_only)
-    if timing.parts:
-        longest = sorted(timing.parts, key=cycles_of, reverse=True)[:MOST]
-        kept = [part for part in timing.parts if any(part is one for one in longest)]
-        yield part_table(timing, kept, width)
-        if len(kept) < len(timing.parts):
-            yield Text(f"the {MOST} of {len(timing.parts):,} layers that take longest", "dim")
+    parts = grouped_parts(timing.parts, MOST)
+    if parts:
+        longest = sorted(parts, key=cycles_of, reverse=True)[:MOST]
+        yield part_table(timing, [part for part in parts if any(part is one for one in longest)], width)
+    if len(parts) > MOST:
+        yield Text(f"the {MOST} of {len(parts):,} layers that take longest", "dim")
 
 
 def speed_sentences(timing: Timing) -> list[str]:
@@ -66,6 +67,16 @@ def cause_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text]:
         yield line.append(bar(share, room, ascii_only) if cycles > 0 else "", cause.style)
 
 
+def format_intensity(macs_per_byte: float) -> str:
+    """Write multiply-adds a byte.
+
+    Example:
+        >>> format_intensity(1349.3), format_intensity(0.156), format_intensity(0)
+        ('1,349', '0.16', '0')
+    """
+    return f"{macs_per_byte:,.0f}" if macs_per_byte >= 10 else f"{macs_per_byte:.2g}"
+
+
 def part_table(timing: Timing, parts: Sequence[PartTiming], width: int) -> Table:
     """Return a row for each layer of a predicted run."""
     titles = ("layer", "cycles", *(cause.short for cause in CAUSES), "TOPS", "MACs/B", "mostly")
@@ -76,6 +87,6 @@ def part_table(timing: Timing, parts: Sequence[PartTiming], width: int) -> Table
         cells = [one_line(part.name), units.format_count(cycles)]
         cells += [percent(one / cycles) if cycles else "" for one in cycles_by_cause(part)]
         cells += [f"{figures.part_ops_per_s(part, timing.design) / 1e12:.2f}" if part.macs else ""]
-        cells += ["" if intensity is None else f"{intensity:,.0f}"]
+        cells += ["" if intensity is None else format_intensity(intensity)]
         rows.append([*(Text(cell) for cell in cells), Text(cause.short, cause.style) if cycles else Text()])
     return fitted(titles, rows, width)
