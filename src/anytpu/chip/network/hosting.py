@@ -101,6 +101,7 @@ _WHYS = {
     "softmax": "it divides by a sum over channels",
     "log softmax": "it needs a sum over channels",
     "attention": "it multiplies activations with activations, and divides by sums over channels",
+    "select": "it chooses between tensors number by number",
     "layer normalization": "it needs the mean and the variance over channels",
 }
 _IMPORTANT = ("dot_general", "convolution", "gather", "reduce_many", "sort", "reduce", "reduce_window", "transpose")
@@ -125,6 +126,8 @@ def kind_of(operations: Sequence[Operation]) -> tuple[str, Operation]:
         return "embedding", main
     if "add" in reducers and {"rsqrt", "sqrt"} & set(names):
         return "layer normalization", main
+    if names[-1] == "select":
+        return "select", operations[-1]
     if main.name == "reduce_many":
         return "search", main
     return main.name.replace("chlo.", "").replace("_", " "), main
