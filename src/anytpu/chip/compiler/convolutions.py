@@ -22,6 +22,8 @@ from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.multipliers import convolution_multipliers
 from anytpu.chip.quantized.nodes import QConvolution
 
+_MOST_TAPS = 65535  # What register KERNEL_WIDTH holds.
+
 
 @dataclasses.dataclass(frozen=True)
 class Way:
@@ -86,7 +88,7 @@ def _intakes(node: QConvolution, source: Layout, window: Window, lowering: Lower
     array, depth = lowering.design.array, lowering.channels(node.inputs[0])
     intakes, first = [], 0
     if window.is_plain and packed and window.target == (1, 1) and node.groups == 1:
-        for stack in stacks(source, lowering.batch):
+        for stack in stacks(source, lowering.batch, _MOST_TAPS):
             intakes.append(_of_stack(stack, first, array))
             first += len(stack) * stack[0].channels
         return intakes

@@ -14,7 +14,7 @@ from anytpu.chip.compiler.jobs import Settings
 from anytpu.chip.compiler.ordering import Item
 from anytpu.chip.compiler.residence import Move
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.isa.accesses import Memory, accesses
+from anytpu.chip.isa.accesses import Accesses, Memory, accesses
 from anytpu.chip.isa.instructions import (
     Instruction,
     ReadHostMemory,
@@ -56,7 +56,7 @@ class Emission:
             if self._registers[register] != value or register in self._open:
                 self._registers[register] = value
                 self._open.discard(int(register))
-                self.items.append(Item(SetConfiguration(int(register), value), accesses(_NONE, {}, self.design)))
+                self.items.append(Item(SetConfiguration(int(register), value), Accesses()))
 
     def add(self, instruction: Instruction) -> None:
         """Write an instruction, after what it needs of the host's memory."""
@@ -110,6 +110,3 @@ class Emission:
             self.add(ReadWeights(address, 1, "parameters"))
         self._parameters = address
         return keep
-
-
-_NONE = Instruction()

@@ -186,16 +186,17 @@ def is_compact(layout: Layout) -> bool:
     return all(plane.pitch == plane.units and plane.channels == plane.span for plane in layout)
 
 
-def stacks(layout: Layout, rows: int) -> list[list[Plane]]:
+def stacks(layout: Layout, rows: int, most: int | None = None) -> list[list[Plane]]:
     """Group planes that are alike and lie one after another, so that each group is one plane of more rows.
 
     Args:
         layout: planes.
         rows: of each.
+        most: how many a group may have; None: any number.
     """
     groups: list[list[Plane]] = []
     for plane in layout:
-        if groups:
+        if groups and (most is None or len(groups[-1]) < most):
             last = groups[-1][-1]
             if dataclasses.replace(last, offset=last.offset + rows * last.pitch) == plane:
                 groups[-1].append(plane)
