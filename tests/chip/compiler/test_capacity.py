@@ -12,7 +12,7 @@ from anytpu.chip.compiler.tables import Tables
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
-from anytpu.errors import CapacityError
+from anytpu.errors import CapacityError, SettingError
 from quantized_samples import SMALL, Sketch, run_exactly
 
 SAME = ((1, 1), (1, 1))
@@ -163,3 +163,16 @@ def test_identity_is_of_content_or_of_the_array():
     memory, quick = WeightMemory(TPU_V1), WeightMemory(TPU_V1, by_content=False)
     assert memory.identity(a) == memory.identity(b) != memory.identity(a.astype(np.int8))
     assert quick.identity(a) == quick.identity(a) != quick.identity(b)
+
+
+@pytest.mark.parametrize("batch", [0, -3, 2.5])
+def test_a_batch_that_is_none(batch):
+    with pytest.raises(SettingError) as error:
+        compile_image(network_of(branches()), batch=batch)
+    assert str(error.value) == f"batch must be a positive integer, not {batch!r}."
+
+
+def test_a_way_that_is_none():
+    with pytest.raises(SettingError) as error:
+        compile_image(network_of(branches()), convolution="im2col")  # pyright: ignore[reportArgumentType]
+    assert str(error.value) == "convolution must be 'auto', 'native' or 'packed', not 'im2col'."

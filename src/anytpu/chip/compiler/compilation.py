@@ -18,6 +18,9 @@ from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Binding, Image, Resident
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.errors import SettingError
+
+_WAYS = ("auto", "native", "packed")
 
 
 def compile_image(
@@ -43,7 +46,12 @@ def compile_image(
     Raises:
         CapacityError: the weights, or what one layer works on at a time, are more than the chip holds; or, without
             `spill`, all that is wanted at a time is.
+        SettingError: a setting is none of those above.
     """
+    if not isinstance(batch, int) or batch < 1:
+        raise SettingError(f"batch must be a positive integer, not {batch!r}.")
+    if convolution not in _WAYS:
+        raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {convolution!r}.")
     lowering, residence = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
     drafted = draft(lowering, residence)
     program, numbers = order(drafted.items)
