@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from anytpu.chip import ports
-from anytpu.chip.chip_program import ChipProgram, Settings, check_batch
+from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.images import Settings, check_batch
 from anytpu.chip.network import read
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, ProgramError, SettingError
