@@ -1,0 +1,114 @@
+"""`Images`: the instructions of a program for batches of any size and for chips of other numbers.
+
+Idea: instructions are for one chip and for batches of one size; the quantized network that they were compiled from is
+for any. One that was assembled from text has no network, and one image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from anytpu.chip.design import Design
+from anytpu.chip.image import Image
+from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.errors import ChipError, SettingError
+
+COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
+"""The numbers of a chip that its instructions depend on; the others only change how long they take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How images are compiled.
+
+    Attributes:
+        convolution: "native" passes, "packed" ones, or the cheaper ("auto").
+        spill: move to the host what the Unified Buffer has no room for; else that is an error.
+    """
+
+    convolution: Literal["auto", "native", "packed"] = "auto"
+    spill: bool = True
+
+
+class Images:
+    """The images of one program.
+
+    Attributes:
+        own: the one that the program came with.
+        network: what others are compiled from, or None.
+    """
+
+    def __init__(self, own: Image, network: QuantizedNetwork | None, settings: Settings) -> None:
+        self.own = own
+        self.network = network
+        self._settings = settings
+        self._known = {_key(own.batch, own.design): own}
+
+    def image(self, batch: int | None = None, design: Design | None = None) -> Image:
+        """Return the image for a batch and a chip; None: those of the program's own.
+
+        Raises:
+            SettingError: a batch that is none. ChipError: there is no network to compile anew. CapacityError: it does
+            not fit on the chip.
+        """
+        batch, design = self.own.batch if batch is None else batch, design or self.own.design
+        check_batch(batch)
+        key = _key(batch, design)
+        if key not in self._known:
+            self._known[key] = self._compiled(batch, design)
+        return self._known[key]
+
+    def network_to(self, purpose: str) -> QuantizedNetwork:
+        """Return the network, for a purpose ("write as ONNX").
+
+        Raises:
+            ChipError: there is none.
+        """
+        if self.network is None:
+            raise ChipError(f"{self.own.name} was assembled, so there is no network to {purpose}.")
+        return self.network
+
+    def _compiled(self, batch: int, design: Design) -> Image:
+        from anytpu.chip.compiler import compile_image
+
+        if self.network is None:
+            raise ChipError(
+                f"{self.own.name} was assembled for batches of {self.own.batch} and for one chip; it has no network to "
+                "compile anew."
+            )
+        return compile_image(
+            self.network,
+            batch=batch,
+            design=design,
+            convolution=self._settings.convolution,
+            spill=self._settings.spill,
+        )
+
+
+def turned(design: Design, knobs: Mapping[str, Any]) -> Design:
+    """Return a chip with some numbers changed.
+
+    Raises:
+        SettingError: an unknown name, or a number that is not positive.
+
+    Example:
+        >>> turned(Design(), {"clock_hz": 1.4e9}).clock_hz
+        1400000000.0
+    """
+    known = [field.name for field in dataclasses.fields(Design)]
+    for name in knobs:
+        if name not in known:
+            raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
+    return dataclasses.replace(design, **knobs)
+
+
+def check_batch(batch: Any) -> None:
+    """Raise `SettingError` unless a batch is a positive integer."""
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise SettingError(f"batch must be a positive integer, the examples that go through at a time, not {batch!r}.")
+
+
+def _key(batch: int, design: Design) -> tuple[int, ...]:
+    return batch, *(getattr(design, name) for name in COMPILED_FOR)
