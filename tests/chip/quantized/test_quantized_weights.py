@@ -102,3 +102,14 @@ def test_needed_bits_are_enough():
 
 def test_the_examples_of_the_documentation():
     assert doctest.testmod(weights_module).failed == 0
+
+
+def test_channels_in_blocks_are_as_all_at_once(monkeypatch: pytest.MonkeyPatch):
+    weights, bias = random(0, 3, 3, 4, 10), random(1, 10)
+    whole = quantize_weights(weights, bias, 0.1, WIDE)
+    wider = (-(2**22), 2**22)
+    bits = needed_bits(weights, bias, 0.1, wider)
+    monkeypatch.setattr(weights_module, "_BLOCK_WEIGHTS", 3 * 36)
+    blocks = quantize_weights(weights, bias, 0.1, WIDE)
+    assert all(np.array_equal(one, other) for one, other in zip(whole, blocks, strict=True))
+    assert needed_bits(weights, bias, 0.1, wider) == bits > 0
