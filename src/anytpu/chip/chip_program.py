@@ -14,7 +14,7 @@ import numpy as np
 from anytpu.chip import written
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
-from anytpu.chip.images import Images, Settings, turned
+from anytpu.chip.images import Images, Settings
 from anytpu.chip.running import Runner
 from anytpu.showing import report
 
@@ -120,21 +120,25 @@ class ChipProgram:
         """
         return _one_or_all(self._runner.whole(x))
 
-    def time(self, batch: int | None = None, *, events: bool = False, **knobs: Any) -> Timing:
+    def time(
+        self, batch: int | None = None, *, events: bool = False, back_to_back: bool = False, **knobs: Any
+    ) -> Timing:
         """Predict how long a batch takes, and why.
 
         Args:
             batch: examples; None: the program's own.
             events: also say what each unit does when.
+            back_to_back: a batch in the middle of many, whose input comes while the one before is worked on; not one
+                batch alone, from its first input to its last output.
             **knobs: numbers of the chip to turn, by their names in `Design`: `weight_bytes_per_s=4 * 34e9`.
 
         Raises:
-            SettingError: an unknown knob, or one that is not positive.
+            SettingError: an unknown knob, a value that makes no sense, or events of batches back to back.
         """
         from anytpu.chip.timing import time
 
-        design = turned(self.design, knobs)
-        return time(self.image(batch, design), design=design, events=events)
+        design = self.design.turned(knobs)
+        return time(self.image(batch, design), design=design, events=events, back_to_back=back_to_back)
 
     def disassemble(self, batch: int | None = None, *, weights: bool = False) -> str:
         """Return the program as text; with `weights` all of it, so that `chip.assemble` gives the same bytes again."""

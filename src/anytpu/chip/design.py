@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+from collections.abc import Mapping
+from typing import Any
 
 from anytpu.errors import SettingError
 
@@ -18,6 +20,9 @@ UNIT_BYTES = 32
 
 BLOCK_BYTES = 2048
 """What an address of the Weight Memory counts: 8 GiB are 4,194,304 blocks, a number of 22 bits in 3 bytes."""
+
+COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
+"""The numbers of a chip that instructions depend on; the others only change how long they take."""
 
 _COUNTS = (
     "array",
@@ -73,6 +78,27 @@ class Design:
             wanted, kind = (numbers.Integral, "whole number") if name in _COUNTS else (numbers.Real, "number")
             if not isinstance(value, wanted) or not 0 < float(value) < math.inf:
                 raise SettingError(f"{name} of a chip must be a positive {kind}, not {value!r}.")
+
+    def turned(self, knobs: Mapping[str, Any]) -> Design:
+        """Return the chip with some numbers changed.
+
+        Raises:
+            SettingError: an unknown name, or a value that makes no sense.
+
+        Example:
+            >>> TPU_V1.turned({"clock_hz": 1.4e9}).clock_hz
+            1400000000.0
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in knobs:
+            if name not in known:
+                raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
+        return dataclasses.replace(self, **knobs)
+
+    @property
+    def compiled_for(self) -> tuple[int, ...]:
+        """The numbers of `COMPILED_FOR`: chips that have them in common run the same instructions."""
+        return tuple(getattr(self, name) for name in COMPILED_FOR)
 
     @property
     def tile_bytes(self) -> int:

@@ -7,16 +7,12 @@ for any. One that was assembled from text has no network, and one image.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, SettingError
-
-COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
-"""The numbers of a chip that its instructions depend on; the others only change how long they take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,23 +83,6 @@ class Images:
         )
 
 
-def turned(design: Design, knobs: Mapping[str, Any]) -> Design:
-    """Return a chip with some numbers changed.
-
-    Raises:
-        SettingError: an unknown name, or a number that is not positive.
-
-    Example:
-        >>> turned(Design(), {"clock_hz": 1.4e9}).clock_hz
-        1400000000.0
-    """
-    known = [field.name for field in dataclasses.fields(Design)]
-    for name in knobs:
-        if name not in known:
-            raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
-    return dataclasses.replace(design, **knobs)
-
-
 def check_batch(batch: Any) -> None:
     """Raise `SettingError` unless a batch is a positive integer."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
@@ -111,4 +90,4 @@ def check_batch(batch: Any) -> None:
 
 
 def _key(batch: int, design: Design) -> tuple[int, ...]:
-    return batch, *(getattr(design, name) for name in COMPILED_FOR)
+    return batch, *design.compiled_for

@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
 def time(arguments: argparse.Namespace) -> None:
     """Print, and write, where the cycles of a batch would go."""
     program = chip.load(arguments.program)
-    timing = program.time(arguments.batch, events=arguments.trace is not None, **knobs(arguments.set))
+    both = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
+    timing = program.time(arguments.batch, **both, **knobs(arguments.set))
     wrote = []
     if arguments.json:
         wrote.append(_write_text(arguments.json, json.dumps(_timing_record(timing), indent=1) + "\n"))

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 
-from anytpu.chip.design import Design
+from anytpu.chip.design import COMPILED_FOR, Design
 from anytpu.chip.image import Image
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.causes import Causes, causes_of
@@ -46,9 +46,6 @@ from anytpu.errors import SettingError
 
 _RUNS = 4
 """Batches back to back: the first fills the queues, and from the third on each is like the one before."""
-
-COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
-"""The numbers of a chip that its instructions depend on; the others only change how long they take."""
 
 
 def time(

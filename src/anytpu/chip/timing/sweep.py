@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
-from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.design import COMPILED_FOR, TPU_V1, Design
 from anytpu.chip.image import Image
 from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.model import COMPILED_FOR, time
+from anytpu.chip.timing.model import time
 from anytpu.chip.timing.record import Timing
 from anytpu.errors import SettingError
 
@@ -51,12 +50,13 @@ def sweep(
     """
     values = {name: list(found) for name, found in knobs.items()}
     base = design or (program.design if isinstance(program, Image) else TPU_V1)
+    base.turned({name: getattr(base, name, None) for name in values})  # that each is known, before any is compiled
     _check(program, values)
     images: dict[tuple[float, ...], Image] = {}
     timings = []
     for combination in itertools.product(*values.values()):
-        turned = dataclasses.replace(base, **dict(zip(values, combination, strict=True)))
-        key = tuple(getattr(turned, name) for name in COMPILED_FOR)
+        turned = base.turned(dict(zip(values, combination, strict=True)))
+        key = turned.compiled_for
         if key not in images:
             images[key] = program if isinstance(program, Image) else program(turned)
         timings.append(time(images[key], design=turned, back_to_back=back_to_back, latencies=latencies))
@@ -64,10 +64,7 @@ def sweep(
 
 
 def _check(program: Image | Compiler, values: Mapping[str, list[float]]) -> None:
-    known = [field.name for field in dataclasses.fields(Design)]
     for name, found in values.items():
-        if name not in known:
-            raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
         if not found:
             raise SettingError(f"{name} is to be turned, but no values were given: give at least one.")
         if name in COMPILED_FOR and isinstance(program, Image):
