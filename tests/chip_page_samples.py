@@ -212,7 +212,7 @@ def _pass(events: list[Event], sums: list[list[float]], now: float) -> float:
     return now
 
 
-def many(events: int = 60_000) -> ChipPage:
+def many(events: int = 20_000) -> ChipPage:
     """Return a program whose run has at least so many events."""
     one = digits("many")
     runs = -(-events // len(timing().events))

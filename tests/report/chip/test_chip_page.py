@@ -103,9 +103,9 @@ def test_what_is_not_known_is_not_there():
 
 def test_numbers_that_were_drawn_are_said_to_be():
     one = sample("digits")
-    tile = dataclasses.replace(chip_page_samples.tile(), is_example=False)
+    tile = dataclasses.replace(chip_page_samples.tile(), is_example=False, is_half=True)
     text = page(dataclasses.replace(one, first_tile=tile, summary=None))
-    assert "the numbers that come in are drawn at random, as the program keeps no example" in text
+    assert "drawn at random, as the program keeps no example (of their 16 bits, the low bytes). The tile" in text
     assert "The program was loaded, and keeps no record of how far it is from the model in floating point." in text
 
 

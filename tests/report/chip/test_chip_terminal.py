@@ -73,7 +73,7 @@ def test_ascii_only():
 
 def test_a_bare_program():
     page = chip_page_samples.bare()
-    assert program(page).splitlines()[1].startswith("0 layers; 3 instructions for a batch of 1.")
+    assert program(page).splitlines()[1].startswith("3 instructions for a batch of 1. 64 KiB of 8 GiB")
     assert rows(timing(page))[-3][:6] == ["weight", "stall", "84", "%", "1,349", "cycles"]
 
 

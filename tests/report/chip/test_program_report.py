@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from anytpu import chip
+from anytpu.report.chip.first_tile import first_tile
 from anytpu.report.chip.lanes import LANES, lane_of
 from anytpu.report.chip.record import page_of
 from anytpu.report.chip.report import CHIP_REPORT
@@ -86,3 +87,22 @@ def test_a_loaded_program_has_no_examples(program: chip.ChipProgram, tmp_path: P
     shown = page_of(loaded)
     assert shown.summary is None and shown.first_tile is not None and not shown.first_tile.is_example
     assert "drawn at random" in loaded.to_html(tmp_path / "chip.html").read_text(encoding="utf-8")
+
+
+def test_what_the_host_does_first_is_done_for_the_first_tile():
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    state = {"table": rng.normal(size=(20, 16)).astype(np.float32), "dense": np.ones((16, 3), np.float32)}
+
+    def words(state, x):
+        return jnp.tanh(jnp.take(state["table"], x[:, 0], axis=0) @ state["dense"])
+
+    x = rng.integers(0, 20, (16, 1)).astype(np.int32)
+    shown = page_of(chip.compile(words, calibration=x, state=state, batch=4, activation_bits=16))
+    tile = shown.first_tile
+    assert tile is not None and tile.is_example and tile.is_half and tile.depth >= 16
+    assert tile.numbers.min() >= 0 and len(np.unique(tile.numbers)) > 20
+    assert (tile.weights[:16, :3] != 0).all() and wave_of(tile).is_right
+    invented = first_tile(shown.image, shown.network, {})
+    assert invented is not None and not invented.is_example

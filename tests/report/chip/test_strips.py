@@ -15,7 +15,7 @@ from anytpu.report.chip.strips import kinds_of, packed, strips
 
 @pytest.fixture(scope="module")
 def long() -> Timing:
-    return chip_page_samples.many(30_000).timing
+    return chip_page_samples.many(25_000).timing
 
 
 def test_a_short_run_is_as_it_is():

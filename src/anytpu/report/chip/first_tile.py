@@ -28,9 +28,10 @@ class FirstTile:
     Attributes:
         layer: of the product; "" where it is not known.
         weights: int8 `(array, array)`: the tile.
-        numbers: int32 `(rows, array)`: what the pass sends into the array; of 16 bits, the low bytes.
+        numbers: int32 `(rows, array)`: what the pass sends into the array.
         depth: rows of the array that the pass uses.
         is_example: whether the numbers are of the user's examples; else they are drawn at random.
+        is_half: whether the numbers are the low bytes of numbers of 16 bits.
     """
 
     layer: str
@@ -38,14 +39,15 @@ class FirstTile:
     numbers: np.ndarray
     depth: int
     is_example: bool
+    is_half: bool = False
 
 
 class _Found(Exception):
     """The first product was reached."""
 
-    def __init__(self, weights: np.ndarray, numbers: np.ndarray, depth: int, number: int):
+    def __init__(self, weights: np.ndarray, numbers: np.ndarray, step: ProductStep):
         super().__init__()
-        self.weights, self.numbers, self.depth, self.number = weights, numbers, depth, number
+        self.weights, self.numbers, self.step = weights, numbers, step
 
 
 def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[str, np.ndarray]) -> FirstTile | None:
@@ -60,14 +62,21 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
 
     def stop(memories: Memories, step: ProductStep) -> None:
         tile, numbers, _ = next(passes_of(memories, step, size))
-        raise _Found(tile, numbers, step.feeds[0].depth, step.number)
+        raise _Found(tile, numbers, step)
 
-    values = _own(image, network, example) if network and example else _invented(image)
+    values = _own(image, network, example) if network and example else _invented(image, network)
     try:
         execute(image, decode(image), values, {ProductStep: stop})
     except _Found as found:
-        layer = _layer(image, found.number)
-        return FirstTile(layer, found.weights.copy(), found.numbers, found.depth, bool(network and example))
+        feed = found.step.feeds[0]
+        return FirstTile(
+            _layer(image, found.step.number),
+            found.weights.copy(),
+            found.numbers,
+            feed.depth,
+            bool(network and example),
+            feed.plane.high_offset is not None,
+        )
     return None
 
 
@@ -81,7 +90,7 @@ def _own(image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarr
     return values
 
 
-def _invented(image: Image) -> dict[str, np.ndarray]:
+def _invented(image: Image, network: QuantizedNetwork | None) -> dict[str, np.ndarray]:
     """Return numbers for what the program takes: whole numbers around the middle of what they may be, else zeros."""
     rng = np.random.default_rng(0)
     values: dict[str, np.ndarray] = {}
@@ -93,7 +102,7 @@ def _invented(image: Image) -> dict[str, np.ndarray]:
     for service in image.services:
         for name, binding in zip(service.step.inputs, service.inputs, strict=True):
             if binding is None and name not in made:
-                values[name] = np.zeros((image.batch, 1, 1, 1), np.float32)
+                values[name] = np.zeros((image.batch, *(network.shapes[name] if network else (1, 1, 1))), np.float32)
     return values
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anytpu.report.wording import one_line
 
-_LEAST = 12
+_LEAST = 18
 
 
 def fitted(titles: Sequence[str], rows: Sequence[Sequence[Text]], width: int, texts: int = 1) -> Table:

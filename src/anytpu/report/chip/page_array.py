@@ -113,6 +113,7 @@ def _introduction(tile: FirstTile, shown: Wave) -> str:
         if tile.is_example
         else "the numbers that come in are drawn at random, as the program keeps no example"
     )
+    numbers += " (of their 16 bits, the low bytes)" if tile.is_half else ""
     return (
         f"The upper left {size} x {size} cells of the {len(tile.weights)} x {len(tile.weights)}, rows "
         f"{shown.first_row} to {shown.first_row + len(shown.numbers) - 1} of the pass. The weights are the program's "

@@ -39,7 +39,9 @@ def timeline(timing: Timing) -> Markup:
         element(
             "div",
             *(element("button", text, type="button", data_zoom=what, aria_label=said) for what, text, said in buttons),
-            element("select", element("option", "zoom to a layer", value="-1"), *options, aria_label="Zoom to a layer"),
+            element("select", element("option", "zoom to a layer", value="-1"), *options, aria_label="Zoom to a layer")
+            if options
+            else None,
             class_="tools",
         ),
         element("p", HOW, class_="remark", id="timeline-how"),

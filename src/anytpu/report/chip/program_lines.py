@@ -44,9 +44,9 @@ def facts(image: Image, layers: Sequence[Layer]) -> list[str]:
     where = f", {on_host} of them on the host" if on_host else ""
     weights = units.format_bytes(image.weights.nbytes)
     held = units.format_bytes(peak_units(image) * UNIT_BYTES)
+    made_of = f"{plural(len(layers), 'layer')}{where}; " if layers else ""
     return [
-        f"{plural(len(layers), 'layer')}{where}; {plural(len(image.instructions), 'instruction')} for a batch of "
-        f"{image.batch:,}.",
+        f"{made_of}{plural(len(image.instructions), 'instruction')} for a batch of {image.batch:,}.",
         f"{weights} of {units.format_bytes(image.design.weight_memory_bytes)} Weight Memory, at most {held} of "
         f"{units.format_bytes(image.design.unified_buffer_bytes)} Unified Buffer.",
     ]
