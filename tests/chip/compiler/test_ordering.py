@@ -8,7 +8,9 @@ import pytest
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.compiler.ordering import Item, order
+from anytpu.chip.compiler.hoisting import hoist
+from anytpu.chip.compiler.ordering import order
+from anytpu.chip.compiler.trace import Item
 from anytpu.chip.design import TPU_V1
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import Accesses, Memory, Stretch
@@ -177,8 +179,8 @@ def waits(program: tuple[Instruction, ...]) -> list[str]:
             letters.append({(MATRIX, ACTIVATE): "m", (ACTIVATE, MATRIX): "a"}.get((one.waiting, one.finished), "s"))
         elif isinstance(one, Product):
             letters.append("M")
-        elif isinstance(one, Activate):
-            letters.append("A")
+        elif isinstance(one, Activate | WriteHostMemory):
+            letters.append("A" if isinstance(one, Activate) else "w")
     return letters
 
 
@@ -188,8 +190,8 @@ def test_a_layer_of_many_rows_alternates_halves_of_the_accumulators():
     image = compile_image(sketch.network(sketch.convolution(sketch.input(19, 19, 8), 300, (3, 3))), batch=10)
     products = [one for one in image.instructions if isinstance(one, Convolve)]
     assert [(one.accumulator, one.rows) for one in products] == [(0, 1445), (1445, 1445)] * 2
-    letters = "".join(waits(image.instructions))
-    assert letters == "sMaAMamAMamAMaAs"
+    # Each part is written to the host ("w") as soon as it is activated.
+    assert "".join(waits(image.instructions)) == "sMaAswMamAswMamAswMaAsw"
 
 
 def test_the_next_layer_starts_before_the_last_rows_of_one_are_done():
@@ -202,3 +204,24 @@ def test_the_next_layer_starts_before_the_last_rows_of_one_are_done():
     syncs = [number for number, one in enumerate(image.instructions[:place]) if isinstance(one, Sync)]
     to_matrix = [number for number in syncs if image.instructions[number] == Sync(MATRIX, ACTIVATE)]
     assert to_matrix[-1] < activates[1] < place
+
+
+def test_a_write_goes_right_behind_what_makes_its_part():
+    items = [
+        activate((0, 1), (0, 4)),
+        activate((0, 1), (4, 8)),
+        multiply((20, 24), (0, 1)),
+        activate((0, 1), (8, 12)),
+        write(0, 4),
+        write(2, 6),
+        write(8, 12),
+        write(30, 31),
+    ]
+    assert hoist(items) == [0, 4, 1, 5, 2, 3, 6, 7]
+
+
+def test_a_write_over_another_stays_behind_it():
+    first, second = (
+        Item(WriteHostMemory(0, n, 4), Accesses(stretch(n, n + 4), stretch(0, 128, Memory.HOST))) for n in (0, 8)
+    )
+    assert hoist([activate((0, 1), (0, 12)), multiply((0, 4), (0, 1)), first, second]) == [0, 2, 3, 1]

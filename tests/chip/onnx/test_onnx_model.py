@@ -26,6 +26,7 @@ from anytpu.chip.quantized.nodes import (
     Quantization,
     QuantizedNetwork,
 )
+from anytpu.errors import ChipError
 
 
 def convolution(name: str, source: str, target: str, shape, **changes) -> QConvolution:
@@ -171,6 +172,32 @@ def test_names_that_clash(tmp_path: Path):
         "Reshape": [[1.5, 2.5, 2.5]],
         "Add_2": x.tolist(),
     }
+
+
+def test_pixels_that_are_bytes(tmp_path: Path):
+    node = QElementwise("add", "", ("x", "x"), "y", "add", -128, 127)
+    kinds = {"x": Quantization(1.0, -128), "y": Quantization(2.0, -128)}
+    ports = (Port("x", (2, 2, 1), "uint8"),), (Port("y", (2, 2, 1)),)
+    network = QuantizedNetwork("bytes", *ports, dict.fromkeys(kinds, (2, 2, 1)), kinds, (node,))
+    x = np.array([0, 1, 200, 255], np.uint8).reshape(1, 2, 2, 1)
+    found = chip_oracle.run(write(network, tmp_path / "model.onnx"), [x])["y"]
+    assert found.ravel().tolist() == [0, 2, 400, 510]
+
+
+def test_more_than_a_file_holds(tmp_path: Path):
+    weights = np.broadcast_to(np.int8(1), (1, 1, 50_000, 50_000))  # 2.5 GB that take no memory.
+    shapes = {"x": (1, 1, 50_000), "y": (1, 1, 50_000)}
+    one = np.ones(1, np.int32)
+    node = convolution("huge", "x", "y", (1, 1, 1, 1), weights=weights, weight_scales=np.float32([1]), bias=one)
+    kinds = dict.fromkeys(shapes, Quantization(1.0))
+    network = QuantizedNetwork("huge", (Port("x", (50_000,)),), (Port("y", (50_000,)),), shapes, kinds, (node,))
+    with pytest.raises(ChipError) as error:
+        write(network, tmp_path / "model.onnx")
+    assert str(error.value) == (
+        "huge has 2,500,000,000 bytes of weights, and an ONNX file holds 2,147,483,647 bytes at most. Write the parts "
+        "of the model on their own."
+    )
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_without_onnx(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anytpu as tpu  # isort: skip
@@ -84,3 +85,36 @@ def test_an_embedding_on_the_host(tmp_path: Path):
     program = tpu.chip.compile(model, calibration=x[:100], batch=ROWS)
     assert_all_agree(program, x[:ROWS], tmp_path / "model.onnx")
     assert_outputs_agree(program, x, tmp_path / "model.onnx")
+
+
+def attention() -> keras.Model:
+    x = layers.Input((8, 8))
+    seen = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(2, 4)(x, x)]))
+    return keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(seen)))
+
+
+def transposed() -> keras.Model:
+    made = [layers.Conv2DTranspose(4, (2, 4), strides=(3, 2), padding="same"), layers.Conv2D(3, 2), layers.Flatten()]
+    return keras.Sequential([layers.Input((7, 5, 2)), *made, layers.Dense(4)])
+
+
+def solid() -> keras.Model:
+    made = [layers.ZeroPadding3D(1), layers.Conv3D(3, 2, strides=2, padding="same"), layers.Flatten(), layers.Dense(4)]
+    return keras.Sequential([layers.Input((4, 4, 4, 2)), *made])
+
+
+@pytest.mark.parametrize("make", [attention, transposed, solid])
+def test_what_else_the_host_computes(make: Callable[[], keras.Model], tmp_path: Path):
+    """In floating point, which the chip then takes as integers: few of them, if any, may be next to each other."""
+    keras.utils.set_random_seed(3)
+    model = make()
+    x = np.random.default_rng(0).normal(0, 1, (11, *model.input_shape[1:])).astype(np.float32)
+    program = tpu.chip.compile(model, x, batch=4)
+    network = program.network
+    assert network is not None
+    assert any(isinstance(node, QHostStep) for node in network.nodes)
+    found = chip_oracle.integers(network, [x], tmp_path / "model.onnx")
+    wanted = reference.compute(network, [x])
+    for name in found:
+        assert abs(found[name].astype(int) - wanted[name]).max() <= 1
+        assert (found[name] != wanted[name]).mean() < 0.01

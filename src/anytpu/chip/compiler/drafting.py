@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 
 from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.ordering import Item
 from anytpu.chip.compiler.residence import Move, Residence
+from anytpu.chip.compiler.trace import Item
 from anytpu.chip.compiler.writing import write
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Tag
@@ -42,7 +43,6 @@ def draft(lowering: Lowering, residence: Residence) -> Draft:
         emission.add(load)
     arrived: set[int] = set()
     for job, moves, addresses in zip(lowering.jobs, residence.moves, residence.addresses, strict=True):
-        first = len(emission.items)
         if parts.begin(job):
             emission.add(DebugTag(len(parts.tags) - 1))
         for move in moves:
@@ -51,11 +51,15 @@ def draft(lowering: Lowering, residence: Residence) -> Draft:
             if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
                 parts.count(move, units * UNIT_BYTES)
             arrived.add(move.storage)
+        first = len(emission.items)
         emission.addresses = addresses
         write(job, emission)
-        ranges.append((first, len(emission.items) - 1))
+        ranges.append((min(first, len(emission.items) - 1), len(emission.items) - 1))
     emission.add(Halt())
-    return Draft(emission.items, parts.noted(), ranges)
+    order = hoist(emission.items)
+    places = dict(zip(order, range(len(order)), strict=True))
+    items = [emission.items[number] for number in order]
+    return Draft(items, parts.noted(), [(places[first], places[last]) for first, last in ranges])
 
 
 class _Parts:

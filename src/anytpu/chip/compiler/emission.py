@@ -8,11 +8,11 @@ Rule: nothing here knows about time; `ordering.py` finds what must wait for what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from anytpu.chip.compiler.jobs import Settings
-from anytpu.chip.compiler.ordering import Item
 from anytpu.chip.compiler.residence import Move
+from anytpu.chip.compiler.trace import Item
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import Accesses, Memory, accesses
 from anytpu.chip.isa.instructions import (
@@ -26,7 +26,7 @@ from anytpu.chip.isa.issue import RESET
 from anytpu.chip.isa.registers import Register
 
 _PARTS, _PART_UNITS = 32, 2048
-"""A storage is read from the host in at most so many parts, of at least 64 KiB."""
+"""What goes over the host's link goes in at most so many parts, of at least 64 KiB."""
 
 
 class Emission:
@@ -79,9 +79,8 @@ class Emission:
         """Move a storage of so many units out, or in as its parts are wanted."""
         if not move.inwards:
             return self.add(WriteHostMemory(move.host_address, move.address, units))
-        part = max(_PART_UNITS, -(-units // _PARTS))
-        for first in range(0, units, part):
-            address, count = move.address + first, min(part, units - first)
+        for first, count in parts_of(units):
+            address = move.address + first
             read = ReadHostMemory(move.host_address + first * UNIT_BYTES, address, count)
             item = Item(read, accesses(read, self._registers, self.design))
             self._pending.append((address, address + count, item))
@@ -110,3 +109,10 @@ class Emission:
             self.add(ReadWeights(address, 1, "parameters"))
         self._parameters = address
         return keep
+
+
+def parts_of(units: int) -> Iterator[tuple[int, int]]:
+    """Cut a transfer into parts: the first unit and the number of units of each."""
+    part = max(_PART_UNITS, -(-units // _PARTS))
+    for first in range(0, units, part):
+        yield first, min(part, units - first)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from anytpu.chip.isa.accesses import Accesses, Memory
+from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.isa.accesses import Accesses
 from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
 from anytpu.chip.isa.units import Unit
 
@@ -25,53 +25,10 @@ Clock = tuple[int, ...]
 _START: Clock = (0,) * len(Unit)
 
 
-class Item(NamedTuple):
-    """An instruction, and what it reads and writes."""
-
-    instruction: Instruction
-    accesses: Accesses
-
-
-class _Trace:
-    """Who touched what of a memory: for each stretch, who wrote it last, and the last of each unit to read it since."""
-
-    def __init__(self):
-        self._starts: list[int] = [-1]
-        self._writers: list[int] = [-1]
-        self._readers: list[dict[int, int]] = [{}]
-
-    def _cut(self, at: int) -> int:
-        number = bisect.bisect_right(self._starts, at) - 1
-        if self._starts[number] == at:
-            return number
-        self._starts.insert(number + 1, at)
-        self._writers.insert(number + 1, self._writers[number])
-        self._readers.insert(number + 1, self._readers[number].copy())
-        return number + 1
-
-    def read(self, start: int, stop: int, unit: int, number: int) -> set[int]:
-        """Mark a stretch as read, and return who wrote it."""
-        first, last = self._cut(start), self._cut(stop)
-        for readers in self._readers[first:last]:
-            readers[unit] = number
-        return set(self._writers[first:last])
-
-    def write(self, start: int, stop: int, number: int) -> set[int]:
-        """Mark a stretch as written, and return who touched it."""
-        first, last = self._cut(start), self._cut(stop)
-        touched = set(self._writers[first:last])
-        for readers in self._readers[first:last]:
-            touched.update(readers.values())
-        self._starts[first:last] = [start]
-        self._writers[first:last] = [number]
-        self._readers[first:last] = [{}]
-        return touched
-
-
 class _Ordering:
     def __init__(self, items: Sequence[Item]):
         self.units = [item.instruction.unit for item in items]
-        self.traces = {memory: _Trace() for memory in Memory if memory is not Memory.WEIGHTS}
+        self.traces = traces()
         self.known: list[Clock] = [_START] * len(Unit)
         self.issued: list[list[int]] = [[] for _ in Unit]
         self.began: list[list[Clock]] = [[] for _ in Unit]
@@ -79,13 +36,7 @@ class _Ordering:
 
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
         """Return for each other unit the last of its instructions that an instruction depends on."""
-        touched: set[int] = set()
-        for stretch in accesses.reads:
-            if stretch.memory in self.traces and stretch.stop > stretch.start:
-                touched |= self.traces[stretch.memory].read(stretch.start, stretch.stop, unit, number)
-        for stretch in accesses.writes:
-            if stretch.stop > stretch.start:
-                touched |= self.traces[stretch.memory].write(stretch.start, stretch.stop, number)
+        touched = touched_by(self.traces, number, unit, accesses)
         found: dict[Unit, int] = {}
         for one in sorted(touched - {-1, number}):
             other = self.units[one]

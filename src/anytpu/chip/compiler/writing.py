@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.emission import Emission, parts_of
 from anytpu.chip.compiler.jobs import Column, ExportJob, Feed, HostJob, Job, ProductJob, Step, StepsJob
 from anytpu.chip.compiler.planes import Layout, Plane
 from anytpu.chip.design import UNIT_BYTES
@@ -183,7 +183,8 @@ def _write_rows(step: Step, first: int, rows: int, emission: Emission) -> None:
 def _(job: ExportJob, emission: Emission) -> None:
     host = job.host_address
     for start, units in _stretches(job.layout, job.rows, emission):
-        emission.add(WriteHostMemory(host, start, units))
+        for first, count in parts_of(units):
+            emission.add(WriteHostMemory(host + first * UNIT_BYTES, start + first, count))
         host += units * UNIT_BYTES
 
 

@@ -35,10 +35,10 @@ from anytpu.chip.machine.steps import Feed
 KEPT_BYTES = 2**31
 """Of the weights of one image, so many bytes are kept as float32 between runs."""
 
-GATHERED_NUMBERS = 2**21
+GATHERED_NUMBERS = 2**22
 """Numbers that a worker gathers at a time."""
 
-MOST_ROWS, LEAST_ROWS, LEAST_COLUMNS = 512, 96, 64
+MOST_ROWS, LEAST_ROWS, LEAST_COLUMNS = 1024, 96, 64
 """Rows that a worker takes at a time, and columns, where there are too few rows for all."""
 
 FINISHED_NUMBERS = 2**17

@@ -54,6 +54,16 @@ def _not(x: np.ndarray) -> np.ndarray:
     return np.logical_not(x) if x.dtype == bool else np.bitwise_not(x)
 
 
+def _right_logical(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    unsigned = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    shifted = np.right_shift(x.astype(unsigned), np.minimum(y.astype(unsigned), 8 * x.dtype.itemsize - 1))
+    return np.where(y.astype(unsigned) < 8 * x.dtype.itemsize, shifted, 0).astype(x.dtype)
+
+
+def _left(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where((y >= 0) & (y < 8 * x.dtype.itemsize), np.left_shift(x, y), 0).astype(x.dtype)
+
+
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "abs": np.abs,
     "cbrt": np.cbrt,
@@ -104,7 +114,8 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "or": np.bitwise_or,
     "power": np.power,
     "remainder": _remainder,
-    "shift_left": np.left_shift,
+    "shift_left": _left,
+    "shift_right_logical": _right_logical,
     "subtract": np.subtract,
     "xor": np.bitwise_xor,
 }
@@ -115,7 +126,7 @@ def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(x, low), high)
 
 
-OTHER = frozenset({"clamp", "select", "compare", "convert"})
+OTHER = frozenset({"bitcast_convert", "clamp", "select", "compare", "convert"})
 """Functions of one, two or three numbers that say more than their name."""
 
 NAMES = frozenset({*UNARY, *BINARY, *OTHER})
@@ -137,6 +148,8 @@ def compute(
             result = np.where(*operands)
         elif name == "clamp":
             result = _clamp(*operands)
+        elif name == "bitcast_convert":
+            result = np.ascontiguousarray(operands[0]).view(dtype)
         else:
             result = _converted(operands[0], dtype)
     return result if result.shape == shape else np.broadcast_to(result, shape)

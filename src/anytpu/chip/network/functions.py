@@ -72,15 +72,26 @@ def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known:
     renamed = tuple(
         dataclasses.replace(
             one,
-            operands=tuple(names[of] if isinstance(of, str) else np.asarray(of[(0,) * of.ndim]) for of in one.operands),
+            operands=tuple(names[of] if isinstance(of, str) else _number(of) for of in one.operands),
             result=names[one.result],
             shape=(),
+            dtype=_working(one.dtype),
             layer="",
         )
         for one in operations
     )
-    made = Chain("x", dtype, renamed)
+    made = Chain("x", _working(dtype), renamed)
     return known.setdefault(made.key, made)
+
+
+def _working(dtype: np.dtype) -> np.dtype:
+    """Return what a function is computed in: float32 in place of what has half its bits."""
+    return np.dtype(np.float32) if dtype.name in ("bfloat16", "float16") else dtype
+
+
+def _number(constant: np.ndarray) -> np.ndarray:
+    number = np.asarray(constant[(0,) * constant.ndim])
+    return number.astype(_working(number.dtype))
 
 
 @functools.lru_cache(maxsize=1)

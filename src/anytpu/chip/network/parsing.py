@@ -27,7 +27,19 @@ _DTYPES = {
     **{"bf16": np.dtype(ml_dtypes.bfloat16), "complex<f32>": np.dtype("complex64")},
     "complex<f64>": np.dtype("complex128"),
 }
-_NO_LAYERS = {"while", "body", "cond", "closed_call", "core_call", "remat", "checkpoint", "scan", "vmap", "pjit"}
+_NO_LAYERS = {
+    "call_exported",
+    "while",
+    "body",
+    "cond",
+    "closed_call",
+    "core_call",
+    "remat",
+    "checkpoint",
+    "scan",
+    "vmap",
+    "pjit",
+}
 
 
 @dataclasses.dataclass(frozen=True)

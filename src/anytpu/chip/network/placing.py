@@ -134,6 +134,12 @@ def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
         root = placing.roots[one.result]
         if is_output or not all(placing.roots.get(user.result) == root for user in users):
             _leave(one, placing, "it makes whole numbers or truth values")
+    elif kind is Kind.ELEMENT:
+        root, hosted = placing.roots[one.result], [user.result for user in users if placing.is_hosted(user.result)]
+        taken = root in trace.inputs or any(root in placing.sources.get(user, ()) for user in hosted)
+        if len(hosted) == len(users) > 0 and not is_output and taken:
+            _leave(one, placing, "only the host uses it")
+            placing.sources[one.result] = frozenset([root])
     elif kind is Kind.BROADCAST:
         if is_output or any(placing.kinds[user.result] is not Kind.BINARY for user in users):
             _leave(one, placing, "it repeats numbers")

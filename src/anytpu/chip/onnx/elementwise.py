@@ -9,7 +9,7 @@ import numpy as np
 from anytpu.chip.network.lay import Lay
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.onnx.graph import Graph, Operand
-from anytpu.chip.onnx.structure import Placed, Untranslatable
+from anytpu.chip.onnx.placed import Placed, Untranslatable
 
 _DIRECT = {
     "abs": "Abs",

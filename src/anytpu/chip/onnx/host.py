@@ -17,9 +17,9 @@ from anytpu.chip.network import batching
 from anytpu.chip.network.lay import Lay
 from anytpu.chip.network.operations import Argument, Operation, Steps
 from anytpu.chip.network.parsing import Type
-from anytpu.chip.onnx.elementwise import write_elements
 from anytpu.chip.onnx.graph import Graph
-from anytpu.chip.onnx.structure import Placed, Untranslatable, open_shape, write_structure
+from anytpu.chip.onnx.operators import write_operation
+from anytpu.chip.onnx.placed import Placed, Untranslatable, open_shape
 from anytpu.chip.onnx.writing import Writing
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError
@@ -75,8 +75,7 @@ def _written(
         Placed(values[one], types[one].shape, lays[one]) if isinstance(one, str) else one for one in operation.operands
     ]
     try:
-        found = write_elements(graph, operation, operands, lays[operation.result])
-        return found or write_structure(graph, operation, operands, lays[operation.result])
+        return write_operation(graph, operation, operands, lays[operation.result])
     except Untranslatable as reason:
         layer = operation.layer or node.layer or node.name
         raise ChipError(

@@ -31,12 +31,16 @@ from anytpu.chip.onnx.pool import write_pool
 from anytpu.chip.onnx.writing import Writing
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.errors import ChipError
 
 OPSET = 21
 """The version of ONNX's operators: the first with 16-bit integers in QuantizeLinear."""
 
 IR_VERSION = 10
 """The version of the file's format that belongs to it."""
+
+MOST_BYTES = 2**31 - 1
+"""What a file of ONNX holds: it is one message of Protocol Buffers."""
 
 _WRITERS: dict[type[Node], Callable[[Writing, Any], str]] = {
     nodes.QConvolution: write_convolution,
@@ -81,10 +85,11 @@ def write(
         The path.
 
     Raises:
-        ChipError: onnx is not installed, or the host does something in this network that ONNX has no operator for;
-            the layer is named.
+        ChipError: onnx is not installed, the weights are more than a file of ONNX holds, or the host does something
+            in this network that ONNX has no operator for; the layer is named.
     """
     onnx = load_onnx()
+    _check_size(network)
     writing = Writing(network, Graph(), unsigned)
     # The users' names come first: what is written takes others.
     input_names = [writing.graph.name(port.tensor) for port in network.inputs]
@@ -105,6 +110,15 @@ def write(
     )
     onnx.save(model, path)
     return Path(path)
+
+
+def _check_size(network: QuantizedNetwork) -> None:
+    weights = {id(node.weights): node.weights.size for node in network.nodes if isinstance(node, nodes.QConvolution)}
+    if (size := sum(weights.values())) > MOST_BYTES:
+        raise ChipError(
+            f"{network.name} has {size:,} bytes of weights, and an ONNX file holds {MOST_BYTES:,} bytes at most. Write "
+            "the parts of the model on their own."
+        )
 
 
 def _write_input(writing: Writing, port: Port, name: str) -> Any:

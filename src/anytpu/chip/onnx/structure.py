@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from string import ascii_lowercase
 from typing import Any
@@ -12,32 +11,13 @@ import numpy as np
 from anytpu.chip.network.lay import Lay
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.onnx.graph import Graph, Operand
-
-
-class Untranslatable(Exception):
-    """ONNX has no operator for an operation of the host; says why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Placed:
-    """A value of a step.
-
-    Attributes:
-        value: its name in the model.
-        shape: with the batch that the step was written for.
-        lay: where its examples lie.
-    """
-
-    value: str
-    shape: tuple[int, ...]
-    lay: Lay
-
+from anytpu.chip.onnx.placed import Placed, Untranslatable, open_shape
 
 _Operands = Sequence[Placed | np.ndarray]
 
 
-def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
-    """Write an operation that moves or sums numbers; return its value.
+def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str | None:
+    """Write an operation that moves or sums numbers.
 
     Args:
         graph: where.
@@ -45,12 +25,13 @@ def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay
         operands: its operands.
         lay: where the examples lie in its result.
 
+    Returns:
+        Its value; None if it is of another kind.
+
     Raises:
         Untranslatable: it cannot be written.
     """
-    if operation.name not in _WRITERS:
-        raise Untranslatable("for which there is no operator here")
-    return _WRITERS[operation.name](graph, operation, operands, lay)
+    return _WRITERS[operation.name](graph, operation, operands, lay) if operation.name in _WRITERS else None
 
 
 def _int64(*numbers: int) -> np.ndarray:
@@ -61,11 +42,6 @@ def _placed(operand: Placed | np.ndarray) -> Placed:
     if not isinstance(operand, Placed):
         raise Untranslatable("on a constant")
     return operand
-
-
-def open_shape(shape: Sequence[int], lay: Lay, size: int) -> np.ndarray:
-    """Return a shape with `size` for the axis of the batch: -1 for any number, 1 for what is stretched."""
-    return _int64(*shape[: lay.axis], size, *shape[lay.axis + 1 :])
 
 
 def _broadcast(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
@@ -145,9 +121,9 @@ _REDUCERS: dict[str, tuple[str, str]] = {
 
 def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
     source, start = operands
-    if operation.dtype == bool:
+    if operation.dtype == bool and operation.attributes.get("reducer") in ("and", "or"):
         return _reduce_truths(graph, operation, _placed(source), start)
-    if operation.attributes["reducer"] not in _REDUCERS:
+    if operation.attributes.get("reducer") not in _REDUCERS:
         raise Untranslatable("a reduction for which there is no operator here")
     reducer, joiner = _REDUCERS[operation.attributes["reducer"]]
     axes = _int64(*operation.attributes["dimensions"])
