@@ -55,7 +55,7 @@ def residual(x: Any) -> Any:
     x = start = layers.ReLU()(layers.BatchNormalization(momentum=0.8)(x))
     x = layers.BatchNormalization(momentum=0.8)(layers.Conv2D(12, 3, padding="same", use_bias=False)(x))
     x = layers.ReLU()(layers.Add()([x, start]))
-    return layers.Dense(10)(layers.Flatten()(layers.AveragePooling2D()(x)))
+    return layers.Dense(10)(layers.Flatten()(layers.AveragePooling2D(2)(x)))
 
 
 def inception(x: Any) -> Any:

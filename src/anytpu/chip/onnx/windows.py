@@ -1,0 +1,83 @@
+"""Operations of the host with windows: convolutions of any rank (transposed ones too), and padding, in float32.
+
+Rule: a transposed convolution is, as StableHLO says it, one over a picture with zeros between its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.onnx.graph import Graph
+from anytpu.chip.onnx.placed import Placed, Untranslatable
+
+
+def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+    """Write a convolution with a kernel that is the same for all examples; return its value."""
+    picture, kernel = operands
+    if not isinstance(picture, Placed) or isinstance(kernel, Placed):
+        raise Untranslatable("with a kernel that is not constant")
+    of, axes = operation.attributes, operation.attributes["dimension_numbers"]
+    batch, *spatial, features = axes["input"]
+    value = graph.transpose(picture.value, (batch, features, *spatial))
+    sizes = [picture.shape[axis] for axis in spatial]
+    value, sizes = _spread(graph, value, picture.shape[features], sizes, of["lhs_dilation"])
+    value = cropped(graph, value, sizes, of["padding"], 2)
+    result = graph.add(
+        "Conv",
+        value,
+        _oi(kernel, axes["kernel"], of["window_reversal"]),
+        strides=list(of["window_strides"]),
+        dilations=list(of["rhs_dilation"]),
+        pads=[max(0, low) for low, _ in of["padding"]] + [max(0, high) for _, high in of["padding"]],
+        group=of["feature_group_count"],
+    )
+    out_batch, *out_spatial, out_features = axes["output"]
+    return graph.transpose(result, [int(n) for n in np.argsort((out_batch, out_features, *out_spatial))])
+
+
+def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+    """Write padding with a constant; return its value."""
+    source, filler = operands
+    if not isinstance(source, Placed) or isinstance(filler, Placed) or any(operation.attributes["interior_padding"]):
+        raise Untranslatable("with more than a constant around a value")
+    lows, highs = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
+    pairs = list(zip(lows, highs, strict=True))
+    # The batch, whose size is open, is neither padded nor cropped.
+    value = cropped(graph, source.value, source.shape, pairs, 0)
+    added = [max(0, low) for low in lows] + [max(0, high) for high in highs]
+    return graph.add("Pad", value, np.array(added, np.int64), filler)
+
+
+def cropped(graph: Graph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
+    """Do what negative padding asks for, of the axes from `first` on."""
+    for axis, (size, (low, high)) in enumerate(zip(sizes, pairs, strict=True), first):
+        if min(low, high) < 0:
+            bounds = max(0, -low), size - max(0, -high), axis
+            value = graph.add("Slice", value, *(np.array([number], np.int64) for number in bounds))
+    return value
+
+
+def _oi(kernel: np.ndarray, axes: Sequence[int], reversal: Sequence[bool]) -> np.ndarray:
+    """Return a kernel in ONNX's order: output features, input features, positions."""
+    *spatial, features, outputs = axes
+    turned = np.flip(kernel, tuple(axis for axis, turn in zip(spatial, reversal, strict=True) if turn))
+    return np.ascontiguousarray(turned.transpose(outputs, features, *spatial))
+
+
+def _spread(graph: Graph, value: str, features: int, sizes: list[int], steps: Sequence[int]) -> tuple[str, list[int]]:
+    """Put zeros between the positions of `(batch, features, positions...)`; return the value and its new sizes."""
+    sizes = list(sizes)
+    for number, step in enumerate(steps):
+        if step > 1:
+            split = graph.reshape(value, (features, *sizes[: number + 1], 1, *sizes[number + 1 :]))
+            around = np.zeros((2, len(sizes) + 3), np.int64)
+            around[1, number + 3] = step - 1
+            filled = graph.add("Pad", split, around.ravel())
+            whole = graph.reshape(filled, (features, *sizes[:number], sizes[number] * step, *sizes[number + 1 :]))
+            stop = (sizes[number] - 1) * step + 1
+            value = graph.add("Slice", whole, *(np.array([n], np.int64) for n in (0, stop, number + 2)))
+            sizes[number] = stop
+    return value, sizes
