@@ -316,14 +316,8 @@ def test_the_weights_of_another_layer_are_shown(seen: Seen):
 def test_it_is_dark_where_its_reader_is(tmp_path: Path):
     path = page.write_page(chip_page_samples.digits(), tmp_path / "chip.html")
     picture = tmp_path / "chip.png"
-    browse(
-        tmp_path,
-        *flags,
-        "--window-size=1000,1700",
-        "--virtual-time-budget=3000",
-        f"--screenshot={picture}",
-        path.as_uri(),
-    )
+    flags = ("--blink-settings=preferredColorScheme=0", "--window-size=1000,1700", "--virtual-time-budget=2000")
+    browse(tmp_path, *flags, f"--screenshot={picture}", path.as_uri())
     with Image.open(picture) as shot:
         pixels = np.asarray(shot.convert("RGB"))
     colours, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_counts=True)
