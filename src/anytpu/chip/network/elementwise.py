@@ -149,7 +149,7 @@ def compute(
         elif name == "clamp":
             result = _clamp(*operands)
         elif name == "bitcast_convert":
-            result = np.ascontiguousarray(operands[0]).view(dtype)
+            result = np.ascontiguousarray(operands[0]).view(dtype).reshape(shape)
         else:
             result = _converted(operands[0], dtype)
     return result if result.shape == shape else np.broadcast_to(result, shape)

@@ -168,6 +168,8 @@ def _simplified(name: str, one: Instruction) -> tuple[str, dict[str, Any]]:
 def _computed_small(name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], of: Type) -> np.ndarray:
     """Compute with one number in place of those that are stretched along an axis, and stretch the result."""
     assert of.dtype is not None
+    if any(one.ndim not in (0, len(of.shape)) for one in operands):
+        return elementwise.compute(name, operands, attributes, of.shape, of.dtype)
     same = [all(one.ndim == 0 or one.strides[axis] == 0 for one in operands) for axis in range(len(of.shape))]
     parts = tuple(slice(0, 1) if stretched else slice(None) for stretched in same)
     small = [one[parts] if one.ndim else one for one in operands]

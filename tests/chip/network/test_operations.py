@@ -1,0 +1,98 @@
+"""What the host computes: any number of rows, and the same again after it was written down as JSON and arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import anytpu  # noqa: F401  # isort: skip
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from anytpu import program
+from anytpu.chip.network import read
+from anytpu.chip.network.nodes import HostStep, Network
+from anytpu.chip.network.operations import compute, from_json, to_json
+
+
+def network_of(function: Any, *inputs: np.ndarray, rows: int = 8) -> Network:
+    def step(state: Any, batch: Any) -> Any:
+        return state, function(*batch)
+
+    made = program.of(step, ((), tuple(one[:rows] for one in inputs)), tensors=True)
+    return read(dataclasses.replace(made, mode="infer"))
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+INDICES = np.random.default_rng(0).integers(0, 9, (11, 4)).astype(np.int32)
+TABLE = values(9, 5)
+CASES = {
+    "softmax": (jax.nn.softmax, values(11, 6)),
+    "log softmax": (jax.nn.log_softmax, values(11, 6)),
+    "embedding": (lambda x: jnp.asarray(TABLE)[x], INDICES),
+    "sort": (lambda x: jnp.sort(x, axis=-1), values(11, 6)),
+    "search": (lambda x: jnp.argmax(x, axis=-1), values(11, 6)),
+    "transpose": (lambda x: jnp.swapaxes(x, 1, 2), values(11, 3, 4)),
+    "product of activations": (lambda x: jnp.einsum("bij,bkj->bik", x, x), values(11, 3, 4)),
+    "reduce window": (lambda x: jnp.cumsum(x, axis=1), values(11, 6)),
+    "divide": (lambda x: x / (1 + jnp.sum(x * x, -1, keepdims=True)), values(11, 6)),
+    "add": (lambda x: x + jnp.asarray(values(3, 4)), values(11, 3, 4)),
+    "one hot": (lambda x: jax.nn.one_hot(x, 9), INDICES),
+    "remainder": (lambda x: (x % 3) // 2 + (x << 1), INDICES),
+    "top": (lambda x: jax.lax.top_k(x, 2)[0], values(11, 6)),
+    "repeated": (lambda x: jnp.repeat(x, 2, axis=1), values(11, 3, 4)),
+    "reversed channels": (lambda x: x[..., ::-1], values(11, 3, 4)),
+    "picked": (lambda x: x[:, jnp.array([2, 0])], values(11, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_rows(name: str):
+    function, x = CASES[name]
+    network = network_of(function, x)
+    (step,) = network.nodes
+    assert isinstance(step, HostStep)
+    want = np.asarray(function(x))
+    got = compute(step, [x.reshape(11, *network.shapes["input"])])
+    assert got.shape == (11, *network.shapes[step.output])
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-6)
+
+    described, held = to_json([step.steps])
+    (again,) = from_json(json.loads(json.dumps(described)), held)
+    np.testing.assert_array_equal(compute(dataclasses.replace(step, steps=again), [x.reshape(11, *x.shape[1:])]), got)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log softmax", "embedding", "sort", "search", "transpose"])
+def test_steps_have_names(name: str):
+    (step,) = network_of(*CASES[name]).nodes
+    assert isinstance(step, HostStep) and step.kind == name
+
+
+def test_operations_side_by_side_are_one_step():
+    def function(x: Any) -> Any:
+        y = jax.nn.softmax(x) * jnp.sort(x)
+        return jnp.cumsum(y, axis=-1) / (1 + jnp.max(y, axis=-1, keepdims=True))
+
+    network = network_of(function, values(11, 6))
+    assert [type(node) for node in network.nodes] == [HostStep]
+
+
+def test_constants_are_written_small():
+    (step,) = network_of(lambda x: jnp.sort(x * x, axis=-1) * 2 + 1, values(1, 600)).nodes[-1:]
+    assert isinstance(step, HostStep)
+    _, held = to_json([step.steps])
+    assert sum(array.nbytes for array in held) < 100
+
+
+def test_no_rows_give_no_rows():
+    network = network_of(jax.nn.softmax, values(11, 6))
+    (step,) = network.nodes
+    assert isinstance(step, HostStep)
+    assert compute(step, [np.zeros((0, 1, 1, 6), np.float32)]).shape == (0, 1, 1, 6)
