@@ -125,14 +125,16 @@ function startTimeline(data) {
   function drawLevel(level, top, colour) {
     const floor = top + LEVEL - 6, room = LEVEL - 14;
     const y = (value) => floor - (value / level.most) * room;
+    const first = level.points.findIndex(([cycles]) => cycles > view.from);
+    const shown = first < 0 ? [] : level.points.slice(first);
+    let last = first < 0 ? level.points.at(-1)[1] : level.points[first - 1]?.[1] ?? 0;
     paper.beginPath();
     paper.moveTo(left, floor);
-    let last = 0;
-    for (const [cycles, value] of level.points) {
+    paper.lineTo(left, y(last));
+    for (const [cycles, value] of shown) {
       if (cycles > view.to) break;
-      const at = Math.max(x(cycles), left);
-      paper.lineTo(at, y(last));
-      paper.lineTo(at, y(value));
+      paper.lineTo(x(cycles), y(last));
+      paper.lineTo(x(cycles), y(value));
       last = value;
     }
     paper.lineTo(width, y(last));
