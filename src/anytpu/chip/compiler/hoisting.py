@@ -1,0 +1,35 @@
+"""`hoist`: what is written to the host's memory is written as soon as it is made.
+
+Idea: a job that writes a tensor out comes after the one that makes it. But a part of the tensor is there when the
+Activate that makes its last rows is done, and the link to the host is slow: each write goes right behind that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.isa.instructions import WriteHostMemory
+
+
+def hoist(items: Sequence[Item]) -> list[int]:
+    """Return the numbers of instructions in a new order: each write right behind the last that it must come after."""
+    known, behind = traces(), dict[int, list[int]]()
+    for number, (instruction, accesses) in enumerate(items):
+        if instruction.unit is None:
+            continue
+        touched = touched_by(known, number, instruction.unit, accesses)
+        if isinstance(instruction, WriteHostMemory) and touched:
+            behind.setdefault(max(touched), []).append(number)
+    moved = {number for numbers in behind.values() for number in numbers}
+    order: list[int] = []
+
+    def put(number: int) -> None:
+        order.append(number)
+        for write in behind.get(number, ()):
+            put(write)
+
+    for number in range(len(items)):
+        if number not in moved:
+            put(number)
+    return order
