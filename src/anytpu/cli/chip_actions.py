@@ -71,8 +71,9 @@ def time(arguments: argparse.Namespace) -> None:
     if arguments.json:
         wrote.append(_write_text(arguments.json, json.dumps(_timing_record(timing), indent=1) + "\n"))
     if arguments.trace:
-        wrote.append(report("chip").to_trace(timing, arguments.trace))  # type: ignore[attr-defined]
-    report("chip").show_timing(timing)  # type: ignore[attr-defined]
+        image = program.image(arguments.batch, timing.design)
+        wrote.append(report("chip").to_trace(timing, arguments.trace, image=image))
+    report("chip").show_timing(timing)
     _wrote(*wrote)
 
 
