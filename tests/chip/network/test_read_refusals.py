@@ -163,5 +163,8 @@ def test_nothing_to_compute():
         read(made(lambda state, x: (x, state["w"])))
     assert str(caught.value) == "Output 1 of 'mine' does not depend on the inputs: leave it out of what is returned."
     with pytest.raises(QuantizationError) as caught:
+        read(made(lambda state, _: state["w"], ()))
+    assert str(caught.value) == "The program 'mine' takes no inputs beside its state: hand them in as batch."
+    with pytest.raises(QuantizationError) as caught:
         read(made(lambda *_: ()))
     assert str(caught.value) == "The program 'mine' returns nothing beside its state: return the result."

@@ -15,23 +15,11 @@ from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.functions import Chain, chain_of
 from anytpu.chip.network.graph import Graph
 from anytpu.chip.network.movements import Movements
-from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Network, Pool, Port
+from anytpu.chip.network.nodes import Elementwise, Function
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind, Placing, place
-from anytpu.chip.network.pooling import window_of
-from anytpu.chip.network.products import product_of
-from anytpu.chip.network.simplifying import simplify
+from anytpu.chip.network.placing import Kind, Placing
 from anytpu.chip.network.trace import Trace
-
-
-def draft(name: str, trace: Trace) -> Network:
-    """Return the network of a trace."""
-    placing = place(trace)
-    graph = Graph({value: trace.shape(value) for value in trace.inputs})
-    Draft(trace, placing, graph).run()
-    outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]
-    inputs = [Port(value, trace.example(value), trace.dtype(value).name) for value in trace.inputs]
-    return simplify(name, graph, inputs, outputs)
+from anytpu.chip.network.windows import Windows
 
 
 class Draft:
@@ -40,6 +28,7 @@ class Draft:
     def __init__(self, trace: Trace, placing: Placing, graph: Graph):
         self._trace, self._placing, self._graph = trace, placing, graph
         self._movements = Movements(trace, graph)
+        self._windows = Windows(trace, graph, placing.averages)
         self._hosting = hosting.Hosting(trace, placing)
         self._taken = self._taken_whole()
         self._functions: dict[object, Chain] = {}
@@ -102,6 +91,8 @@ class Draft:
         if kind is Kind.HOST:
             step = self._hosting.step(one.result, self._graph)
             self._graph.add(step, self._trace.shape(one.result))
+        elif kind in (Kind.PRODUCT, Kind.POOL):
+            self._windows.write(kind, one)
         elif kind in _WRITERS:
             _WRITERS[kind](self, one)
         else:
@@ -144,65 +135,10 @@ class Draft:
         node = Elementwise(one.result, one.layer, (first, second), one.result, kind)
         self._graph.add(node, self._trace.shape(one.result))
 
-    def _product(self, one: Operation) -> None:
-        product = product_of(one, self._trace, self._graph)
-        source = self._graph.shaped(one.values[0], product.source, one.layer)
-        plain = product.result == self._trace.shape(one.result)
-        made = one.result if plain else f"{one.result}/product"
-        node = Convolution(
-            name=made,
-            layer=one.layer,
-            inputs=(source,),
-            output=made,
-            weights=product.weights,
-            bias=self._graph.shared(_nothing, product.weights.shape[3]),
-            strides=product.strides,
-            dilation=product.dilation,
-            padding=product.padding,
-            groups=product.groups,
-        )
-        self._graph.add(node, product.result)
-        if not plain:
-            self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
-
-    def _pool(self, one: Operation) -> None:
-        window, found = window_of(one, self._trace), self._placing.averages.get(one.result)
-        height, width, channels = self._trace.shape(one.values[0])
-        made = f"{one.result}/pool"
-        places = [
-            (size + sum(padding) - taken) // stride + 1
-            for size, taken, stride, padding in zip(
-                (height, width), window.size, window.strides, window.padding, strict=True
-            )
-        ]
-        node = Pool(
-            name=made,
-            layer=one.layer,
-            inputs=(self._graph.tensor(one.values[0]),),
-            output=made,
-            kind="max" if found is None else "average",
-            window=window.size,
-            strides=window.strides,
-            padding=window.padding,
-            counts_padding=found is not None and found.counts_padding and any(map(any, window.padding)),
-        )
-        self._graph.add(node, (places[0], places[1], channels))
-        if found is not None and not np.isclose(found.factor, 1, rtol=1e-6):
-            factor = np.full(channels, found.factor, np.float32)
-            self._graph.affine(f"{one.result}/sum", one.layer, made, factor, np.zeros_like(factor))
-            made = f"{one.result}/sum"
-        self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
-
-
-def _nothing(channels: int) -> np.ndarray:
-    return np.zeros(channels, np.float32)
-
 
 _WRITERS = {
     Kind.ELEMENT: Draft._function_node,
     Kind.VIEW: Draft._view,
     Kind.AFFINE: Draft._affine,
     Kind.BINARY: Draft._binary,
-    Kind.PRODUCT: Draft._product,
-    Kind.POOL: Draft._pool,
 }

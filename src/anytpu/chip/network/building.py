@@ -1,0 +1,19 @@
+"""From a trace to a network: placed, drafted, simplified."""
+
+from __future__ import annotations
+
+from anytpu.chip.network.drafting import Draft
+from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.nodes import Network, Port
+from anytpu.chip.network.placing import place
+from anytpu.chip.network.simplifying import simplify
+from anytpu.chip.network.trace import Trace
+
+
+def build(name: str, trace: Trace) -> Network:
+    """Return the network of a trace."""
+    graph = Graph({value: trace.shape(value) for value in trace.inputs})
+    Draft(trace, place(trace), graph).run()
+    outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]
+    inputs = [Port(value, trace.example(value), trace.dtype(value).name) for value in trace.inputs]
+    return simplify(name, graph, inputs, outputs)

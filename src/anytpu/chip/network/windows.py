@@ -1,0 +1,88 @@
+"""Products and pools as nodes: what goes over a tensor with a kernel or a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.nodes import Convolution, Pool
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.placing import Kind
+from anytpu.chip.network.pooling import Averaged, window_of
+from anytpu.chip.network.products import product_of
+from anytpu.chip.network.trace import Trace
+
+
+class Windows:
+    """Writes products and pools into a graph.
+
+    Args:
+        trace: where the operations stand.
+        graph: takes the nodes.
+        averages: sums over windows, with what makes averages of them.
+    """
+
+    def __init__(self, trace: Trace, graph: Graph, averages: Mapping[str, Averaged]):
+        self._trace, self._graph, self._averages = trace, graph, averages
+
+    def write(self, kind: Kind, one: Operation) -> None:
+        """Write the nodes of a product or a pool."""
+        if kind is Kind.PRODUCT:
+            self._product(one)
+        else:
+            self._pool(one)
+
+    def _product(self, one: Operation) -> None:
+        product = product_of(one, self._trace, self._graph)
+        source = self._graph.shaped(one.values[0], product.source, one.layer)
+        plain = product.result == self._trace.shape(one.result)
+        made = one.result if plain else f"{one.result}/product"
+        node = Convolution(
+            name=made,
+            layer=one.layer,
+            inputs=(source,),
+            output=made,
+            weights=product.weights,
+            bias=self._graph.shared(_nothing, product.weights.shape[3]),
+            strides=product.strides,
+            dilation=product.dilation,
+            padding=product.padding,
+            groups=product.groups,
+        )
+        self._graph.add(node, product.result)
+        if not plain:
+            self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+
+    def _pool(self, one: Operation) -> None:
+        window, found = window_of(one, self._trace), self._averages.get(one.result)
+        height, width, channels = self._trace.shape(one.values[0])
+        made = f"{one.result}/pool"
+        places = [
+            (size + sum(padding) - taken) // stride + 1
+            for size, taken, stride, padding in zip(
+                (height, width), window.size, window.strides, window.padding, strict=True
+            )
+        ]
+        node = Pool(
+            name=made,
+            layer=one.layer,
+            inputs=(self._graph.tensor(one.values[0]),),
+            output=made,
+            kind="max" if found is None else "average",
+            window=window.size,
+            strides=window.strides,
+            padding=window.padding,
+            counts_padding=found is not None and found.counts_padding and any(map(any, window.padding)),
+        )
+        self._graph.add(node, (places[0], places[1], channels))
+        if found is not None and not np.isclose(found.factor, 1, rtol=1e-6):
+            factor = np.full(channels, found.factor, np.float32)
+            self._graph.affine(f"{one.result}/sum", one.layer, made, factor, np.zeros_like(factor))
+            made = f"{one.result}/sum"
+        self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+
+
+def _nothing(channels: int) -> np.ndarray:
+    return np.zeros(channels, np.float32)
