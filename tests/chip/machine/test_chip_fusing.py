@@ -81,8 +81,17 @@ def test_blocks_of_the_same_rows_are_one_layer():
 
 
 def test_other_rows_are_another_layer_and_blocks_find_theirs():
-    code = [*pair(0, 0, 0, 4, 20), *pair(0, 4, 4, 4, 24), *pair(1, 0, 0, 4, 28), *pair(1, 4, 4, 4, 32)]
+    code = [*pair(0, 0, 0, 4, 20), *pair(0, 5, 4, 4, 24), *pair(1, 0, 0, 4, 28), *pair(1, 5, 4, 4, 32)]
     assert kinds(code) == ["layer of 2", "layer of 2"]
+
+
+def test_the_next_rows_are_the_same_layer():
+    code = [*pair(0, 0, 0, 4, 20), *pair(0, 4, 4, 4, 24), *pair(1, 0, 0, 4, 28), *pair(1, 4, 4, 4, 32)]
+    assert kinds(code) == ["layer of 2"]
+    code = [*pair(0, 0, 0, 4, 20), *pair(0, 4, 4, 2, 24), *pair(0, 6, 4, 3, 26), *pair(0, 9, 4, 3, 30)]
+    assert kinds(code) == ["layer of 1", "layer of 1"]
+    steps = fuse(decode(image_of([*setup(), *code], weights_of(0), TINY)), TINY)
+    assert [(one.rows, one.blocks[0].activate.rows) for one in steps if isinstance(one, LayerStep)] == [(9, 9), (3, 3)]
 
 
 def test_what_reads_a_result_comes_after_it():

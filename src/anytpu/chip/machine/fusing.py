@@ -3,7 +3,7 @@
 Idea: a compiled layer is a long row of pairs: some passes make the sums of a stretch of rows and of one block of
 outputs, and an Activate turns them into integers. Such a pair need not go through the accumulators, if nothing reads
 those later. And pairs that send the same rows into the array, against different tiles, are one product of matrices with
-more columns.
+more columns; those that send the next rows against the same tiles, one with more rows.
 
 Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes, and the
 host's numbers are moved before the products that do not need them. What does not fit the pattern stays in its place.
@@ -161,11 +161,39 @@ class _Run:
         return _passes(step, self._read, self._written)
 
     def close(self) -> list[Step]:
-        layers: list[Step] = [
-            LayerStep(number, feeds, rows, tuple(blocks)) for (feeds, rows), (number, blocks) in self._layers.items()
-        ]
+        layers: list[LayerStep] = []
+        for (feeds, rows), (number, blocks) in self._layers.items():
+            layer = LayerStep(number, feeds, rows, tuple(blocks))
+            if layers and _follows(layers[-1], layer):
+                layers[-1] = dataclasses.replace(
+                    layers[-1], rows=layers[-1].rows + rows, blocks=_of_rows(layers[-1], rows)
+                )
+            else:
+                layers.append(layer)
         self.__init__()
-        return layers
+        return list(layers)
+
+
+def _follows(first: LayerStep, second: LayerStep) -> bool:
+    """Return whether a layer does for the next rows what another does for those before."""
+    if second.feeds != tuple(feed.later(first.rows) for feed in first.feeds) or len(first.blocks) != len(second.blocks):
+        return False
+    return all(
+        one.tiles == other.tiles and _essence(one.activate.later(first.rows)) == _essence(other.activate)
+        for one, other in zip(first.blocks, second.blocks, strict=True)
+    )
+
+
+def _essence(activate: ActivateStep) -> ActivateStep:
+    """Return an Activate without what differs between the stretches of rows of one layer."""
+    return dataclasses.replace(activate, number=0, rows=0, accumulator=0)
+
+
+def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
+    rows = layer.rows + more
+    return tuple(
+        dataclasses.replace(one, activate=dataclasses.replace(one.activate, rows=rows)) for one in layer.blocks
+    )
 
 
 def _sources(product: ProductStep) -> list[Stretch]:

@@ -48,7 +48,10 @@ BROADCAST_NUMBERS = 2**12
 """Numbers that a row of biases or multipliers is repeated to: short rows cost numpy more than their numbers."""
 
 SMALL_MACS = 4_000_000
-"""Below it, sharing takes longer than it saves."""
+"""Multiply-adds below which sharing takes longer than it saves."""
+
+GATHERING_MACS, FINISHING_MACS = 30, 80
+"""Multiply-adds that take about as long as gathering one number, and as finishing one sum."""
 
 
 Moves = tuple[Move | Fill, ...]
@@ -75,7 +78,8 @@ class Matrix:
     Attributes:
         kept: which feeds have any weight that is not 0, and how many lanes of them do.
         parts: the tiles of all blocks, as exact matrices.
-        bias, multiplier: of each column: float32 if `is_direct`, else int32; float32.
+        bias, multiplier: of each column, row by row the same `(rows, columns)`: float32 if `is_direct`, else int32;
+            and float32.
         columns: block by block.
         is_direct: sums with their biases stay within the exact integers of float32.
     """
@@ -95,7 +99,7 @@ class Matrix:
     @property
     def width(self) -> int:
         """Sums of a row."""
-        return len(self.bias)
+        return self.bias.shape[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +138,7 @@ class Layers:
                 self._ready[step.number] = ready
         matrix, pieces = ready
         work = functools.partial(_work, memories, step, matrix)
-        if step.rows * matrix.depth * matrix.width < SMALL_MACS:
+        if _macs(step.rows, matrix.depth, matrix.width) < SMALL_MACS:
             for piece in pieces:
                 work(piece)
         else:
@@ -154,6 +158,11 @@ class Layers:
         self._kept_bytes += size_bytes
         self._matrices[key] = matrix
         return matrix, True
+
+
+def _macs(rows: int, depth: int, width: int) -> int:
+    """Return the multiply-adds of a layer, and those that would take as long as what else it has to do."""
+    return rows * (depth * width + GATHERING_MACS * depth + FINISHING_MACS * width)
 
 
 def _with_moves(step: LayerStep, matrix: Matrix) -> Iterator[Piece]:
@@ -187,8 +196,13 @@ def _prepare(weights: np.ndarray, feeds: Sequence[Feed], blocks: Sequence[Block]
     parts = exact_parts(stacked, greatest) if kept else ()
     bound = magnitudes_of(stacked) * greatest + np.abs(bias.astype(np.int64))
     is_direct = len(parts) == 1 and len(halves_of(feeds[0])) == 1 and int(bound.max()) <= EXACT
-    bias = bias.astype(np.float32 if is_direct else np.int32)
-    return Matrix(kept, parts, bias, np.concatenate(multipliers).astype(np.float32), tuple(columns), is_direct)
+    bias = _repeated(bias.astype(np.float32 if is_direct else np.int32))
+    multiplier = _repeated(np.concatenate(multipliers).astype(np.float32))
+    return Matrix(kept, parts, bias, multiplier, tuple(columns), is_direct)
+
+
+def _repeated(row: np.ndarray) -> np.ndarray:
+    return np.tile(row, (max(1, BROADCAST_NUMBERS // max(1, len(row))), 1))
 
 
 def _trimmed(stacked: np.ndarray, feeds: Sequence[Feed]) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
@@ -228,7 +242,7 @@ def _cuts(length: int, count: int) -> Iterator[tuple[int, int]]:
 def _work(memories: Memories, step: LayerStep, matrix: Matrix, piece: Piece) -> None:
     totals = _totals(memories, matrix, piece)
     across = slice(piece.column, piece.column + piece.columns)
-    bias, multiplier = matrix.bias[across], matrix.multiplier[across]
+    bias, multiplier = matrix.bias[:, across], matrix.multiplier[:, across]
     block = max(1, FINISHED_NUMBERS // max(1, piece.columns))
     with np.errstate(over="ignore"):
         for row in range(0, piece.rows, block):
@@ -262,15 +276,11 @@ def _across(part: Part, piece: Piece) -> np.ndarray:
 
 
 def _with_row(operation: np.ufunc, array: np.ndarray, row: np.ndarray) -> None:
-    """Change each row of a contiguous array by an operation with `row`."""
-    rows, columns = array.shape
-    if columns == 0:
-        return
-    times = max(1, min(rows, BROADCAST_NUMBERS // columns))
-    whole = rows // times * times
-    several = array[:whole].reshape(-1, times * columns)
-    operation(several, np.tile(row, times), out=several)
-    operation(array[whole:], row, out=array[whole:])
+    """Change each row of a contiguous array by an operation with a row, of which there are some equal ones."""
+    whole = len(array) // len(row) * len(row)
+    several = array[:whole].reshape(whole // len(row), *row.shape)
+    operation(several, row, out=several)
+    operation(array[whole:], row[0], out=array[whole:])
 
 
 def _finish(memories: Memories, step: LayerStep, matrix: Matrix, numbers: np.ndarray, piece: Piece, first: int) -> None:

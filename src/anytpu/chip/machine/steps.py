@@ -152,6 +152,10 @@ class ActivateStep(Step):
     high: int = 0
     table: int | None = None
 
+    def later(self, rows: int) -> ActivateStep:
+        """Return what is left of a "scale" after its first rows, which its sums follow elsewhere."""
+        return dataclasses.replace(self, target=self.target.later(rows), rows=self.rows - rows)
+
 
 @dataclasses.dataclass(frozen=True)
 class TableStep(Step):

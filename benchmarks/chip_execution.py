@@ -1,0 +1,233 @@
+"""How fast the chip's machine runs: beside this machine's float32 BLAS, beside onnxruntime, and on a deep network.
+
+    python benchmarks/chip_execution.py [--rounds 11] [--parts layers,digits,deep] [--side 224] [--output FILE]
+
+layers: single layers whose tiles are full, compiled and run as any model is: quantized input in, integers out, through
+    the checked program. Contenders take turns, with a pause between them, so that no thread of one still spins while
+    the next is timed:
+        blas         numpy's product of two float32 matrices of 2048 by 2048, with the BLAS's own threads
+        anytpu       the chip's machine; its rate counts the layer's own multiply-adds only
+        ort s8, u8   onnxruntime: the same quantized layer, written by `to_onnx` (QLinearConv; QLinearMatMul for a dense
+                     layer), of signed or of unsigned bytes, on as many threads as there are cores, floats in and out
+digits: a CNN on the 8 by 8 digits, a batch of 256, floats in and floats out; anytpu and onnxruntime take turns. Their
+    outputs must be the same.
+deep: Keras's ResNet50 with random weights: seconds to read, calibrate and quantize, compile, check, count cycles, and
+    run one image, the first time (with all that is prepared for later runs) and after that.
+
+A rate is of the median time; weights are normal numbers as trained ones are, or, where it is said, uniform: those leave
+float32's exact integers sooner, and need more parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anytpu as tpu  # isort: skip
+import keras
+import numpy as np
+import onnxruntime
+
+from anytpu.chip import machine
+from anytpu.chip.checking import check
+from anytpu.chip.compiler import compile_image
+from anytpu.chip.network import read
+from anytpu.chip.network.nodes import Port
+from anytpu.chip.onnx import write
+from anytpu.chip.quantized import quantize
+from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
+from anytpu.chip.timing import time as count_cycles
+
+SQUARE = 2048
+PAUSE_S = 0.1
+LAYERS: dict[str, tuple[int, int, int, int, int, bool]] = {
+    # height and width, channels, outputs, kernel, batch, uniform weights
+    "dense 2048 to 2048, batch 2048": (1, 2048, 2048, 1, 2048, False),
+    "dense 2048 to 2048, batch 2048, uniform": (1, 2048, 2048, 1, 2048, True),
+    "3x3, 256 to 256, 56x56, batch 2": (56, 256, 256, 3, 2, False),
+    "3x3, 256 to 256, 56x56, batch 2, uniform": (56, 256, 256, 3, 2, True),
+    "3x3, 512 to 512, 28x28, batch 4": (28, 512, 512, 3, 4, False),
+    "3x3, 512 to 512, 14x14, batch 8": (14, 512, 512, 3, 8, False),
+    "1x1, 1024 to 1024, 14x14, batch 8": (14, 1024, 1024, 1, 8, False),
+    "1x1, 256 to 256, 56x56, batch 2": (56, 256, 256, 1, 2, False),
+}
+
+
+def layer_of(side: int, channels: int, outputs: int, kernel: int, uniform: bool) -> QuantizedNetwork:
+    rng = np.random.default_rng(0)
+    shape = (kernel, kernel, channels, outputs)
+    weights = rng.integers(-127, 128, shape) if uniform else np.clip(np.rint(rng.normal(0, 32, shape)), -127, 127)
+    pad = (kernel // 2, kernel // 2)
+    scales = np.full(outputs, 0.01, np.float32)
+    # Without a bias a dense layer is one QLinearMatMul for onnxruntime.
+    bias = rng.integers(-1000, 1000, outputs).astype(np.int32) * (side > 1)
+    node = QConvolution(
+        "layer", "layer", ("x",), "y", weights.astype(np.int8), scales, bias, (1, 1), (1, 1), (pad, pad), 1, -128, 127
+    )
+    shapes = {"x": (side, side, channels), "y": (side, side, outputs)}
+    quantizations = {"x": Quantization(float(np.float32(0.02)), 3), "y": Quantization(1.0, 0)}
+    return QuantizedNetwork(
+        "layer", (Port("x", shapes["x"]),), (Port("y", shapes["y"]),), shapes, quantizations, (node,)
+    )
+
+
+def session_of(network: QuantizedNetwork, folder: str, unsigned: bool = False) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = os.cpu_count() or 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    path = write(network, Path(folder) / f"{network.name}.onnx", unsigned=unsigned)
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def take_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of each contender: median, least and greatest. The first two rounds are not counted."""
+    turns: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 2):
+        for name, work in contenders.items():
+            time.sleep(PAUSE_S)
+            start_s = time.perf_counter()
+            work()
+            if number >= 2:
+                turns[name].append(time.perf_counter() - start_s)
+    return {
+        name: {"median_s": statistics.median(all_s), "least_s": min(all_s), "greatest_s": max(all_s)}
+        for name, all_s in turns.items()
+    }
+
+
+def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
+    square = np.random.default_rng(0).random((SQUARE, SQUARE), np.float32)
+    result: dict[str, Any] = {}
+    print(f"{'':44}{'blas':>8}{'anytpu':>8}{'share':>7}{'ort s8':>8}{'ort u8':>8}   (multiply-adds a second, in 1e9)")
+    for name, (side, channels, outputs, kernel, batch, uniform) in LAYERS.items():
+        network = layer_of(side, channels, outputs, kernel, uniform)
+        image = compile_image(network, batch=batch)
+        q = network.quantizations["x"]
+        integers = np.random.default_rng(1).integers(-128, 128, (batch, side, side, channels)).astype(np.int8)
+        floats = q.dequantize(integers)
+        contenders = {
+            "blas": lambda: square @ square,
+            "anytpu": lambda image=image, integers=integers: machine.run(image, {"x": integers})["y"],
+        }
+        for kind in ("s8", "u8"):
+            session = session_of(network, folder, kind == "u8")
+            contenders[f"ort {kind}"] = lambda session=session, floats=floats: session.run(None, {"x": floats})[0]
+        ours, theirs = network.quantizations["y"].dequantize(contenders["anytpu"]()), contenders["ort u8"]()
+        turns = take_turns(contenders, rounds)
+        macs = batch * side * side * channels * outputs * kernel * kernel
+        rates = {one: (SQUARE**3 if one == "blas" else macs) / turns[one]["median_s"] / 1e9 for one in turns}
+        share = rates["anytpu"] / rates["blas"]
+        result[name] = {
+            "macs": macs,
+            "seconds": turns,
+            "rates_gmacs_per_s": rates,
+            "share_of_blas": share,
+            "outputs_that_differ": int((ours != theirs.reshape(ours.shape)).sum()),
+        }
+        print(
+            f"{name:44}{rates['blas']:8.1f}{rates['anytpu']:8.1f}{share:7.2f}{rates['onnxruntime']:12.1f}", flush=True
+        )
+    return result
+
+
+def digits_model() -> keras.Model:
+    layers = keras.layers
+    first = [layers.Conv2D(16, 3, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU()]
+    second = [layers.MaxPooling2D(), layers.Conv2D(32, 3, padding="same", activation="relu")]
+    last = [layers.GlobalAveragePooling2D(), layers.Dense(10)]
+    return keras.Sequential([keras.Input((8, 8, 1)), *first, *second, *last])
+
+
+def measure_digits(rounds: int, folder: str) -> dict[str, Any]:
+    keras.utils.set_random_seed(0)
+    (x, _), _ = tpu.pipeline.digits()
+    program = tpu.chip.compile(digits_model(), x[:256], batch=256)
+    assert program.network is not None
+    contenders: dict[str, Callable[[], Any]] = {"anytpu": lambda: program.run(x[:256])}
+    for kind in ("s8", "u8"):
+        session = session_of(program.network, folder, kind == "u8")
+        given = {session.get_inputs()[0].name: x[:256].astype(np.float32)}
+        contenders[f"ort {kind}"] = lambda session=session, given=given: session.run(None, given)[0]
+    differ = int((np.asarray(contenders["anytpu"]()) != contenders["ort u8"]()).sum())
+    turns = take_turns(contenders, rounds)
+    rates = {one: 256 / turns[one]["median_s"] for one in turns}
+    print("digits CNN, rows a second:", ", ".join(f"{one} {rate:,.0f}" for one, rate in rates.items()))
+    return {"seconds": turns, "rows_per_s": rates, "outputs_that_differ": differ}
+
+
+def measure_deep(rounds: int, side: int) -> dict[str, Any]:
+    seconds: dict[str, float] = {}
+
+    def timed(what: str, work: Callable[[], Any]) -> Any:
+        start_s = time.perf_counter()
+        answer = work()
+        seconds[what] = time.perf_counter() - start_s
+        print(f"{what:30}{seconds[what]:8.3f} s", flush=True)
+        return answer
+
+    keras.utils.set_random_seed(0)
+    model = keras.applications.ResNet50(weights=None, input_shape=(side, side, 3))  # pyright: ignore[reportArgumentType]
+    x = np.random.default_rng(0).normal(size=(4, side, side, 3)).astype(np.float32)
+    start_s = time.perf_counter()
+    program = timed("trace", lambda: tpu.program.of(model, None, "infer", True, batch_size=4))
+    network = timed("read", lambda: read(program))
+    quantized = timed("calibrate on 4, quantize", lambda: quantize(network, [x]))
+    image = timed("compile", lambda: compile_image(quantized, batch=1))
+    seconds["all of compiling"] = time.perf_counter() - start_s
+    timed("check", lambda: check(image))
+    timing = timed("count cycles", lambda: count_cycles(image))
+    tensor = image.inputs[0].tensor
+    values = {tensor: quantized.quantizations[tensor].quantize(x[:1])}
+    timed("run one image, first time", lambda: machine.run(image, values))
+    turns = take_turns({"run one image": lambda: machine.run(image, values)}, rounds)
+    print(f"{'run one image':30}{turns['run one image']['median_s']:8.3f} s")
+    return {
+        "model": f"ResNet50, {side} by {side}",
+        "seconds": seconds,
+        "run": turns["run one image"],
+        "instructions": len(image.instructions),
+        "weight_memory_bytes": len(image.weights),
+        "macs": sum(tag.macs for tag in image.tags),
+        "predicted_cycles": timing.cycles,
+    }
+
+
+def this_machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
+    versions = f"numpy {np.__version__}, onnxruntime {onnxruntime.__version__}"
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--parts", default="layers,digits,deep")
+    parser.add_argument("--side", type=int, default=224, help="of the picture of the deep network")
+    parser.add_argument("--output", help="write the figures as JSON here")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    record: dict[str, Any] = {"machine": this_machine(), "rounds": options.rounds}
+    with tempfile.TemporaryDirectory() as folder:
+        if "layers" in parts:
+            record["layers"] = measure_layers(options.rounds, folder)
+        if "digits" in parts:
+            record["digits"] = measure_digits(options.rounds, folder)
+        if "deep" in parts:
+            record["deep"] = measure_deep(options.rounds, options.side)
+    if hasattr(os, "getloadavg"):
+        record["load_at_the_end"] = os.getloadavg()[0]
+    if options.output:
+        Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
