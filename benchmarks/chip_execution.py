@@ -132,9 +132,8 @@ def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
             "share_of_blas": share,
             "outputs_that_differ": int((ours != theirs.reshape(ours.shape)).sum()),
         }
-        print(
-            f"{name:44}{rates['blas']:8.1f}{rates['anytpu']:8.1f}{share:7.2f}{rates['onnxruntime']:12.1f}", flush=True
-        )
+        first, rest = f"{rates['blas']:8.1f}{rates['anytpu']:8.1f}", f"{rates['ort s8']:8.1f}{rates['ort u8']:8.1f}"
+        print(f"{name:44}{first}{share:7.2f}{rest}", flush=True)
     return result
 
 
