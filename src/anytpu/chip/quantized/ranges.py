@@ -75,10 +75,12 @@ class Histogram:
         """Take in some numbers, finite ones; only the least and the greatest of them unless `counted`."""
         self.low = min(self.low, float(numbers.min(initial=0)))
         self.high = max(self.high, float(numbers.max(initial=0)))
-        if counted and (self.low or self.high):
+        if not counted:
+            return
+        others = numbers[numbers != 0].astype(np.float64)
+        self.zeros += numbers.size - others.size
+        if others.size:
             self._widen(max(-self.low, self.high))
-            others = numbers[numbers != 0].astype(np.float64)
-            self.zeros += numbers.size - others.size
             places = np.floor((others + self.reach) * (_BINS / 2 / self.reach)).astype(np.int64)
             self.counts += np.bincount(places.clip(0, _BINS - 1), minlength=_BINS)
 
