@@ -1,80 +1,19 @@
-"""Execution: an image run on numbers, step by step, exactly.
-
-Idea: `decode` finds all that does not depend on the numbers, once per image; a run then only moves and makes numbers.
-
-Rule: runs of one image may go on at the same time, each with memories of its own; what is kept for the image is only
-added to.
-"""
+"""Execution: steps carried out in order, exactly."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from anytpu.chip.checking import check
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.machine import host, workers
 from anytpu.chip.machine.activation import activate
-from anytpu.chip.machine.decoding import decode
-from anytpu.chip.machine.fusing import LayerStep, fuse
-from anytpu.chip.machine.layers import Layers
 from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.products import multiply
-from anytpu.chip.machine.steps import ActivateStep, ProductStep, ServiceStep, Step, TableStep, TransferStep
+from anytpu.chip.machine.steps import ActivateStep, ServiceStep, Step, TableStep, TransferStep
 from anytpu.errors import ChipError
-
-
-class Machine:
-    """A chip with one image loaded, ready to run it again and again.
-
-    Attributes:
-        image: what it runs.
-        steps: what a run does, in order.
-    """
-
-    def __init__(self, image: Image):
-        """Load an image.
-
-        Raises:
-            HazardError: the image reads what nothing wrote, pops an empty FIFO, or leaves a memory.
-        """
-        check(image)
-        self.image = image
-        self.steps = fuse(decode(image), image.design)
-        self._layers = Layers(image)
-
-    def run(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the image; see `run`."""
-        return execute(self.image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do})
-
-
-_machines: weakref.WeakKeyDictionary[Image, Machine] = weakref.WeakKeyDictionary()
-
-
-def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run an image on one batch, exactly.
-
-    Args:
-        image: what to run; what was prepared for it is kept for the next run as long as the image lives.
-        values: by name: integers `(batch, height, width, channels)` of each input of the chip, and the user's own
-            arrays that steps of the host take, of the same axes.
-
-    Returns:
-        By name: what went in, the integers of each output of the chip and of what the steps of the host took, and what
-        they made (floats where it is no tensor of the chip).
-
-    Raises:
-        ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
-        HazardError: the image's results would depend on luck.
-    """
-    machine = _machines.get(image)
-    if machine is None:
-        machine = _machines[image] = Machine(image)
-    return machine.run(values)
 
 
 def execute(
