@@ -126,7 +126,7 @@ def test_a_loop_that_is_too_long():
     with pytest.raises(QuantizationError) as caught:
         read(made(lambda _, x: x * jax.lax.fori_loop(0, 10**6, lambda _, y: y, 1.0)))
     assert str(caught.value) == (
-        "The model has a loop of more than 100,000 rounds, and each would be written out. Put the loop outside of the "
+        "The model has a loop of more than 10,000 rounds, and each would be written out. Put the loop outside of the "
         "model."
     )
 

@@ -20,7 +20,7 @@ from anytpu.chip.network.parsing import Block, Instruction, Type
 from anytpu.chip.network.recorder import Recorder, Symbol, Value
 from anytpu.errors import QuantizationError
 
-MOST_ROUNDS = 100_000
+MOST_ROUNDS = 10_000
 """Rounds of one loop that are written out; more are a mistake."""
 
 _IDENTITIES = {"sdy.sharding_constraint", "stablehlo.optimization_barrier", "sdy.propagation_barrier"}
