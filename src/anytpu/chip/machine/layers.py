@@ -262,12 +262,20 @@ def _totals(memories: Memories, matrix: Matrix, piece: Piece) -> np.ndarray:
         gather(memories.buffer, piece.moves[0], rows)
         return np.matmul(rows, _across(matrix.parts[0], piece), out=sums)
     totals = workers.scratch("totals", sums.shape).view(np.int32)
-    totals[...] = 0
-    for factor, moves in zip((1, 256), piece.moves, strict=False):
+    more = workers.scratch("more", sums.shape).view(np.int32)
+    place = totals
+    for high, moves in enumerate(piece.moves):
         gather(memories.buffer, moves, rows)
         for part in matrix.parts:
             np.matmul(rows[:, part.start : part.stop], _across(part, piece), out=sums)
-            totals += sums.astype(np.int32) * np.int32(factor)
+            place[...] = sums
+            if high:
+                place <<= 8
+            if place is more:
+                totals += more
+            place = more
+    if place is totals:
+        totals[...] = 0
     return totals
 
 
