@@ -30,7 +30,9 @@ def check_program(program: Program) -> None:
             "chip runs. Make it with tensors=True: anytpu.program.of(model, mode='infer', tensors=True, batch_size=8)."
         )
     if not jax.tree.leaves(program.batch):
-        raise QuantizationError(f"The program {program.name!r} takes no inputs beside its state: hand them in as batch.")
+        raise QuantizationError(
+            f"The program {program.name!r} takes no inputs beside its state: hand them in as batch."
+        )
     for name, (_, layout) in zip(leaf_names(program.batch, "batch"), program.leaves(), strict=True):
         if layout.axis != 0:
             raise QuantizationError(
