@@ -1,12 +1,13 @@
 """Run random networks, and trained ones, on everything that computes them: 0 integers may differ.
 
-    python scripts/exact_chip.py [--networks 300] [--seeds 5] [--output FILE]
+    python scripts/exact_chip.py [--networks 300] [--seeds 5] [--applications ResNet50 ...] [--output FILE]
 
 Random quantized networks (tests/chip_random.py draws them) are computed by the plain reference, by onnxruntime from
 what `to_onnx` wrote (int8 and uint8, with and without its optimizations), by the chip's instructions on three sizes of
 array, and by the systolic array register by register. Then models trained on the digits go the same way, and their
-accuracy in floating point and in whole numbers is told. Prints what it found, writes it to
-benchmarks/results/exact_chip.json, and fails if an integer differs. The tests run a sample of the same.
+accuracy in floating point and in whole numbers is told; and one image goes through networks as large as people use.
+Prints what it found, writes it to benchmarks/results/exact_chip.json, and fails if an integer differs. The tests run a
+sample of the same.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from anytpu.chip.quantized.nodes import (  # noqa: E402
 Tensors = dict[str, np.ndarray]
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "jax", "keras", "hypothesis")
+APPLICATIONS = ("MobileNetV2", "InceptionV3", "EfficientNetB0", "ResNet50")
 SMALL, LARGE = {"most_nodes": 6, "most_channels": 20}, {"most_nodes": 4, "most_channels": 400}
 """What random networks are drawn like, in turn: many small layers; layers of more lanes than the array has."""
 
@@ -59,6 +61,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--networks", type=int, default=300, help="how many random networks (300)")
     parser.add_argument("--seeds", type=int, default=5, help="how often the MLP and the CNN are trained (5)")
     parser.add_argument("--epochs", type=int, default=15, help="of each training (15)")
+    parser.add_argument("--applications", nargs="*", default=APPLICATIONS, help="networks of keras.applications")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "exact_chip.json")
     return parser.parse_args()
 
@@ -210,10 +213,48 @@ def run_models(seeds: int, epochs: int, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+# --- Networks as large as people use
+
+
+def run_application(name: str, folder: Path) -> dict[str, Any]:
+    """Run an image through a network of keras.applications, with random weights; return what was found."""
+    keras.utils.set_random_seed(0)
+    pixels = 224 if name == "ResNet50" else 128
+    model = getattr(keras.applications, name)(weights=None, input_shape=(pixels, pixels, 3), classes=100)
+    random = np.random.default_rng(0)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.set_weights([random.uniform(0.5, 1.5, one.shape) for one in layer.weights])
+    x = random.uniform(0, 1, (4, pixels, pixels, 3)).astype(np.float32)
+    program = tpu.chip.compile(model, x, batch=1)
+    network, first = program.network, [x[:1]]
+    found = chip_oracle.integers(network, first, folder / "model.onnx")
+    (last,) = (one for port in network.outputs for one in (port.tensor, *makers(network, port.tensor)) if one in found)
+    scores = program.run_int8(x[:1])
+    return {
+        "network": name,
+        "pixels": pixels,
+        "layers": len(network.nodes),
+        "instructions": len(program.image().instructions),
+        "outputs": scores.size,
+        "distinct": len(np.unique(scores)),
+        "differing": int((scores.ravel() != found[last].ravel()).sum()),
+    }
+
+
+def makers(network: QuantizedNetwork, tensor: str) -> tuple[str, ...]:
+    """Return what the last step of the host made an output of, if it did."""
+    return (
+        next(node.inputs for node in network.nodes if node.output == tensor)
+        if tensor not in network.quantizations
+        else ()
+    )
+
+
 # --- The whole
 
 
-def show(random: dict[str, Any], models: list[dict[str, Any]]) -> int:
+def show(random: dict[str, Any], models: list[dict[str, Any]], applications: list[dict[str, Any]]) -> int:
     """Print what was found; return how many integers differ."""
     layers = sum(random["layers"].values())
     print(f"{random['networks']} random networks, {layers} layers, {random['numbers']:,} integers")
@@ -224,7 +265,12 @@ def show(random: dict[str, Any], models: list[dict[str, Any]]) -> int:
         lost = [one["accuracy_float32"] - one["accuracy_chip"] for one in models if one["model"] == name]
         if lost:
             print(f"{name}: {100 * statistics.mean(lost):+.2f} points lost, mean of {len(lost)} seeds")
-    everything = [*random["contenders"].values(), *models]
+    for one in applications:
+        print(
+            f"{one['network']} at {one['pixels']} x {one['pixels']}, {one['layers']} layers: {one['differing']} of "
+            f"{one['outputs']} outputs differ ({one['distinct']} distinct)"
+        )
+    everything = [*random["contenders"].values(), *models, *applications]
     return sum(one["differing"] + one.get("outputs_differing", 0) for one in everything)
 
 
@@ -234,7 +280,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         random = run_random(chosen.networks, Path(folder))
         models = run_models(chosen.seeds, chosen.epochs, Path(folder))
-    differing = show(random, models)
+        applications = [run_application(name, Path(folder)) for name in chosen.applications]
+    differing = show(random, models, applications)
     record = {
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
         "products": chip_oracle.products(),
@@ -243,6 +290,7 @@ def main() -> int:
         "differing": differing,
         "random": random,
         "models": models,
+        "applications": applications,
     }
     chosen.output.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{differing} integers differ; written to {chosen.output}")
