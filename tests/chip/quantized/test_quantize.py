@@ -234,6 +234,16 @@ def test_what_the_user_is_given_keeps_its_own_steps():
     assert known[fine].scale < known[whole].scale / 20
 
 
+def test_what_others_look_at_too_keeps_its_ends():
+    draft = Draft(x=(1, 1, 8))
+    wide = draft.convolve("x", 8, scale=30.0)
+    curved = draft.function("sigmoid", wide, sigmoid)
+    greatest = np.abs(evaluate(draft.network(), draft.examples())[wide]).max()
+    for network in (draft.network(wide, curved), draft.network(curved, draft.combine("add", wide, curved))):
+        own = quantize(network, draft.examples()).quantizations[wide]
+        assert own.scale * 256 > greatest
+
+
 @pytest.mark.parametrize("bits", [8, 16])
 def test_functions_with_known_ends_have_known_scales(bits: int):
     draft = Draft(x=(1, 1, 8))
@@ -292,13 +302,14 @@ def test_sums_of_16_bits_have_room(between: str):
     x = {
         "convolution": lambda: draft.convolve("x", 9000, groups=9000),
         "add": lambda: draft.combine("add", "x", "x"),
-        "function": lambda: draft.function("tanh", "x", np.tanh),
+        "function": lambda: draft.function("function", "x", lambda x: np.where(x < 0, -4 * x, 2 * x)),
         "input": lambda: "x",
     }[between]()
     # Weights of one size make the greatest sums.
     weights = np.sign(rng.normal(size=(1, 1, 9000, 4))).astype(np.float32)
     draft.convolve(x, 4, weights=weights, bias=np.float32([0, 1, -1, 1e4]) * 1)  # pyright: ignore
-    network, examples = draft.network(), draft.examples(20)
+    # What is seen above 0 reaches further than what is seen below, which the integers cover too.
+    network, examples = draft.network(), [one.clip(-1) for one in draft.examples(20)]
     quantized = quantize(network, examples, bits=16)
     assert greatest(quantized) < 2**31
     product = quantized.nodes[-1]
@@ -306,7 +317,7 @@ def test_sums_of_16_bits_have_room(between: str):
     if between != "input":
         # The tensor before it made room, so that the weights keep their 8 bits.
         assert np.abs(product.weights[..., :3].astype(int)).min() == 127
-        integers = reference.compute(quantized, [100 * one for one in examples])[x]
+        integers = reference.compute(quantized, [-100 * one for one in examples])[x]
         assert integers.max() <= 2**10
         assert integers.min() >= -(2**10)
     assert errors(network, quantized, examples)[network.outputs[0].tensor] > 30

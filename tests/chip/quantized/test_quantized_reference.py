@@ -269,6 +269,17 @@ def test_what_is_no_quantized_node_is_refused():
     assert str(caught.value) == "Node is no node of a quantized network"
 
 
+def test_multipliers_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        a, b, c = (F(number) for number in rng.lognormal(size=3))
+        source, target = Quantization(float(a), 3), Quantization(float(c), 5)
+        count = int(rng.integers(1, 99))
+        assert multipliers.convolution_multipliers(source, np.array([b]), target).tolist() == [F(F(a * b) / c)]
+        expected = F(F(a * F(F(1) / F(count))) / c)
+        assert multipliers.average_multipliers(source, np.array([count]), target).tolist() == [expected]
+
+
 def test_the_clip_of_infinities_is_the_end_of_the_integers():
     target = Quantization(0.1, 5)
     assert multipliers.clip_bounds(target, -np.inf, np.inf) == (-128, 127)
