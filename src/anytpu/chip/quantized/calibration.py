@@ -83,7 +83,7 @@ def observe(
 
 def evaluate_chunks(network: Network, arrays: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """Compute a network some examples at a time, and yield each time all of its tensors."""
-    from anytpu.chip.network import evaluate
+    from anytpu.chip.network import evaluate  # loads JAX
 
     example_bytes = 4 * sum(int(np.prod(shape)) for shape in network.shapes.values())
     count = len(arrays[0])

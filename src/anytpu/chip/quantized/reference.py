@@ -158,7 +158,7 @@ def _(node: QReshape, network: QuantizedNetwork, values: Sequence[np.ndarray]) -
 
 @compute_node.register
 def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
-    from anytpu.chip.network import operations
+    from anytpu.chip.network import operations  # loads JAX
 
     known = [network.quantizations.get(name) for name in node.inputs]
     reals = [value if one is None else one.dequantize(value) for one, value in zip(known, values, strict=True)]

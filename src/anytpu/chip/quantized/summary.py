@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from anytpu.chip.network import operations
 from anytpu.chip.network.nodes import Convolution, Network, Node
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.calibration import check, evaluate_chunks
@@ -120,6 +119,8 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
 
 def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
     """Return the bytes of the weights of some quantized nodes, before in float32 and now; shared ones count once."""
+    from anytpu.chip.network import operations  # loads JAX
+
     products = {id(node.weights): node for node in nodes if isinstance(node, QConvolution)}.values()
     kept = {id(node.step): node.step for node in nodes if isinstance(node, QHostStep)}.values()
     kept_bytes = sum(array.nbytes for step in kept for array in operations.to_json([step.steps])[1])
