@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.design import Design
-from anytpu.chip.isa.instructions import Activate, MatrixMultiply, ReadWeights
+from anytpu.chip.isa.instructions import Activate, MatrixMultiply, ReadHostMemory, ReadWeights, WriteHostMemory
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.fusing import LayerStep, fuse
 from anytpu.chip.machine.steps import ActivateStep, ProductStep
@@ -45,7 +45,7 @@ def programs(draw):
     code: list = [*setup(), ReadWeights(2, 1), MatrixMultiply(0, 0, 12)]
     place, rows = st.integers(0, 40), st.integers(1, 6)
     for _ in range(draw(st.integers(1, 8))):
-        kind, count = draw(st.sampled_from(["pair", "pair", "pair", "add", "scale", "copy"])), draw(rows)
+        kind, count = draw(st.sampled_from(["pair", "pair", "pair", "add", "scale", "copy", "in", "out"])), draw(rows)
         accumulator = draw(st.sampled_from([0, 3, 6]))
         if kind == "pair":
             code += pair(draw(st.integers(0, 2)), draw(place), accumulator, count, draw(place), draw(st.integers(1, 2)))
@@ -53,12 +53,15 @@ def programs(draw):
             code += [ReadWeights(3, 1), MatrixMultiply(draw(place), accumulator, count, accumulate=True)]
         elif kind == "scale":
             code += [ReadWeights(1, 1, "parameters"), Activate("scale", accumulator, draw(place), count)]
+        elif kind in ("in", "out"):
+            transfer = ReadHostMemory if kind == "in" else WriteHostMemory
+            code += [transfer(32 * draw(place), draw(place), count)]
         else:
             code += [Activate("copy", draw(st.integers(0, 10)), draw(st.integers(20, 40)), count)]
     return code
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs(), st.integers(0, 2**32 - 1))
 def test_any_program_gives_the_same_bits(code, seed):
     assert_literal(image_of(code, weights_of(seed), TINY), seed)
@@ -92,6 +95,17 @@ def test_the_next_rows_are_the_same_layer():
     assert kinds(code) == ["layer of 1", "layer of 1"]
     steps = fuse(decode(image_of([*setup(), *code], weights_of(0), TINY)), TINY)
     assert [(one.rows, one.blocks[0].activate.rows) for one in steps if isinstance(one, LayerStep)] == [(9, 9), (3, 3)]
+
+
+def test_the_hosts_numbers_go_round_a_layer():
+    one, other = pair(0, 0, 0, 4, 20), pair(1, 0, 4, 4, 24)
+    assert kinds([*one, WriteHostMemory(0, 20, 4), ReadHostMemory(640, 40, 4), *other]) == ["layer of 2"]
+    overwritten = [*one, WriteHostMemory(0, 24, 4), *other]
+    assert kinds(overwritten) == ["layer of 1", "layer of 1"]
+    changed_source = [*one, ReadHostMemory(640, 2, 4), *other]
+    assert kinds(changed_source) == ["layer of 1", "layer of 1"]
+    there_and_back = [*one, WriteHostMemory(0, 20, 4), ReadHostMemory(0, 40, 4), *other]
+    assert kinds(there_and_back) == ["layer of 1", "layer of 1"]
 
 
 def test_what_reads_a_result_comes_after_it():

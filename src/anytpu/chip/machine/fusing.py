@@ -6,7 +6,8 @@ those later. And pairs that send the same rows into the array, against different
 more columns; those that send the next rows against the same tiles, one with more rows.
 
 Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes, and the
-host's numbers are moved before the products that do not need them. What does not fit the pattern stays in its place.
+host's numbers are moved before the products that do not need them, the results after those that do not overwrite them.
+What does not fit the pattern stays in its place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anytpu.chip.design import Design
+from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step, TransferStep
 from anytpu.chip.machine.windows import cover
 
@@ -57,10 +58,10 @@ def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
     while number < len(joined):
         step, pair = joined[number], _pair(joined, number, dead)
         if pair is None:
-            if not run.lets_pass(step):
-                fused += run.close()
-            fused.append(step)
             number += 1
+            if not run.postpones(step):
+                fused += [] if run.lets_pass(step) else run.close()
+                fused.append(step)
             continue
         if not run.accepts(*pair):
             fused += run.close()
@@ -91,8 +92,16 @@ def _passes(step: Step, read: list[Stretch], written: list[Stretch]) -> bool:
     """Return whether a step may as well be done before others that read and write stretches of the Unified Buffer."""
     if not isinstance(step, TransferStep):
         return False
-    own = [(step.address, step.address + step.units)]
-    return not _overlap(own, read + written if step.inwards else written)
+    return not _overlap(_units(step), read + written if step.inwards else written)
+
+
+def _units(transfer: TransferStep) -> list[Stretch]:
+    return [(transfer.address, transfer.address + transfer.units)]
+
+
+def _host_units(transfer: TransferStep) -> list[Stretch]:
+    first = transfer.host_address // UNIT_BYTES
+    return [(first, first + transfer.units + 1)]
 
 
 def _continues(first: ProductStep, second: ProductStep) -> bool:
@@ -138,9 +147,10 @@ def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[Pro
 
 
 class _Run:
-    """Pairs one after another, each of which could as well be done before all others."""
+    """Pairs one after another, each of which could as well be done before all others; and what goes out after them."""
 
     def __init__(self):
+        self._after: list[TransferStep] = []
         self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
         self._read: list[Stretch] = []
         self._written: list[Stretch] = []
@@ -157,8 +167,18 @@ class _Run:
         _add(self._written, _targets(activate))
 
     def lets_pass(self, step: Step) -> bool:
-        """Return whether a step that is no pair may as well be done before the pairs."""
-        return _passes(step, self._read, self._written)
+        """Return whether a step that is no pair may as well be done before the pairs, and before what goes out."""
+        if not isinstance(step, TransferStep) or not _passes(step, self._read, self._written):
+            return False
+        return not any(_overlap(_host_units(one), _host_units(step)) for one in self._after)
+
+    def postpones(self, step: Step) -> bool:
+        """Take what goes out to the host, to be done after the pairs, and return True; False for all other steps."""
+        if not isinstance(step, TransferStep) or step.inwards or not self._layers:
+            return False
+        self._after.append(step)
+        _add(self._read, _units(step))
+        return True
 
     def close(self) -> list[Step]:
         layers: list[LayerStep] = []
@@ -170,8 +190,9 @@ class _Run:
                 )
             else:
                 layers.append(layer)
+        steps = [*layers, *self._after]
         self.__init__()
-        return list(layers)
+        return steps
 
 
 def _follows(first: LayerStep, second: LayerStep) -> bool:
