@@ -70,6 +70,31 @@ def test_any_number_of_rows(program: ChipProgram, rows: int):
     assert program.run(X[:rows]).shape == (rows, 4)
 
 
+def test_few_rows_share_a_few_images(program: ChipProgram, tmp_path: Path):
+    fresh = tpu.chip.load(program.save(tmp_path / "net.tpu"))
+    for rows in (1, 3, 4, 5, 7, 8, 15, 16, 40):
+        fresh.run(X[:rows])
+    assert sorted(one.batch for one in fresh._images._known.values()) == [1, 4, 8, 16]
+
+
+def test_a_knob_stays_out_of_the_instructions(program: ChipProgram):
+    program.time(batch=9, weight_bytes_per_s=34e7)
+    assert program.image(9).design == program.design
+
+
+def test_inputs_go_by_their_names():
+    keras.utils.set_random_seed(2)
+    first, second = keras.Input((6,), name="zeta"), keras.Input((6,), name="alpha")
+    model = keras.Model({"zeta": first, "alpha": second}, layers.Subtract()([layers.Dense(3)(first), second[:, :3]]))
+    x = {"zeta": X.reshape(-1, 8)[:20, :6], "alpha": X.reshape(-1, 8)[20:40, :6]}
+    program = tpu.chip.compile(model, x)
+    assert np.abs(program.run(x) - model.predict(x, verbose=0)).max() < 0.1
+    assert (program.run({"alpha": x["alpha"], "zeta": x["zeta"]}) == program.run(x)).all()
+    assert refusal(ChipError, lambda: program.run({"zeta": x["zeta"], "beta": x["alpha"]})).endswith(
+        "are 'alpha', 'zeta', and the dictionary has 'zeta', 'beta'."
+    )
+
+
 def test_an_image_is_compiled_once_for_a_batch(program: ChipProgram):
     assert program.image() is program.image(16) is program.image(design=tpu.chip.TPU_V1)
     assert program.image(3) is program.image(3) is not program.image()

@@ -23,9 +23,13 @@ def refusal(given: list[Port], *arrays: Any) -> str:
 
 def test_one_array_a_list_or_a_dictionary():
     a, b = np.zeros(2), np.ones(2)
-    assert [one.tolist() for one in ports.arrays_of(a)] == [[0, 0]]
-    assert [one.tolist() for one in ports.arrays_of((a, b))] == [[0, 0], [1, 1]]
-    assert [one.tolist() for one in ports.arrays_of({"b": b, "a": a})] == [[0, 0], [1, 1]]
+    assert [one.tolist() for one in ports.arrays_of("net", [PICTURE], a)] == [[0, 0]]
+    assert [one.tolist() for one in ports.arrays_of("net", [PICTURE, WORDS], (a, b))] == [[0, 0], [1, 1]]
+    # By name: the order of the inputs is neither that of the dictionary nor that of the alphabet.
+    assert [one.tolist() for one in ports.arrays_of("net", [PICTURE, WORDS], {"w": b, "x": a})] == [[0, 0], [1, 1]]
+    with pytest.raises(ChipError) as caught:
+        ports.arrays_of("net", [PICTURE, WORDS], {"x": a, "y": b})
+    assert str(caught.value) == "the inputs of net are 'x', 'w', and the dictionary has 'x', 'y'."
 
 
 def test_rows_are_counted():
@@ -52,6 +56,13 @@ def test_another_shape():
 def test_another_kind_of_numbers():
     assert refusal([PICTURE], np.full((2, 4, 3), "a")) == "the input of net must hold numbers (float32), not <U1."
     assert refusal([WORDS], np.zeros((2, 5))) == "the input of net must hold whole numbers (int32), not float64."
+
+
+def test_whole_numbers_that_would_wrap():
+    assert refusal([WORDS], np.full((2, 5), 2**32 + 5)) == (
+        "the input of net must hold numbers from -2147483648 to 2147483647 (int32), not from 4294967301 to 4294967301."
+    )
+    assert ports.check_arrays("net", [WORDS], [np.full((2, 5), 2**31 - 1)]) == 2
 
 
 def test_a_nan_has_no_whole_number():

@@ -98,7 +98,8 @@ class ChipProgram:
 
         Args:
             x: the input, `(rows, ...)` in the model's shape; a list, or a dictionary, for a model of several. Any
-                number of rows: they go through in batches, the last one filled up with zeros that are cut off.
+                number of rows: they go through in batches, or a few in one of the next power of two; what is left free
+                is filled up with zeros that are cut off.
 
         Returns:
             The output, `(rows, ...)`, or a tuple of them: float32, of the chip's integers; what a step of the host

@@ -66,7 +66,7 @@ def compile(
 
     Example:
         >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP
-        >>> program.time(batch=200).latency_s  # doctest: +SKIP
+        >>> program.time(batch=200).time_s  # doctest: +SKIP
     """
     say = progress or (lambda line: None)
     _check(activation_bits, method, convolution)
@@ -77,11 +77,11 @@ def compile(
             "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
             "are taken, such as calibration=x_train[:256]."
         )
-    arrays = ports.arrays_of(calibration)
     say("reading the model")
     program = _program(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
-    say(f"calibrating {network.name} on {len(arrays[0])} examples")
+    arrays = ports.arrays_of(network.name, network.inputs, calibration)
+    say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
     summary = summarize(network, quantized, arrays)
     say(f"compiling {network.name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from anytpu.chip.design import Design
+from anytpu.chip.design import COMPILED_FOR, Design
 from anytpu.chip.image import Image
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, SettingError
@@ -53,7 +53,9 @@ class Images:
         check_batch(batch)
         key = _key(batch, design)
         if key not in self._known:
-            self._known[key] = self._compiled(batch, design)
+            # With the program's own rates, whoever asks first: they are no part of the instructions.
+            numbers: dict[str, int] = dict(zip(COMPILED_FOR, design.compiled_for, strict=True))
+            self._known[key] = self._compiled(batch, self.own.design.turned(numbers))
         return self._known[key]
 
     def network_to(self, purpose: str) -> QuantizedNetwork:

@@ -15,10 +15,18 @@ from anytpu.chip.quantized.nodes import Quantization
 from anytpu.errors import ChipError
 
 
-def arrays_of(x: Any) -> list[np.ndarray]:
-    """Return the inputs as a list, of one array, of a list or tuple, or of a dictionary in sorted order."""
+def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
+    """Return the inputs as a list, of one array, of a list or tuple, or of a dictionary by the inputs' names.
+
+    Raises:
+        ChipError: a dictionary with other keys.
+    """
     if isinstance(x, Mapping):
-        return [np.asarray(x[name]) for name in sorted(x)]
+        names = [port.tensor for port in ports]
+        if set(x) != set(names):
+            wanted, given = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
+            raise ChipError(f"the inputs of {name} are {wanted}, and the dictionary has {given}.")
+        return [np.asarray(x[one]) for one in names]
     return [np.asarray(one) for one in x] if isinstance(x, list | tuple) else [np.asarray(x)]
 
 
@@ -37,6 +45,8 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
         if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):
             kinds = "whole numbers" if _is_whole(port) else "numbers"
             raise ChipError(f"{which} must hold {kinds} ({port.dtype}), not {array.dtype}.")
+        if _is_whole(port) and array.size and not np.can_cast(array.dtype, port.dtype):
+            _check_range(which, port, array)
         if array.dtype.kind == "f" and (bad := np.isnan(array).any(axis=tuple(range(1, array.ndim)))).any():
             raise ChipError(
                 f"{which} has a NaN in row {int(np.argmax(bad))}, which no whole number stands for; "
@@ -47,6 +57,13 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
         counts = ", ".join(str(len(array)) for array in arrays)
         raise ChipError(f"the inputs of {name} must have as many rows each, not {counts}.")
     return rows.pop()
+
+
+def _check_range(which: str, port: Port, array: np.ndarray) -> None:
+    low, high = (0, 1) if port.dtype == "bool" else (np.iinfo(port.dtype).min, np.iinfo(port.dtype).max)
+    least, most = int(array.min()), int(array.max())
+    if least < low or most > high:
+        raise ChipError(f"{which} must hold numbers from {low} to {high} ({port.dtype}), not from {least} to {most}.")
 
 
 def tensor_of(

@@ -53,10 +53,10 @@ class Runner:
         from anytpu.chip import machine
 
         own = self._images.own
-        arrays = ports.arrays_of(x)
+        arrays = ports.arrays_of(own.name, self.inputs, x)
         rows = ports.check_arrays(own.name, self.inputs, arrays)
-        # Fewer rows than a batch get instructions of their own; more go through in batches, the last one filled up.
-        image = self._images.image(min(rows, own.batch) or 1) if self._images.network else own
+        # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
+        image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
         made = [machine.run(image, one) for one in self._batches(arrays, image.batch)]
         return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
 
@@ -76,6 +76,10 @@ class Runner:
         maker = next((one for one in self._nodes if one.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
         return [one for name in inputs for one in self._held(name)]
+
+
+def _power_of_two(rows: int) -> int:
+    return 1 << max(0, rows - 1).bit_length()
 
 
 def _ports(bindings: Sequence[Binding]) -> tuple[Port, ...]:

@@ -64,10 +64,17 @@ def _trace(program: Program) -> Trace:
 
 
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
-    leaves = jax.tree.leaves(program.batch)
-    names = ["input"] if len(leaves) == 1 else [f"input_{number}" for number in range(len(leaves))]
-    types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves]
+    found = jax.tree_util.tree_flatten_with_path(program.batch)[0]
+    names = [_key(path) for path, _ in found]
+    if not all(names) or len(set(names)) < len(names):
+        names = ["input"] if len(found) == 1 else [f"input_{number}" for number in range(len(found))]
+    types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for _, leaf in found]
     return [recorder.input(name, of) for name, of in zip(names, types, strict=True)]
+
+
+def _key(path: Any) -> str:
+    """Return the key by which an input is found in a dictionary, or ""."""
+    return path[-1].key if path and isinstance(getattr(path[-1], "key", None), str) else ""
 
 
 def _weight(leaf: Any) -> np.ndarray:
