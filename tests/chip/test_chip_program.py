@@ -131,6 +131,15 @@ def test_saved_and_read(program: ChipProgram, tmp_path: Path):
     assert again.time(batch=7) == program.time(batch=7)
 
 
+def test_how_it_was_compiled_is_saved_too(model: Any, tmp_path: Path):
+    small = tpu.chip.Design(unified_buffer_bytes=16 * 1024)
+    native = tpu.chip.compile(model, X[:32], batch=16, convolution="native", spill=False)
+    again = tpu.chip.load(native.save(tmp_path / "native.tpu"))
+    assert again.time(batch=7) == native.time(batch=7) != tpu.chip.compile(model, X[:32]).time(batch=7)
+    messages = {refusal(CapacityError, lambda one=one: one.image(design=small)) for one in (native, again)}
+    assert len(messages) == 1 and "spill" in messages.pop()
+
+
 def test_as_text_and_back(program: ChipProgram):
     again = tpu.chip.assemble(program.disassemble(weights=True))
     assert again.image().instructions == program.image().instructions

@@ -22,6 +22,7 @@ from anytpu.chip.described import Describing, Recalling, binding, join_arrays, s
 from anytpu.chip.design import Design
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, join_parts, split_parts
 from anytpu.chip.image import Image, Resident, Tag
+from anytpu.chip.images import Settings
 from anytpu.chip.isa import decode, encode
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
@@ -32,7 +33,9 @@ SUFFIX = ".tpu"
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
 
-def write(path: str | Path, image: Image, network: QuantizedNetwork | None = None) -> Path:
+def write(
+    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None
+) -> Path:
     """Write a program as a file.
 
     Args:
@@ -40,6 +43,7 @@ def write(path: str | Path, image: Image, network: QuantizedNetwork | None = Non
         image: the program.
         network: what it was compiled from, so that what reads the file can compile it for another batch; None: leave it
             out.
+        settings: how it was compiled, and others will be; None: the default ones.
 
     Returns:
         The path.
@@ -54,7 +58,7 @@ def write(path: str | Path, image: Image, network: QuantizedNetwork | None = Non
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    content = to_bytes(image, network)
+    content = to_bytes(image, network, settings)
     beside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         try:
@@ -67,18 +71,19 @@ def write(path: str | Path, image: Image, network: QuantizedNetwork | None = Non
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None]:
+def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
     """Read a program from a file.
 
     Returns:
-        The program, and the quantized network that it was compiled from, or None where the file has none.
+        The program, the quantized network that it was compiled from, or None where the file has none, and how it was
+        compiled.
 
     Raises:
         ChipFileError: there is no such file, or it is no program for the chip, is cut short, was altered, or is of a
             newer format.
 
     Example:
-        >>> image, network = read("model.tpu")  # doctest: +SKIP
+        >>> image, network, settings = read("model.tpu")  # doctest: +SKIP
     """
     try:
         content = Path(path).read_bytes()
@@ -87,7 +92,7 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None]:
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None) -> bytes:
+def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None) -> bytes:
     """Return the content of a file."""
     describing = Describing()
     services = [describing.service(service) for service in image.services]
@@ -104,6 +109,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None) -> bytes:
         "tags": [dataclasses.asdict(tag) for tag in image.tags],
         "residents": [dataclasses.asdict(one) for one in image.residents],
         "design": dataclasses.asdict(image.design),
+        "settings": dataclasses.asdict(settings or Settings()),
         "steps": steps,
         "arrays": listed,
     }
@@ -112,7 +118,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None) -> bytes:
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None]:
+def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, Settings]:
     """Return what the content of a file stands for.
 
     Args:
@@ -132,7 +138,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None]:
+def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None, Settings]:
     header = json.loads(parts[_HEADER])
     recalling = Recalling(split_arrays(header["arrays"], parts[_ARRAYS]), header["steps"])
     image = Image(
@@ -149,7 +155,8 @@ def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None]:
         design=Design(**header["design"]),
     )
     described = json.loads(parts[_NETWORK])
-    return image, None if described is None else recalling.network(described)
+    network = None if described is None else recalling.network(described)
+    return image, network, Settings(**header["settings"])
 
 
 def _json(value: Any) -> bytes:

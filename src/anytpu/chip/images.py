@@ -27,6 +27,12 @@ class Settings:
     convolution: Literal["auto", "native", "packed"] = "auto"
     spill: bool = True
 
+    def __post_init__(self):
+        if self.convolution not in ("auto", "native", "packed"):
+            raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {self.convolution!r}.")
+        if not isinstance(self.spill, bool):
+            raise SettingError(f"spill must be True or False, not {self.spill!r}.")
+
 
 class Images:
     """The images of one program.
@@ -34,12 +40,13 @@ class Images:
     Attributes:
         own: the one that the program came with.
         network: what others are compiled from, or None.
+        settings: how.
     """
 
     def __init__(self, own: Image, network: QuantizedNetwork | None, settings: Settings) -> None:
         self.own = own
         self.network = network
-        self._settings = settings
+        self.settings = settings
         self._known = {_key(own.batch, own.design): own}
 
     def image(self, batch: int | None = None, design: Design | None = None) -> Image:
@@ -80,8 +87,8 @@ class Images:
             self.network,
             batch=batch,
             design=design,
-            convolution=self._settings.convolution,
-            spill=self._settings.spill,
+            convolution=self.settings.convolution,
+            spill=self.settings.spill,
         )
 
 

@@ -18,8 +18,7 @@ def load(path: str | Path) -> ChipProgram:
     """
     from anytpu.chip import file
 
-    image, network = file.read(path)
-    return ChipProgram(image, network)
+    return ChipProgram(*file.read(path))
 
 
 def assemble(text: str, name: str = "assembled") -> ChipProgram:

@@ -21,7 +21,7 @@ def save(images: Images, path: str | Path) -> Path:
     """Write a `.tpu` file and return its path."""
     from anytpu.chip import file
 
-    file.write(path, images.own, images.network)
+    file.write(path, images.own, images.network, images.settings)
     return Path(path)
 
 

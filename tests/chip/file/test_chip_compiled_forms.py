@@ -49,7 +49,7 @@ def test_text_there_and_back(made: tuple[QuantizedNetwork, Image]):
 def test_file_there_and_back(made: tuple[QuantizedNetwork, Image]):
     quantized, image = made
     content = file.to_bytes(image, quantized)
-    again, network_again = file.from_bytes(content, "made.tpu")
+    again, network_again, _ = file.from_bytes(content, "made.tpu")
     assert network_again is not None
     assert file.to_bytes(again, network_again) == content
     values = inputs_of(quantized, 3)

@@ -15,6 +15,7 @@ import pytest
 from anytpu.chip import described, file, file_parts
 from anytpu.chip.file import read, write
 from anytpu.chip.image import Image
+from anytpu.chip.images import Settings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.network import operations
 from anytpu.chip.network.nodes import HostStep, Node
@@ -34,8 +35,8 @@ def test_the_examples_of_the_documentation():
 def test_an_image_there_and_back(tmp_path: Path):
     image = dense_image()
     path = write(tmp_path / "dense.tpu", image)
-    again, network = read(path)
-    assert network is None
+    again, network, settings = read(path)
+    assert network is None and settings == Settings()
     for field in dataclasses.fields(Image):
         if field.name != "weights":
             assert getattr(again, field.name) == getattr(image, field.name), field.name
@@ -45,10 +46,10 @@ def test_an_image_there_and_back(tmp_path: Path):
 
 def test_services_and_networks_there_and_back(tmp_path: Path):
     image, network = service_image(), every_node()
-    path = write(tmp_path / "all.tpu", image, network)
-    again, network_again = read(str(path))
-    assert network_again is not None
-    assert file.to_bytes(again, network_again) == path.read_bytes()
+    path = write(tmp_path / "all.tpu", image, network, Settings("native", False))
+    again, network_again, settings = read(str(path))
+    assert network_again is not None and settings == Settings("native", False)
+    assert file.to_bytes(again, network_again, settings) == path.read_bytes()
     assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
     assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
     assert (network_again.shapes, network_again.quantizations) == (network.shapes, network.quantizations)
