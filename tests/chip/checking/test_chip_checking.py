@@ -209,6 +209,13 @@ Only the program's inputs are there from the start: write_host_memory, or a step
         changed("halt", "sync activate, write\nactivate.copy 4, 5, 3\nhalt"),
         "Instruction 16 (activate of 'sigmoid') writes units 5 to 6 of the Unified Buffer before it has read them all.",
     ),
+    "high bytes over low ones": (
+        changed("debug_tag 1", "debug_tag 1\nset_configuration OUT_HIGH_OFFSET, 3").replace(
+            "activate.scale", "activate.scale.wide_out"
+        ),
+        "Instruction 13 (activate of 'sigmoid') writes unit 7 of the Unified Buffer twice, with low bytes and with "
+        "high ones: OUT_HIGH_OFFSET must be 4 or more, not 3.",
+    ),
 }
 
 
@@ -465,6 +472,11 @@ activate.add 0, 4, 4, second=4
     assert str(caught.value) == (
         "Instruction 22 (activate of 'sigmoid') writes units 4 to 5 of the Unified Buffer before it has read them all."
     )
+
+
+def test_high_bytes_may_follow_the_low_ones_at_once():
+    text = changed("debug_tag 1", "debug_tag 1\nset_configuration OUT_HIGH_OFFSET, 4")
+    check(image_of(text.replace("activate.scale", "activate.scale.wide_out")))
 
 
 def test_weights_need_no_whole_last_block():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.isa.accesses import Accesses, Memory
+from anytpu.chip.isa.accesses import Accesses, Memory, place_text
 from anytpu.chip.isa.instructions import Activate, Convolve, Instruction, MatrixMultiply, Product
 from anytpu.chip.isa.issue import Registers
 from anytpu.chip.isa.registers import Register
@@ -113,10 +113,16 @@ def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Containe
 
 
 def fault_in_place(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
-    """Return what is wrong with an Activate that writes over rows that it has still to read, or None.
+    """Return what is wrong with an Activate that writes over what it has still to read, or or twice; or None.
 
     Right is only what reads row i of an operand to write row i of the result in the same place.
     """
+    if len(touched.writes) == 2:
+        low, high = touched.writes
+        if high.start < low.stop:
+            twice, least = place_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
+            offset = f"OUT_HIGH_OFFSET must be {least} or more, not {high.start - low.start}"
+            return f"writes {twice} twice, with low bytes and with high ones: {offset}."
     if instruction.operation == "scale":
         return None
     planes = 2 if instruction.wide else 1

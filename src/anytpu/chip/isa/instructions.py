@@ -178,8 +178,9 @@ class Activate(Instruction):
 
     Attributes:
         wide: the source (and the second operand) in the buffer are of 16 bits, as for a product.
-        wide_out: the result is of 16 bits: low bytes at `target`, high bytes OUT_HIGH_OFFSET units further. A table
-            that is looked up then is a wide one: q, of 16 bits, gives 16 bits. Without it q and the entry are bytes.
+        wide_out: the result is of 16 bits: low bytes at `target`, high bytes OUT_HIGH_OFFSET units further, past the
+            last row of low bytes. A table that is looked up then is a wide one: q, of 16 bits, gives 16 bits. Without
+            it q and the entry are bytes.
     """
 
     unit: ClassVar[Unit] = Unit.ACTIVATE
