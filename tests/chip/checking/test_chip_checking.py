@@ -334,6 +334,18 @@ WRONG = {
         WINDOW + "convolve 0, 0, 1, repeat=3\nhalt",
         "Instruction 19 (convolve) starts its last pass with tap 4, and the window has 4 taps, from 0 on.",
     ),
+    "a zero point that no byte holds": (
+        WINDOW + "set_configuration ZERO_POINT, 128\nconvolve 0, 0, 1\nhalt",
+        "Instruction 20 (convolve) reads ZERO_POINT = 128 outside of a source that holds -128 to 127.",
+    ),
+    "a zero point below all bytes": (
+        WINDOW + "set_configuration ZERO_POINT, -129\nconvolve 0, 0, 1\nhalt",
+        "Instruction 20 (convolve) reads ZERO_POINT = -129 outside of a source that holds -128 to 127.",
+    ),
+    "a zero point that no unsigned byte holds": (
+        WINDOW + "set_configuration ZERO_POINT, -1\nconvolve.unsigned 0, 0, 1\nhalt",
+        "Instruction 20 (convolve) reads ZERO_POINT = -1 outside of a source that holds 0 to 255.",
+    ),
     "a clip that was not set": (
         RIGHT,
         "Instruction 11 (activate of 'sigmoid') clips to HIGH, which was never set. The whole range is LOW = -128, "
@@ -477,6 +489,18 @@ activate.add 0, 4, 4, second=4
 def test_high_bytes_may_follow_the_low_ones_at_once():
     text = changed("debug_tag 1", "debug_tag 1\nset_configuration OUT_HIGH_OFFSET, 4")
     check(image_of(text.replace("activate.scale", "activate.scale.wide_out")))
+
+
+def test_zero_points_as_great_as_the_source_can_hold():
+    products = [
+        *[f"set_configuration ZERO_POINT, {fill}\nconvolve 0, 0, 1" for fill in (-128, 127)],
+        *[f"set_configuration ZERO_POINT, {fill}\nconvolve.unsigned 0, 0, 1" for fill in (0, 255)],
+        *[f"set_configuration ZERO_POINT, {fill}\nconvolve.wide 0, 0, 1" for fill in (-32768, 32767)],
+    ]
+    setup = WINDOW.replace("read_weights 0, 2", "read_weights 0, 6") + "set_configuration HIGH_OFFSET, 2\n"
+    head = HEAD.replace("[1, 1, 8], 0, 0.5", "[2, 1, 8], 0, 0.5").replace('.output "y", [1, 1, 8], 128, 0.5\n', "")
+    text = setup.replace("read_host_memory 0, 0, 4", "read_host_memory 0, 0, 8") + "\n".join([*products, "halt"])
+    check(image_of(text, head.replace(".zero 8192", ".zero 16384")))
 
 
 def test_weights_need_no_whole_last_block():

@@ -98,7 +98,14 @@ def _fault_in_window(instruction: Convolve, registers: Registers, design: Design
     last = int(registers[Register.FIRST_TAP]) + (instruction.repeat - 1) * taps
     if last >= window:
         return f"starts its last pass with tap {last}, and the window has {window} taps, from 0 on."
-    return None
+    return None if instruction.wide else _fault_in_fill(instruction, int(registers[Register.ZERO_POINT]))
+
+
+def _fault_in_fill(instruction: Convolve, fill: int) -> str | None:
+    least, most = (0, 255) if instruction.unsigned else (-128, 127)
+    if least <= fill <= most:
+        return None
+    return f"reads ZERO_POINT = {fill} outside of a source that holds {least} to {most}."
 
 
 def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Container[int]) -> str | None:

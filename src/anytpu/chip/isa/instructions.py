@@ -151,7 +151,8 @@ class Convolve(Product):
     n = r % BATCH. Tap t = kh * KERNEL_WIDTH + kw reads position (oh * STRIDE_HEIGHT - PAD_TOP + kh * DILATION_HEIGHT,
     the same for the width) of the source, whose row is (h * IN_WIDTH + w) * BATCH + n, PITCH units apart. Its first
     LANES lanes go to lanes j * LANES and following of the array, for the j-th tap of the pass; the lanes that no tap
-    fills are 0. A position outside of the source reads as ZERO_POINT in each of those lanes.
+    fills are 0. A position outside of the source reads as ZERO_POINT in each of those lanes, which must be a number
+    that the source can hold: of -128 to 127, with `unsigned` of 0 to 255, with `wide` of 16 bits.
     """
 
 
