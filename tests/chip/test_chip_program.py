@@ -142,8 +142,23 @@ def test_how_it_was_compiled_is_saved_too(model: Any, tmp_path: Path):
 
 def test_as_text_and_back(program: ChipProgram):
     again = tpu.chip.assemble(program.disassemble(weights=True))
+    assert [port.shape for port in again.outputs] == [(4,)]
+    assert (again.run(X) == program.run(X)).all()  # the softmax, which the host makes, too
+    assert (again.run_int8(X) == program.run_int8(X)).all()
     assert again.image().instructions == program.image().instructions
     assert (again.image().weights == program.image().weights).all()
+
+
+def test_text_of_a_program_with_indices():
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential(
+        [keras.Input((5,), dtype="int32"), layers.Embedding(9, 4), layers.Flatten(), layers.Dense(2, "softmax")]
+    )
+    x = np.random.default_rng(0).integers(0, 9, (20, 5))
+    program = tpu.chip.compile(model, x, batch=4)
+    again = tpu.chip.assemble(program.disassemble(weights=True))
+    assert [(port.shape, port.dtype) for port in again.inputs] == [((5,), "int32")]
+    assert (again.run(x) == program.run(x)).all()
 
 
 def test_what_was_assembled_has_one_batch_and_no_network(tmp_path: Path):

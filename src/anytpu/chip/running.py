@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from anytpu.chip import ports
-from anytpu.chip.image import Binding
+from anytpu.chip.faces import face_of
 from anytpu.chip.images import Images
-from anytpu.chip.network.nodes import Port, Shape
-from anytpu.chip.quantized.nodes import QHostStep, Quantization
+from anytpu.chip.quantized.nodes import QHostStep
 
 
 class Runner:
@@ -22,22 +21,15 @@ class Runner:
     """
 
     def __init__(self, images: Images) -> None:
-        network, own = images.network, images.own
-        bound = (*own.inputs, *own.outputs)
-        self.inputs = network.inputs if network else _ports(own.inputs)
-        self.outputs = network.outputs if network else _ports(own.outputs)
         self._images = images
-        self._nodes = network.nodes if network else ()
-        self._shapes: Mapping[str, Shape] = network.shapes if network else {one.tensor: one.shape for one in bound}
-        self._quantizations: Mapping[str, Quantization] = (
-            network.quantizations if network else {one.tensor: one.quantization for one in bound}
-        )
+        self._face = face_of(images.own, images.network)
+        self.inputs, self.outputs = self._face.inputs, self._face.outputs
 
     def real(self, x: Any) -> list[np.ndarray]:
         """Return the outputs as real numbers, `(rows, ...)` in the user's shapes."""
         found = self._run(x, [port.tensor for port in self.outputs])
         return [
-            ports.array_of(port, found[port.tensor], self._quantizations).astype(port.dtype, copy=False)
+            ports.array_of(port, found[port.tensor], self._face.quantizations).astype(port.dtype, copy=False)
             for port in self.outputs
         ]
 
@@ -65,27 +57,18 @@ class Runner:
             taken = [array[start : start + batch] for array in arrays]
             full = [np.concatenate([one, np.zeros((batch - len(one), *one.shape[1:]), one.dtype)]) for one in taken]
             yield {
-                port.tensor: ports.tensor_of(port, one, self._shapes, self._quantizations)
+                port.tensor: ports.tensor_of(port, one, self._face.shapes, self._face.quantizations)
                 for port, one in zip(self.inputs, full, strict=True)
             }
 
     def _held(self, tensor: str) -> list[str]:
         """Return the tensor if the chip holds it, else those that the host makes it of."""
-        if tensor in self._quantizations:
+        if tensor in self._face.quantizations:
             return [tensor]
-        maker = next((one for one in self._nodes if one.output == tensor), None)
+        maker = next((one for one in self._face.steps if one.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
         return [one for name in inputs for one in self._held(name)]
 
 
 def _power_of_two(rows: int) -> int:
     return 1 << max(0, rows - 1).bit_length()
-
-
-def _ports(bindings: Sequence[Binding]) -> tuple[Port, ...]:
-    """Return the ports of a program without a network: a vector's shape is that of its channels, and so on."""
-    return tuple(Port(one.tensor, one.shape[_leading_ones(one.shape[:2]) :]) for one in bindings)
-
-
-def _leading_ones(shape: tuple[int, ...]) -> int:
-    return next((number for number, size in enumerate(shape) if size != 1), len(shape))
