@@ -1,6 +1,6 @@
 """How fast the chip's machine runs: beside this machine's float32 BLAS, beside onnxruntime, and on a deep network.
 
-    python benchmarks/chip_execution.py [--rounds 11] [--parts layers,digits,deep] [--side 224] [--output FILE]
+    python benchmarks/chip_execution.py [--rounds 11] [--parts layers,digits,deep] [--side 224] [--patience S] [--output FILE]
 
 layers: single layers whose tiles are full, compiled and run as any model is: quantized input in, integers out, through
     the checked program. Contenders take turns, with a pause between them, so that no thread of one still spins while
@@ -14,8 +14,10 @@ digits: a CNN on the 8 by 8 digits, a batch of 256, floats in and floats out; an
 deep: Keras's ResNet50 with random weights: seconds to read, calibrate and quantize, compile, check, count cycles, and
     run one image, the first time (with all that is prepared for later runs) and after that.
 
-A rate is of the median time; weights are normal numbers as trained ones are, or, where it is said, uniform: those leave
-float32's exact integers sooner, and need more parts.
+A rate is of the median time, a share the median of the rounds' own: what else the machine does meets both contenders of
+a round alike. With `--patience` a round waits so long, at most, for the rest of the machine to be idle (Linux). Weights
+are normal numbers as trained ones are, or, where it is said, uniform: those leave float32's exact integers sooner, and
+need more parts.
 """
 
 from __future__ import annotations
@@ -87,16 +89,41 @@ def session_of(network: QuantizedNetwork, folder: str, unsigned: bool = False) -
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def take_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each contender: median, least and greatest. The first two rounds are not counted."""
+patience_s = 0.0
+
+
+def wait_until_idle() -> None:
+    """Wait until all cores were idle for half a second, 19 of 20 ticks, or until patience has run out."""
+    stop_s = time.monotonic() + patience_s
+    while time.monotonic() < stop_s:
+        before = ticks()
+        time.sleep(0.5)
+        idle, of_all = (b - a for a, b in zip(before, ticks(), strict=True))
+        if idle >= 0.95 * of_all:
+            return
+
+
+def ticks() -> tuple[int, int]:
+    """Return the ticks that all cores were idle, and all of their ticks, since the machine was started."""
+    numbers = [int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return numbers[3] + numbers[4], sum(numbers)
+
+
+def take_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each contender, round by round. The first two rounds are not counted."""
     turns: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 2):
+        wait_until_idle()
         for name, work in contenders.items():
             time.sleep(PAUSE_S)
             start_s = time.perf_counter()
             work()
             if number >= 2:
                 turns[name].append(time.perf_counter() - start_s)
+    return turns
+
+
+def summary(turns: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     return {
         name: {"median_s": statistics.median(all_s), "least_s": min(all_s), "greatest_s": max(all_s)}
         for name, all_s in turns.items()
@@ -123,11 +150,13 @@ def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
         ours, theirs = network.quantizations["y"].dequantize(contenders["anytpu"]()), contenders["ort u8"]()
         turns = take_turns(contenders, rounds)
         macs = batch * side * side * channels * outputs * kernel * kernel
-        rates = {one: (SQUARE**3 if one == "blas" else macs) / turns[one]["median_s"] / 1e9 for one in turns}
-        share = rates["anytpu"] / rates["blas"]
+        seconds = summary(turns)
+        rates = {one: (SQUARE**3 if one == "blas" else macs) / seconds[one]["median_s"] / 1e9 for one in seconds}
+        pairs = zip(turns["blas"], turns["anytpu"], strict=True)
+        share = statistics.median(macs / ours_s * blas_s / SQUARE**3 for blas_s, ours_s in pairs)
         result[name] = {
             "macs": macs,
-            "seconds": turns,
+            "seconds": seconds,
             "rates_gmacs_per_s": rates,
             "share_of_blas": share,
             "outputs_that_differ": int((ours != theirs.reshape(ours.shape)).sum()),
@@ -156,10 +185,10 @@ def measure_digits(rounds: int, folder: str) -> dict[str, Any]:
         given = {session.get_inputs()[0].name: x[:256].astype(np.float32)}
         contenders[f"ort {kind}"] = lambda session=session, given=given: session.run(None, given)[0]
     differ = int((np.asarray(contenders["anytpu"]()) != contenders["ort u8"]()).sum())
-    turns = take_turns(contenders, rounds)
-    rates = {one: 256 / turns[one]["median_s"] for one in turns}
+    seconds = summary(take_turns(contenders, rounds))
+    rates = {one: 256 / seconds[one]["median_s"] for one in seconds}
     print("digits CNN, rows a second:", ", ".join(f"{one} {rate:,.0f}" for one, rate in rates.items()))
-    return {"seconds": turns, "rows_per_s": rates, "outputs_that_differ": differ}
+    return {"seconds": seconds, "rows_per_s": rates, "outputs_that_differ": differ}
 
 
 def measure_deep(rounds: int, side: int) -> dict[str, Any]:
@@ -186,7 +215,7 @@ def measure_deep(rounds: int, side: int) -> dict[str, Any]:
     tensor = image.inputs[0].tensor
     values = {tensor: quantized.quantizations[tensor].quantize(x[:1])}
     timed("run one image, first time", lambda: machine.run(image, values))
-    turns = take_turns({"run one image": lambda: machine.run(image, values)}, rounds)
+    turns = summary(take_turns({"run one image": lambda: machine.run(image, values)}, rounds))
     print(f"{'run one image':30}{turns['run one image']['median_s']:8.3f} s")
     return {
         "model": f"ResNet50, {side} by {side}",
@@ -212,7 +241,10 @@ def main() -> None:
     parser.add_argument("--parts", default="layers,digits,deep")
     parser.add_argument("--side", type=int, default=224, help="of the picture of the deep network")
     parser.add_argument("--output", help="write the figures as JSON here")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds that a round waits for an idle machine")
     options = parser.parse_args()
+    global patience_s
+    patience_s = options.patience
     parts = options.parts.split(",")
     record: dict[str, Any] = {"machine": this_machine(), "rounds": options.rounds}
     with tempfile.TemporaryDirectory() as folder:

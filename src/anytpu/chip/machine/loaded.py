@@ -3,8 +3,8 @@
 Idea: an image is checked, decoded and fused once, and its weights are made ready once; a run then only moves and makes
 numbers.
 
-Rule: runs of one image may go on at the same time, each with memories of its own; what is kept for the image is only
-added to.
+Rule: runs of one image may go on at the same time, each with memories that no other uses until it has ended; what else
+is kept for the image is only added to.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.fusing import LayerStep, fuse
 from anytpu.chip.machine.layers import Layers
+from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.products import multiply
 from anytpu.chip.machine.steps import ProductStep
 
@@ -42,10 +43,14 @@ class Machine:
         self.image = image
         self.steps = fuse(decode(image), image.design)
         self._layers = Layers(image)
+        self._spare: list[Memories] = []
 
     def run(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the image; see `run`."""
-        return execute(self.image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do})
+        memories = self._spare.pop() if self._spare else Memories.of(self.image)
+        made = execute(self.image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
+        self._spare.append(memories)
+        return made
 
 
 _machines: weakref.WeakKeyDictionary[Image, Machine] = weakref.WeakKeyDictionary()
