@@ -18,6 +18,7 @@ from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.images import Settings, check_batch
 from anytpu.chip.network import read
+from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, ProgramError, SettingError
 from anytpu.program import Program, of
@@ -83,6 +84,7 @@ def compile(
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
+    prove(program, network, arrays)
     summary = summarize(network, quantized, arrays)
     say(f"compiling {network.name}")
     rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
