@@ -11,6 +11,8 @@ whole units of 32 bytes.
 from __future__ import annotations
 
 import dataclasses
+import numbers
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,15 @@ from anytpu.chip.design import TPU_V1, UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.network.nodes import Shape
 from anytpu.chip.quantized.nodes import QHostStep, Quantization
+from anytpu.errors import ChipError
+
+MOST_HOST_BYTES = 2**40
+"""The largest buffer of the host: instructions have 40 bits for an address in it."""
+
+MOST_BATCH = 2**32 - 1
+"""The largest batch: the register for it has 32 bits."""
+
+_MOST = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +41,9 @@ class Binding:
         quantization: what its integers stand for. Of 16 bits, each plane is one of low bytes, then one of high bytes.
         host_address: the byte where its first plane starts; a multiple of 32.
         lanes: the channels of each plane, one after another; each row of a plane takes whole units of 32 bytes.
+
+    Raises:
+        ChipError: one of them makes no sense.
     """
 
     tensor: str
@@ -37,6 +51,12 @@ class Binding:
     quantization: Quantization
     host_address: int
     lanes: tuple[int, ...]
+
+    def __post_init__(self):
+        fault = fault_in_binding(self.tensor, self.shape, self.host_address, self.lanes)
+        if fault is not None:
+            raise ChipError(f"Where {self.tensor!r} lies makes no sense: {fault[1]}")
+        _check_kind(f"The quantization of {self.tensor!r}", self.quantization, Quantization)
 
     def plane_bytes(self, number: int, batch: int) -> int:
         """Return the bytes of a plane (of its low bytes, for 16 bits)."""
@@ -46,6 +66,25 @@ class Binding:
     def total_bytes(self, batch: int) -> int:
         """Return the bytes of the whole tensor."""
         return sum(self.plane_bytes(n, batch) for n in range(len(self.lanes))) * (self.quantization.bits // 8)
+
+
+def fault_in_binding(tensor: Any, shape: Any, host_address: Any, lanes: Any) -> tuple[str, str] | None:
+    """Return which attribute of a binding makes no sense, and what is expected; None if they all do.
+
+    Example:
+        >>> fault_in_binding("x", (1, 1, 3), 8, (3,))
+        ('host_address', 'host_address must be 0 or a positive multiple of 32, not 8.')
+    """
+    if not isinstance(tensor, str):
+        return "tensor", f"a tensor has a name, not {tensor!r}."
+    if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_whole(one, 1) for one in shape):
+        return "shape", f"a shape is [height, width, channels] of one example, each above 0, not {_listed(shape)}."
+    if not _is_whole(host_address, 0) or host_address % UNIT_BYTES:
+        return "host_address", f"host_address must be 0 or a positive multiple of 32, not {host_address!r}."
+    if not isinstance(lanes, tuple) or not all(_is_whole(one, 1) for one in lanes) or sum(lanes) != shape[2]:
+        expected = f"they must be above 0 and add up to {shape[2]}"
+        return "lanes", f"lanes are those of each plane: {expected}, unlike {_listed(lanes)}."
+    return None
 
 
 def pitch_of(lanes: int) -> int:
@@ -83,6 +122,9 @@ class Tag:
         kind: what it is ("convolution", "dense", "max pool", "add", "sigmoid", "softmax on the host", ...).
         macs: multiply-adds that the model asks for, of the whole batch.
         note: how it was placed, for the listing ("7 of 49 taps a pass", "spilled", "on the host: ...").
+
+    Raises:
+        ChipError: one of them is of another kind.
     """
 
     name: str
@@ -90,6 +132,11 @@ class Tag:
     kind: str = ""
     macs: int = 0
     note: str = ""
+
+    def __post_init__(self):
+        for text in ("name", "layer", "kind", "note"):
+            _check_kind(f"The {text} of a part of a program", getattr(self, text), str)
+        _check_whole(f"The multiply-adds of part {self.name!r}", self.macs, 0, _MOST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +147,9 @@ class Resident:
         tensor: its name.
         address, units: where, in units of 32 bytes.
         first, last: the numbers of the first and the last instruction that use it.
+
+    Raises:
+        ChipError: one of them makes no sense.
     """
 
     tensor: str
@@ -107,6 +157,11 @@ class Resident:
     units: int
     first: int
     last: int
+
+    def __post_init__(self):
+        _check_kind("The tensor of a stretch of the Unified Buffer", self.tensor, str)
+        for number in ("address", "units", "first", "last"):
+            _check_whole(f"{number} of {self.tensor!r} in the Unified Buffer", getattr(self, number), 0, _MOST)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,6 +179,9 @@ class Image:
         tags: the parts that `DebugTag` marks.
         residents: what lies in the Unified Buffer, from when to when.
         design: the chip that it was compiled for.
+
+    Raises:
+        ChipError: one of them makes no sense. That the instructions do is for `checking.check` to see.
     """
 
     name: str
@@ -137,3 +195,31 @@ class Image:
     tags: tuple[Tag, ...] = ()
     residents: tuple[Resident, ...] = ()
     design: Design = TPU_V1
+
+    def __post_init__(self):
+        _check_kind("The name of a program", self.name, str)
+        _check_whole(f"The batch of {self.name!r}", self.batch, 1, MOST_BATCH)
+        _check_whole(f"The size of the host's buffer of {self.name!r}", self.host_bytes, 0, MOST_HOST_BYTES)
+        _check_kind(f"The weights of {self.name!r}", self.weights, np.ndarray)
+        if self.weights.dtype != np.uint8 or self.weights.ndim != 1:
+            found = f"{self.weights.dtype} {self.weights.shape}"
+            raise ChipError(f"The weights of {self.name!r} must be bytes, a vector of uint8, not {found}.")
+        _check_kind(f"The chip of {self.name!r}", self.design, Design)
+
+
+def _check_kind(what: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ChipError(f"{what} must be a {kind.__name__}, not {value!r}.")
+
+
+def _check_whole(what: str, value: Any, least: int, most: int) -> None:
+    if not _is_whole(value, least) or value > most:
+        raise ChipError(f"{what} must be a whole number from {least} to {most}, not {value!r}.")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _listed(value: Any) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)

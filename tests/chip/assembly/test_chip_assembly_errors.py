@@ -260,14 +260,14 @@ Line 1, column 1: there is no directive '.bacth'. Did you mean .batch?
     "a batch of nothing": (
         ".batch 0",
         """\
-Line 1, column 8: examples must be 1 or more, not 0.
+Line 1, column 8: examples must be a number from 1 to 4294967295, not 0.
     .batch 0
            ^""",
     ),
     "a negative size": (
         ".host_bytes -1",
         """\
-Line 1, column 13: bytes must be 0 or more, not -1.
+Line 1, column 13: bytes must be a number from 0 to 1099511627776, not -1.
     .host_bytes -1
                 ^""",
     ),
@@ -309,7 +309,7 @@ Line 1, column 27: clock_hz of a chip must be a positive number, not 0.
     "a shape of two": (
         '.input "x", [1, 3], 0, 1',
         """\
-Line 1, column 13: a shape is [height, width, channels] of one example, each above 0.
+Line 1, column 13: a shape is [height, width, channels] of one example, each above 0, not [1, 3].
     .input "x", [1, 3], 0, 1
                 ^""",
     ),
@@ -330,14 +330,14 @@ Line 1, column 14: a list holds numbers, separated by commas, and ends with ']'.
     "lanes that do not add up": (
         '.input "x", [1, 1, 3], 0, 1, lanes=[2, 2]',
         """\
-Line 1, column 36: lanes are those of each plane: they must be above 0 and add up to 3.
+Line 1, column 36: lanes are those of each plane: they must be above 0 and add up to 3, unlike [2, 2].
     .input "x", [1, 1, 3], 0, 1, lanes=[2, 2]
                                        ^""",
     ),
     "a scale that is negative": (
         '.output "x", [1, 1, 3], 0, -0.5',
         """\
-Line 1, column 28: a scale is a number above 0, not -0.5.
+Line 1, column 28: a scale is a float32 number above 0, not -0.5.
     .output "x", [1, 1, 3], 0, -0.5
                                ^""",
     ),
@@ -351,14 +351,14 @@ Line 1, column 36: bits must be 8 or 16, not 4.
     "a zero point outside of its bits": (
         '.output "x", [1, 1, 3], 0, 1, 200',
         """\
-Line 1, column 31: a zero point of 8 bits is -128 to 127.
+Line 1, column 31: a zero point of 8 bits is a whole number from -128 to 127, not 200.
     .output "x", [1, 1, 3], 0, 1, 200
                                   ^""",
     ),
     "an address in the host's buffer between units": (
         '.output "x", [1, 1, 3], 8, 1',
         """\
-Line 1, column 25: host_address must be a multiple of 32, not 8.
+Line 1, column 25: host_address must be 0 or a positive multiple of 32, not 8.
     .output "x", [1, 1, 3], 8, 1
                             ^""",
     ),

@@ -15,8 +15,8 @@ from anytpu.chip.assembly.draft import Draft, read_base64, read_json
 from anytpu.chip.assembly.line import Line, Token, nearest
 from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
-from anytpu.chip.image import Binding, Resident, Tag
-from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.image import MOST_BATCH, MOST_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
+from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
 from anytpu.errors import SettingError
 
 
@@ -61,11 +61,11 @@ def _name(draft: Draft, line: Line, operands: Operands) -> None:
 
 
 def _batch(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.batch = _positive(operands, "examples")
+    draft.batch = _whole(operands, "examples", 1, MOST_BATCH)
 
 
 def _host_bytes(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.host_bytes = _natural(operands, "bytes")
+    draft.host_bytes = _whole(operands, "bytes", 0, MOST_HOST_BYTES)
 
 
 def _design(draft: Draft, line: Line, operands: Operands) -> None:
@@ -80,43 +80,33 @@ def _design(draft: Draft, line: Line, operands: Operands) -> None:
 
 
 def _input(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.inputs.append(_binding(operands))
+    draft.inputs.append((_binding(operands), "lanes" in operands))
 
 
 def _output(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.outputs.append(_binding(operands))
+    draft.outputs.append((_binding(operands), "lanes" in operands))
 
 
 def _binding(operands: Operands) -> Binding:
-    shape = operands.numbers("shape")
-    if len(shape) != 3 or min(shape) < 1:
-        operands.refuse("shape", "a shape is [height, width, channels] of one example, each above 0.")
+    tensor, shape = operands.text("tensor"), tuple(operands.numbers("shape"))
+    address, scale = operands.whole("host_address"), operands.number("scale")
+    zero_point, bits = operands.whole("zero_point"), operands.whole("bits", 8)
+    lanes = tuple(operands.numbers("lanes")) if "lanes" in operands else shape[-1:]
+    fault = fault_in_quantization(scale, zero_point, bits) or fault_in_binding(tensor, shape, address, lanes)
+    if fault is not None:
+        operands.refuse(*fault)
     height, width, channels = shape
-    lanes = operands.numbers("lanes") if "lanes" in operands else []
-    if "lanes" in operands and (sum(lanes) != channels or min(lanes) < 1):
-        operands.refuse("lanes", f"lanes are those of each plane: they must be above 0 and add up to {channels}.")
-    scale = float(operands.number("scale"))
-    if not 0 < scale < float("inf"):
-        operands.refuse("scale", f"a scale is a number above 0, not {scale!r}.")
-    bits = operands.whole("bits", 8)
-    if bits not in (8, 16):
-        operands.refuse("bits", f"bits must be 8 or 16, not {bits}.")
-    quantization = Quantization(scale, operands.whole("zero_point"), bits)
-    if not quantization.low <= quantization.zero_point <= quantization.high:
-        operands.refuse("zero_point", f"a zero point of {bits} bits is {quantization.low} to {quantization.high}.")
-    address = _natural(operands, "host_address")
-    if address % 32:
-        operands.refuse("host_address", f"host_address must be a multiple of 32, not {address}.")
-    return Binding(operands.text("tensor"), (height, width, channels), quantization, address, tuple(lanes))
+    quantization = Quantization(float(scale), zero_point, bits)
+    return Binding(tensor, (height, width, channels), quantization, address, lanes)
 
 
 def _tag(draft: Draft, line: Line, operands: Operands) -> None:
     text = {name: operands.text(name) for name in ("name", "layer", "kind", "note")}
-    draft.tags.append(Tag(**text, macs=operands.whole("macs")))
+    draft.tags.append(Tag(**text, macs=_natural(operands, "macs")))
 
 
 def _resident(draft: Draft, line: Line, operands: Operands) -> None:
-    numbers = {name: operands.whole(name) for name in ("address", "units", "first", "last")}
+    numbers = {name: _natural(operands, name) for name in ("address", "units", "first", "last")}
     draft.residents.append(Resident(operands.text("tensor"), **numbers))
 
 
@@ -221,14 +211,11 @@ def _number(line: Line, token: Token, dtype: np.dtype) -> int | float:
 
 
 def _natural(operands: Operands, name: str) -> int:
-    value = operands.whole(name)
-    if value < 0:
-        operands.refuse(name, f"{name} must be 0 or more, not {value}.")
-    return value
+    return _whole(operands, name, 0, 2**63 - 1)
 
 
-def _positive(operands: Operands, name: str) -> int:
+def _whole(operands: Operands, name: str, least: int, most: int) -> int:
     value = operands.whole(name)
-    if value < 1:
-        operands.refuse(name, f"{name} must be 1 or more, not {value}.")
+    if not least <= value <= most:
+        operands.refuse(name, f"{name} must be a number from {least} to {most}, not {value}.")
     return value

@@ -25,7 +25,7 @@ class Draft:
     Attributes:
         name, batch, host_bytes, tags, residents, instructions: as in `Image`.
         design: what the text turned of a chip.
-        inputs, outputs: bindings; lanes that were left out are ().
+        inputs, outputs: bindings, each with whether the text has its lanes, too.
         weights: bytes of the Weight Memory.
         services, steps: descriptions, with the lines that they stand in.
         arrays: those that the descriptions name.
@@ -35,8 +35,8 @@ class Draft:
     batch: int = 1
     host_bytes: int = 0
     design: dict[str, Any] = dataclasses.field(default_factory=dict)
-    inputs: list[Binding] = dataclasses.field(default_factory=list)
-    outputs: list[Binding] = dataclasses.field(default_factory=list)
+    inputs: list[tuple[Binding, bool]] = dataclasses.field(default_factory=list)
+    outputs: list[tuple[Binding, bool]] = dataclasses.field(default_factory=list)
     tags: list[Tag] = dataclasses.field(default_factory=list)
     residents: list[Resident] = dataclasses.field(default_factory=list)
     weights: bytearray = dataclasses.field(default_factory=bytearray)
@@ -58,8 +58,8 @@ class Draft:
             weights=np.frombuffer(bytes(self.weights), np.uint8),
             batch=self.batch,
             host_bytes=self.host_bytes,
-            inputs=tuple(_with_lanes(one, design) for one in self.inputs),
-            outputs=tuple(_with_lanes(one, design) for one in self.outputs),
+            inputs=tuple(one if has_lanes else _in_planes(one, design) for one, has_lanes in self.inputs),
+            outputs=tuple(one if has_lanes else _in_planes(one, design) for one, has_lanes in self.outputs),
             services=tuple(self._services()),
             tags=tuple(self.tags),
             residents=tuple(self.residents),
@@ -101,8 +101,6 @@ def read_base64(line: Line, column: int, text: str) -> bytes:
         raise line.error(column, "the text is not in base64.") from error
 
 
-def _with_lanes(binding: Binding, design: Design) -> Binding:
-    if binding.lanes:
-        return binding
+def _in_planes(binding: Binding, design: Design) -> Binding:
     whole, rest = divmod(binding.shape[2], design.array)
     return dataclasses.replace(binding, lanes=(design.array,) * whole + ((rest,) if rest else ()))

@@ -16,6 +16,7 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.fetched import Fetched
 from anytpu.chip.checking.geometry import fault_in, fault_in_place
 from anytpu.chip.checking.memories import Memories
+from anytpu.chip.checking.parameters import fault_in_multipliers
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import accesses
 from anytpu.chip.isa.encoding import fault_of
@@ -32,7 +33,8 @@ def check(image: Image) -> None:
 
     Raises:
         ChipError: a number does not fit its field or goes with no other; an address is outside of its memory; a
-            register that is 0 is used; there is no Halt, or something after it; there is no such step of the host.
+            register that is 0 is used; there is no Halt, or something after it; there is no such step of the host; two
+            inputs overlap, or a name stands for two tensors.
         HazardError: two units touch one address without a Sync between them; something is read, or is an output, that
             nothing has written; a FIFO is empty when something is popped, has something left at the end, or is full of
             what is taken only after what stands behind it.
@@ -53,8 +55,7 @@ class _Walk:
 
     def run(self) -> None:
         self._check_ends()
-        for binding in self._image.inputs:
-            self._memories.host_writes("Input", binding)
+        self._memories.take_inputs()
         for issued in issue(self._image.instructions):
             self._step(issued)
         for binding in self._image.outputs:
@@ -86,6 +87,7 @@ class _Walk:
         self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
         touched = accesses(instruction, registers, design)
         waits = self._memories.touch(issued, touched)
+        self._refuse(issued, fault_in_multipliers(instruction, self._image.weights, design))
         if isinstance(instruction, Activate):
             self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
         self._refuse(issued, self._fetched.take(issued, waits), HazardError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anytpu.chip.checking import faults
+from anytpu.chip.checking.bindings import fault_in_bindings
 from anytpu.chip.checking.clocks import Clocks, Visit
 from anytpu.chip.checking.history import Conflict, History
 from anytpu.chip.design import BLOCK_BYTES
@@ -32,6 +33,18 @@ class Memories:
         # The Weight Memory is only read, so nothing in it can be too early.
         ordered = [memory for memory in Memory if memory is not Memory.WEIGHTS]
         self._histories = {memory: History(self._sizes[memory], self._clocks.is_done) for memory in ordered}
+
+    def take_inputs(self) -> None:
+        """Note that the host puts the inputs into its buffer.
+
+        Raises:
+            ChipError: they, or the outputs, do not go together, or an input reaches past the end of the buffer.
+        """
+        fault = fault_in_bindings(self._image)
+        if fault is not None:
+            raise ChipError(fault)
+        for binding in self._image.inputs:
+            self.host_writes("Input", binding)
 
     def see(self, issued: Issued) -> None:
         """Note that an instruction is issued."""

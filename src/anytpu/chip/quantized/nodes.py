@@ -16,12 +16,17 @@ Source: ONNX operators QLinearConv, QLinearMatMul, QuantizeLinear and Dequantize
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from anytpu.chip.network.nodes import HostStep, Node, Padding, Pair, Port, Shape
+from anytpu.errors import ChipError
+
+_LEAST_SCALE = float(np.finfo(np.float32).smallest_subnormal)
+_MOST_SCALE = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +37,19 @@ class Quantization:
         scale: a float32 value, above 0.
         zero_point: the integer that stands for 0.
         bits: 8 or 16, signed.
+
+    Raises:
+        ChipError: one of them makes no sense.
     """
 
     scale: float
     zero_point: int = 0
     bits: int = 8
+
+    def __post_init__(self):
+        fault = fault_in_quantization(self.scale, self.zero_point, self.bits)
+        if fault is not None:
+            raise ChipError(fault[1])
 
     @property
     def low(self) -> int:
@@ -66,6 +79,28 @@ class Quantization:
     def dequantize(self, q: np.ndarray) -> np.ndarray:
         """Return the real numbers that integers stand for, float32: DequantizeLinear."""
         return (np.asarray(q, np.int32) - np.int32(self.zero_point)).astype(np.float32) * np.float32(self.scale)
+
+
+def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, str] | None:
+    """Return which number of a quantization makes no sense, and what is expected; None if they all do.
+
+    Example:
+        >>> fault_in_quantization(0.5, 200, 8)
+        ('zero_point', 'a zero point of 8 bits is a whole number from -128 to 127, not 200.')
+    """
+    is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
+    if not is_number or scale < _LEAST_SCALE or not scale <= _MOST_SCALE:
+        return "scale", f"a scale is a float32 number above 0, not {scale!r}."
+    if isinstance(bits, bool) or bits not in (8, 16):
+        return "bits", f"bits must be 8 or 16, not {bits!r}."
+    most = 2 ** (bits - 1) - 1
+    is_whole = isinstance(zero_point, int | np.integer) and not isinstance(zero_point, bool)
+    if not is_whole or zero_point < -most - 1 or zero_point > most:
+        return (
+            "zero_point",
+            f"a zero point of {bits} bits is a whole number from {-most - 1} to {most}, not {zero_point!r}.",
+        )
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
