@@ -153,17 +153,18 @@ class ChipProgram:
         """
         return written.save(self._images, path)
 
-    def to_onnx(self, path: str | Path, *, unsigned: bool = False) -> Path:
+    def to_onnx(self, path: str | Path, *, unsigned: bool = False, integers: bool = False) -> Path:
         """Write the quantized network as an ONNX model that computes the same integers, and return its path.
 
         Args:
             path: where.
             unsigned: u8 in place of s8, for a CPU without VNNI, on which onnxruntime's sums of others saturate.
+            integers: also make each tensor of the chip an output, "name:integers".
 
         Raises:
             ChipError: the program has no network, a step of the host has no operator, or onnx is not installed.
         """
-        return written.save_onnx(self._images, path, unsigned)
+        return written.save_onnx(self._images, path, unsigned, integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write what each unit does when as a trace for https://ui.perfetto.dev, and return its path."""

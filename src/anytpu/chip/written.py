@@ -25,8 +25,8 @@ def save(images: Images, path: str | Path) -> Path:
     return Path(path)
 
 
-def save_onnx(images: Images, path: str | Path, unsigned: bool) -> Path:
+def save_onnx(images: Images, path: str | Path, unsigned: bool, integers: bool) -> Path:
     """Write the quantized network as ONNX and return its path."""
     from anytpu.chip.onnx import write
 
-    return write(images.network_to("write as ONNX"), path, unsigned=unsigned)
+    return write(images.network_to("write as ONNX"), path, unsigned=unsigned, integers=integers)
