@@ -13,7 +13,7 @@ from anytpu.chip.isa.registers import Kind as ValueKind
 
 
 def float32_numbers() -> st.SearchStrategy[float]:
-    return st.floats(min_value=2.0**-149, max_value=3.4028234663852886e38, width=32)
+    return st.floats(min_value=2.0**-149, max_value=2.0**100, width=32)
 
 
 def values_of(register: Register) -> st.SearchStrategy[int | float]:

@@ -12,7 +12,8 @@ from anytpu.chip import checking
 from anytpu.chip.assembly import assemble
 from anytpu.chip.checking import check, checker
 from anytpu.chip.image import Image
-from anytpu.chip.isa.instructions import MatrixMultiply
+from anytpu.chip.isa.instructions import MatrixMultiply, SetConfiguration
+from anytpu.chip.isa.registers import Register
 from anytpu.errors import ChipError, HazardError
 from chip_samples import dense_image, service_image
 
@@ -346,6 +347,22 @@ WRONG = {
         WINDOW + "set_configuration ZERO_POINT, -1\nconvolve.unsigned 0, 0, 1\nhalt",
         "Instruction 20 (convolve) reads ZERO_POINT = -1 outside of a source that holds 0 to 255.",
     ),
+    "positions that nothing counts": (
+        WINDOW + "activate.max.counted 0, 8, 1\nhalt",
+        "Instruction 19 (activate) is .counted, and only an average counts the positions of its window. Leave out "
+        ".counted.",
+    ),
+    "sums that are counted": (
+        changed("activate.scale 0, 4, 4", "activate.scale.counted 0, 4, 4"),
+        "Instruction 12 (activate of 'sigmoid') is .counted, and only an average counts the positions of its window. "
+        "Leave out .counted.",
+    ),
+    "an average by a multiplier without end": (
+        WINDOW
+        + "set_configuration SCALE, 2\nset_configuration OUT_SCALE, 1e-30\nactivate.average.counted 0, 8, 1\nhalt",
+        "Instruction 21 (activate) multiplies with SCALE / OUT_SCALE = 2.0 / 1.0000000031710769e-30, which must be at "
+        "most 2**100.",
+    ),
     "a clip that was not set": (
         RIGHT,
         "Instruction 11 (activate of 'sigmoid') clips to HIGH, which was never set. The whole range is LOW = -128, "
@@ -383,6 +400,39 @@ def test_a_number_that_does_not_fit_its_field():
     with pytest.raises(ChipError) as caught:
         check(dataclasses.replace(image, instructions=code))
     assert str(caught.value) == ("Instruction 0 (matrix_multiply): repeat must be a number from 1 to 255, not 300.")
+
+
+def test_a_scale_that_is_too_great():
+    code = (SetConfiguration(Register.SCALE, 2.0**101), *image_of(RIGHT).instructions)
+    with pytest.raises(ChipError) as caught:
+        check(dataclasses.replace(image_of(RIGHT), instructions=code))
+    assert str(caught.value) == (
+        "Instruction 0 (set_configuration): register SCALE must be a float32 number above 0 and at most 2**100, not "
+        "2.535301200456459e+30."
+    )
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf"])
+def test_multipliers_that_are_no_numbers(value: str):
+    image = dense_image()
+    weights = image.weights.copy()
+    weights[:64].view("<f4")[8 + 5] = float(value)
+    with pytest.raises(ChipError) as caught:
+        check(dataclasses.replace(image, weights=weights))
+    assert str(caught.value) == (
+        f"Instruction 2 (read_weights of 'dense/matmul') reads {value} as the multiplier of lane 5, in block 0 of the "
+        "Weight Memory. Multipliers must be finite numbers."
+    )
+
+
+def test_multipliers_that_are_cut_short_end_with_0():
+    image = image_of(RIGHT.replace("parameters 0, 1", "parameters 3, 1"))
+    weights = np.zeros(3 * 2048 + 64, np.uint8)
+    weights[-4:] = np.frombuffer(np.float32("nan").tobytes(), np.uint8)
+    for missing in (1, 2, 3, 4, 40):
+        check(dataclasses.replace(image, weights=weights[:-missing]))
+    with pytest.raises(ChipError, match="reads nan as the multiplier of lane 7, in block 3"):
+        check(dataclasses.replace(image, weights=weights))
 
 
 def test_a_step_of_the_host_finds_what_was_written():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.isa import decode, encode, encoding, forms
+from anytpu.chip.isa import decode, encode, encoding, forms, registers
 from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.forms import FORMS, Form, Kind
 from anytpu.chip.isa.instructions import (
@@ -31,7 +31,7 @@ from isa_samples import any_instruction
 
 
 def test_the_examples_of_the_documentation():
-    for module in (encoding, forms):
+    for module in (encoding, forms, registers):
         assert doctest.testmod(module).failed == 0
 
 
@@ -113,6 +113,11 @@ UNFIT = [
         "set_configuration: register SCALE must be a float32 number above 0, and 1e+39 is greater than all of them.",
     ),
     (
+        SetConfiguration(Register.OUT_SCALE, 2.0**101),
+        "set_configuration: register OUT_SCALE must be a float32 number above 0 and at most 2**100, not "
+        "2.535301200456459e+30.",
+    ),
+    (
         SetConfiguration(Register.SCALE, float("nan")),
         "set_configuration: register SCALE must be a float32 number above 0, not nan.",
     ),
@@ -158,6 +163,11 @@ FOREIGN = [
         "0500" + "ffffffff",
         "The set_configuration at byte 0 of the instructions: register PITCH must be a number from 0 to 64, not "
         "4294967295.",
+    ),
+    (
+        "052b" + "01008071",
+        "The set_configuration at byte 0 of the instructions: register SECOND_SCALE must be a float32 number above 0 "
+        "and at most 2**100, not 1.2676507513439569e+30.",
     ),
     (
         "052a" + "0000c07f",

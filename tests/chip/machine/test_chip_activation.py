@@ -131,6 +131,19 @@ def test_tables(operation, wide):
     assert_literal(image_of(code, blocks(tile, scale, table[::-1].copy(), table)), 7)
 
 
+@pytest.mark.parametrize("operation", ["add", "subtract", "multiply", "average", "max"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_scales_as_far_apart_as_they_may_be(operation, wide):
+    for scale, second, out in [(2.0**100, 2.0**100, 2.0**-149), (2.0**-149, 2.0**100, 2.0**-126), (1.0, 0.5, 2.0**100)]:
+        registers = {**WINDOW, **dict.fromkeys(("pitch", "second_pitch", "out_pitch"), 1), "zero_point": 3}
+        registers |= {"scale": scale, "second_scale": second, "out_scale": out, "low": -100, "high": 101}
+        registers |= {"high_offset": 60, "second_high_offset": 60, "second_rows": 99, "second_zero_point": -3}
+        activate = Activate(operation, 0, 400, 10, second=100, wide=wide)
+        assert_literal(image_of([*configured(**registers), activate], blocks()), 9)
+    averages = configured(**{**registers, "scale": 2.0**60, "out_scale": 2.0**-40})
+    assert_literal(image_of([*averages, Activate("average", 0, 400, 10, counted=True, wide=wide)], blocks()), 10)
+
+
 @st.composite
 def pools(draw):
     """Registers of a pool, and how many rows it makes."""

@@ -12,7 +12,7 @@ from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import Accesses, Memory, place_text
 from anytpu.chip.isa.instructions import Activate, Convolve, Instruction, MatrixMultiply, Product
 from anytpu.chip.isa.issue import Registers
-from anytpu.chip.isa.registers import Register
+from anytpu.chip.isa.registers import GREATEST_SCALE, Register, power_text
 
 _WINDOW = (
     Register.BATCH,
@@ -48,7 +48,9 @@ def fault_in(instruction: Instruction, registers: Registers, is_set: Container[i
             )
     if isinstance(instruction, Convolve):
         return _fault_in_window(instruction, registers, design)
-    return _fault_in_clip(instruction, registers, is_set) if isinstance(instruction, Activate) else None
+    if isinstance(instruction, Activate):
+        return _fault_in_count(instruction, registers) or _fault_in_clip(instruction, registers, is_set)
+    return None
 
 
 def needed(instruction: Instruction, registers: Registers) -> tuple[Register, ...]:
@@ -106,6 +108,18 @@ def _fault_in_fill(instruction: Convolve, fill: int) -> str | None:
     if least <= fill <= most:
         return None
     return f"reads ZERO_POINT = {fill} outside of a source that holds {least} to {most}."
+
+
+def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
+    if not instruction.counted:
+        return None
+    if instruction.operation != "average":
+        return "is .counted, and only an average counts the positions of its window. Leave out .counted."
+    scale, out_scale = float(registers[Register.SCALE]), float(registers[Register.OUT_SCALE])
+    if scale / out_scale <= GREATEST_SCALE:
+        return None
+    most = power_text(GREATEST_SCALE)
+    return f"multiplies with SCALE / OUT_SCALE = {scale!r} / {out_scale!r}, which must be at most {most}."
 
 
 def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Container[int]) -> str | None:

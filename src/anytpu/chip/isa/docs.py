@@ -12,7 +12,7 @@ from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.isa.example import EXAMPLE
 from anytpu.chip.isa.forms import FORMS, Field, Form, Kind
 from anytpu.chip.isa.instructions import MatrixMultiply, Product
-from anytpu.chip.isa.registers import MEANINGS
+from anytpu.chip.isa.registers import MEANINGS, power_text
 from anytpu.chip.isa.registers import Kind as ValueKind
 from anytpu.errors import HazardError
 
@@ -106,7 +106,8 @@ def _registers() -> str:
     kinds = {ValueKind.FLOAT: "float32 above 0", ValueKind.SIGNED: "signed", ValueKind.UNSIGNED: "unsigned"}
     rows = ["| number | name | kind | holds | |", "| --- | --- | --- | --- | --- |"]
     for register, meaning in MEANINGS.items():
-        bounds = "" if meaning.kind is ValueKind.FLOAT else f"{meaning.least:,} to {meaning.most:,}"
+        is_float = meaning.kind is ValueKind.FLOAT
+        bounds = f"at most {power_text(meaning.most)}" if is_float else f"{meaning.least:,} to {meaning.most:,}"
         rows.append(f"| {register.value} | `{register.name}` | {kinds[meaning.kind]} | {bounds} | {meaning.text} |")
     return "\n".join(rows)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from anytpu.chip.isa.forms import BY_OPCODE, Field, Form, Kind, form_of
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register
+from anytpu.chip.isa.registers import MEANINGS, Register, power_text
 from anytpu.chip.isa.registers import Kind as ValueKind
 from anytpu.errors import ChipError, ChipFileError
 
@@ -102,11 +102,11 @@ def _value_bits(register: int, value: int | float) -> int:
     meaning = MEANINGS[_known_register(register)]
     name = Register(register).name
     if meaning.kind is ValueKind.FLOAT:
-        return _float_bits(name, value)
+        return _float_bits(name, value, meaning.most)
     return _whole(f"register {name}", value, meaning.least, meaning.most) & 0xFFFFFFFF
 
 
-def _float_bits(name: str, value: int | float) -> int:
+def _float_bits(name: str, value: int | float, most: int) -> int:
     expected = f"register {name} must be a float32 number above 0"
     if not (isinstance(value, int | float) and 0 < value < math.inf):
         raise _FieldError(f"{expected}, not {value!r}.")
@@ -116,6 +116,8 @@ def _float_bits(name: str, value: int | float) -> int:
         raise _FieldError(f"{expected}, and {value!r} is greater than all of them.") from None
     if _FLOAT.unpack(packed)[0] != value:
         raise _FieldError(f"{expected}, and {value!r} is none: the nearest is {_FLOAT.unpack(packed)[0]!r}.")
+    if value > most:
+        raise _FieldError(f"{expected} and at most {power_text(most)}, not {value!r}.")
     return int.from_bytes(packed, "little")
 
 

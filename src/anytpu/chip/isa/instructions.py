@@ -94,7 +94,7 @@ class ReadWeights(Instruction):
     """Send for `count` things that lie one after another in the Weight Memory, from block `address` (of 2 KiB).
 
     "tile": int8 (array, array), rows first, into the weight FIFO. "parameters": for each lane an int32 bias, then for
-    each a float32 multiplier, into the parameter FIFO of the activation unit. "table": into tables `slot` and
+    each a finite float32 multiplier, into the parameter FIFO of the activation unit. "table": into tables `slot` and
     following, 256 bytes each, or with `wide` 65,536 little-endian int16. A thing starts at the first whole block after
     the last. The instruction is done when the address is sent (a table: when it has arrived).
     """
@@ -170,7 +170,8 @@ class Activate(Instruction):
     - "max" (from the buffer): the greatest integer of the window, of the positions inside, and ZERO_POINT if there are
       none; the window is that of Convolve, KERNEL_HEIGHT by KERNEL_WIDTH taps, for result row FIRST_ROW + i.
     - "average" (from the buffer): f32(int32 sum over the window's positions inside of (a - ZERO_POINT)) * SCALE; with
-      `counted` the multiplier is f32(f32(SCALE * f32(1 / number of positions inside)) / OUT_SCALE) in place of SCALE.
+      `counted`, which nothing else may be, the multiplier is f32(f32(SCALE * f32(1 / number of positions inside)) /
+      OUT_SCALE) in place of SCALE, and SCALE / OUT_SCALE at most 2**100.
 
     Then, but for "copy" and "max", rint (half to even) + OUT_ZERO_POINT. Then the clip to LOW and HIGH. Then, with
     `table`, table[q + 128] of the table TABLE (of 16 bits: q + 32768). Of the result, the low byte is kept, or the two

@@ -68,7 +68,7 @@ class Meaning:
 
     Attributes:
         kind: how its 32 bits are read.
-        least, most: what it may hold (of floats: above 0 and finite, whatever stands here).
+        least, most: what it may hold; a float must be above `least`.
         text: a phrase.
     """
 
@@ -76,6 +76,20 @@ class Meaning:
     least: int
     most: int
     text: str
+
+
+GREATEST_SCALE = 2**100
+"""The most that a scale may be: what two operands make of it is still a number, which may meet any other."""
+
+
+def power_text(power: int) -> str:
+    """Write a power of 2.
+
+    Example:
+        >>> power_text(GREATEST_SCALE)
+        '2**100'
+    """
+    return f"2**{power.bit_length() - 1}"
 
 
 _U, _S, _F = Kind.UNSIGNED, Kind.SIGNED, Kind.FLOAT
@@ -115,9 +129,11 @@ MEANINGS: dict[Register, Meaning] = {
     Register.OUT_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the result"),
     Register.LOW: Meaning(_S, -32768, 32767, "the least integer of the result"),
     Register.HIGH: Meaning(_S, -32768, 32767, "the greatest integer of the result"),
-    Register.SCALE: Meaning(_F, 0, 0, "scale of the source; of an average that is not `counted`, its multiplier"),
-    Register.SECOND_SCALE: Meaning(_F, 0, 0, "scale of the second operand"),
-    Register.OUT_SCALE: Meaning(_F, 0, 0, "scale of the result"),
+    Register.SCALE: Meaning(
+        _F, 0, GREATEST_SCALE, "scale of the source; of an average that is not `counted`, its multiplier"
+    ),
+    Register.SECOND_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the second operand"),
+    Register.OUT_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the result"),
     Register.TABLE: Meaning(_U, 0, 255, "the table that Activate looks up"),
 }
 """What each register is for, in order of their numbers."""

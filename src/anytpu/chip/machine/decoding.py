@@ -14,9 +14,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.isa import instructions as isa
 from anytpu.chip.isa.accesses import blocks_of
@@ -33,20 +30,12 @@ from anytpu.chip.machine.steps import (
     TransferStep,
     Window,
 )
-from anytpu.errors import ChipError
-
-GREATEST_SCALE = 1e30
-"""Above it, two numbers that float32 cannot hold could meet and make no number at all."""
 
 _PAIRS = ("add", "subtract", "multiply")
 
 
 def decode(image: Image) -> tuple[Step, ...]:
-    """Return the steps of an image that was checked.
-
-    Raises:
-        ChipError: a scale, or a multiplier in the Weight Memory, is no number to compute with.
-    """
+    """Return the steps of an image that was checked."""
     decoder = _Decoder(image)
     for issued in issue(image.instructions):
         action = _ACTIONS.get(type(issued.instruction))
@@ -82,7 +71,6 @@ class _Decoder:
             self.tiles.extend(addresses)
         elif instruction.kind == "parameters":
             self.parameters.extend(addresses)
-            self.check_multipliers(addresses)
         else:
             where = instruction.address, instruction.count, instruction.slot
             self.steps.append(TableStep(self.number, *where, instruction.wide))
@@ -147,7 +135,6 @@ class _Decoder:
             fields["scale"] = self.scale(Register.SCALE)
         if instruction.counted or instruction.operation in _PAIRS:
             fields["out_scale"] = self.scale(Register.OUT_SCALE)
-            self.check_scale("SCALE / OUT_SCALE", fields["scale"] / fields["out_scale"])
         if instruction.operation in _PAIRS:
             offset = self.integer(Register.SECOND_HIGH_OFFSET) if instruction.wide else None
             fields |= {
@@ -169,26 +156,7 @@ class _Decoder:
         return int(self.registers[register])
 
     def scale(self, register: Register) -> float:
-        value = float(np.float32(self.registers[register]))
-        self.check_scale(register.name, value)
-        return value
-
-    def check_scale(self, name: str, value: float) -> None:
-        if not 0 < value <= GREATEST_SCALE:
-            text = f"must be above 0 and at most {GREATEST_SCALE:g}, not {value:g}"
-            raise ChipError(f"{name} of instruction {self.number} {text}.")
-
-    def check_multipliers(self, blocks: range) -> None:
-        lanes = self.image.design.array
-        for block in blocks:
-            first = block * BLOCK_BYTES + 4 * lanes
-            multipliers = self.image.weights[first : first + 4 * lanes].view("<f4")
-            if not np.isfinite(multipliers).all():
-                lane = int(np.argmin(np.isfinite(multipliers)))
-                raise ChipError(
-                    f"The multiplier of lane {lane} in block {block} of the Weight Memory, which instruction "
-                    f"{self.number} reads, must be a finite number, not {float(multipliers[lane])}."
-                )
+        return float(self.registers[register])
 
 
 _WINDOW = tuple(Register[field.name.upper()] for field in dataclasses.fields(Window))
