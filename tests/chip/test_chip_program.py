@@ -11,9 +11,11 @@ import pytest
 from keras import layers
 
 import anytpu as tpu
-from anytpu.chip import ChipProgram
+from anytpu.chip import ChipProgram, file
+from anytpu.chip.image import Image
+from anytpu.chip.isa.instructions import Activate, Halt, ReadWeights
 from anytpu.chip.quantized import reference
-from anytpu.errors import AnyTPUError, CalibrationError, CapacityError, ChipError, SettingError
+from anytpu.errors import AnyTPUError, CalibrationError, CapacityError, ChipError, HazardError, SettingError
 
 X = np.random.default_rng(3).normal(size=(40, 8, 8, 2)).astype("float32")
 
@@ -138,6 +140,24 @@ def test_how_it_was_compiled_is_saved_too(model: Any, tmp_path: Path):
     assert again.time(batch=7) == native.time(batch=7) != tpu.chip.compile(model, X[:32]).time(batch=7)
     messages = {refusal(CapacityError, lambda one=one: one.image(design=small)) for one in (native, again)}
     assert len(messages) == 1 and "spill" in messages.pop()
+
+
+def test_what_is_loaded_is_checked(tmp_path: Path):
+    bare = np.zeros(0, np.uint8)
+    pool = file.write(tmp_path / "pool.tpu", Image("pool", (Activate("max", 0, 0, 1), Halt()), bare))
+    assert refusal(ChipError, lambda: tpu.chip.load(pool)) == (
+        "Instruction 0 (activate) uses the register OUT_PITCH, which is 0. Set it before: set_configuration OUT_PITCH, "
+        "..."
+    )
+    endless = file.write(tmp_path / "endless.tpu", Image("endless", (), bare))
+    assert refusal(ChipError, lambda: tpu.chip.load(endless)) == (
+        "The program 'endless' does not end: its last instruction must be a halt."
+    )
+    short = file.write(tmp_path / "short.tpu", Image("short", (ReadWeights(0, 1), Halt()), np.zeros(65536, np.uint8)))
+    assert refusal(HazardError, lambda: tpu.chip.load(short)) == (
+        "The program ends with something in the weight FIFO, which its next run would take for its own: "
+        "read_weights.tile sends for 1, and the products pop 0."
+    )
 
 
 def test_as_text_and_back(program: ChipProgram):

@@ -8,17 +8,20 @@ from anytpu.chip.chip_program import ChipProgram
 
 
 def load(path: str | Path) -> ChipProgram:
-    """Return the program in a `.tpu` file, which `ChipProgram.save` wrote.
+    """Return the program in a `.tpu` file, which `ChipProgram.save` wrote, checked as one that is assembled.
 
     Raises:
         ChipFileError: there is no such file, or it is none, or was cut short, altered, or written by a newer version.
+        ChipError: its instructions make no sense. HazardError: they would give results that depend on luck.
 
     Example:
         >>> tpu.chip.load("model.tpu").run(x)  # doctest: +SKIP
     """
-    from anytpu.chip import file
+    from anytpu.chip import checking, file
 
-    return ChipProgram(*file.read(path))
+    image, network, settings = file.read(path)
+    checking.check(image)
+    return ChipProgram(image, network, settings)
 
 
 def assemble(text: str, name: str = "assembled") -> ChipProgram:

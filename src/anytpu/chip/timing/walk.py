@@ -244,20 +244,10 @@ class Walk:
         return moved
 
     def _why_stuck(self, unit: int) -> str:
-        work = self.queues[unit][len(self.done[unit])]
-        head = f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait for ever"
-        tiles = sum(one.passes for one in self.queues[Unit.WEIGHTS] if one.kind == "tile")
-        pops = sum(one.pops for one in self.queues[Unit.MATRIX])
-        if pops > tiles:
-            return f"{head}: products take {pops} weight tiles, and ReadWeights sends for {tiles}; send for them all."
-        sends = sum(one.passes for one in self.queues[Unit.WEIGHTS] if one.kind == "parameters")
-        pops = sum(one.pops for one in self.queues[Unit.ACTIVATE])
-        if pops > sends:
-            return (
-                f"{head}: Activate takes {pops} blocks of parameters, and ReadWeights sends for {sends}; "
-                f"send for them all."
-            )
+        work, places = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
         return (
-            f"{head}: what it waits for stands in a queue behind what waits for it. Send for weights in the order in "
-            f"which they are used, and put a Sync only behind what it waits for."
+            f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait for ever: what it waits for is not "
+            f"sent for, or stands in a queue behind what waits for it. Send for all weights, in the order in which "
+            f"they are used, and put a Sync only behind what it waits for; or turn up weight_fifo_tiles, which is "
+            f"{places}."
         )
