@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.isa.instructions import Activate, MatrixMultiply, ReadWeights
+from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
 from machine_samples import SMALL, assert_literal, blocks, configured, image_of, parameters
 
 ARRAY = SMALL.array
@@ -142,6 +142,30 @@ def test_scales_as_far_apart_as_they_may_be(operation, wide):
         assert_literal(image_of([*configured(**registers), activate], blocks()), 9)
     averages = configured(**{**registers, "scale": 2.0**60, "out_scale": 2.0**-40})
     assert_literal(image_of([*averages, Activate("average", 0, 400, 10, counted=True, wide=wide)], blocks()), 10)
+
+
+@pytest.mark.parametrize("operation", ["copy", "add", "subtract", "multiply", "max", "average"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_that_end_with_the_last_unit_of_the_buffer(operation, wide):
+    registers = {**WINDOW, "batch": 1, "in_height": 1, "in_width": 2, "out_width": 2, "kernel_height": 1}
+    registers |= {"pitch": 4, "second_pitch": 3, "second_rows": 2, "out_pitch": 2, "low": -128, "high": 127}
+    registers |= {"stride_width": 1, "scale": 0.25, "second_scale": 0.5, "out_scale": 0.25, "high_offset": 100}
+    last = SMALL.buffer_units
+    shift = 100 if wide else 0
+    places = {"source": last - shift - 4 - 2, "second": last - shift - 3 - 2, "target": 300}
+    code = [*configured(**registers, second_high_offset=100), Activate(operation, rows=2, **places, wide=wide)]
+    assert_literal(image_of(code, blocks()), 11)
+
+
+def test_products_of_rows_that_end_with_the_last_unit_of_the_buffer():
+    scale = parameters(np.zeros(ARRAY), np.full(ARRAY, 2.0**-6))
+    tile = np.random.default_rng(12).integers(-128, 128, (ARRAY, ARRAY), np.int8)
+    registers = {**WINDOW, "batch": 1, "in_height": 1, "in_width": 2, "out_width": 2, "kernel_height": 1}
+    registers |= {"pitch": 4, "lanes": 3, "taps": 2, "stride_width": 1, "out_pitch": 1, "low": -128, "high": 127}
+    code: list = [*configured(**registers), ReadWeights(0, 2, "parameters"), ReadWeights(2, 2)]
+    for number, kind in enumerate((MatrixMultiply, Convolve)):
+        code += [kind(SMALL.buffer_units - 5, 0, 2), Activate("scale", 0, 2 * number, 2)]
+    assert_literal(image_of(code, blocks(scale, scale, tile, tile.T)), 12)
 
 
 @st.composite

@@ -15,6 +15,7 @@ from anytpu.chip.machine import workers
 from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.pools import pool_numbers
 from anytpu.chip.machine.steps import ActivateStep, Plane
+from anytpu.chip.machine.windows import rows_at
 
 BLOCK_NUMBERS = 2**16
 """Numbers that are worked on at a time."""
@@ -53,7 +54,7 @@ def finish(
         numbers += np.float32(step.out_zero_point)
     np.clip(numbers, np.float32(step.low), np.float32(step.high), out=numbers)
     rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
-    low = rows_view(memories.buffer, step.target, row, rows)[:, lanes]
+    low = _rows_view(memories.buffer, step.target, row, rows, step.target.lanes)[:, lanes]
     if step.table is not None:
         table = memories.tables[step.table]
         numbers += np.float32(len(table) // 2)
@@ -68,24 +69,25 @@ def finish(
         return
     pairs = integers.view(np.int8).reshape(*integers.shape, 2)
     low[...] = pairs[..., 0]
-    rows_view(memories.buffer, step.target, row, rows, np.int8, True)[:, lanes] = pairs[..., 1]
+    _rows_view(memories.buffer, step.target, row, rows, step.target.lanes, high=True)[:, lanes] = pairs[..., 1]
 
 
-def rows_view(
-    buffer: np.ndarray, plane: Plane, start: int, rows: int, dtype: type = np.int8, high: bool = False
+def _rows_view(
+    buffer: np.ndarray, plane: Plane, start: int, rows: int, lanes: int, dtype: type = np.int8, high: bool = False
 ) -> np.ndarray:
-    """Return rows `start` and following of a plane, bytes `(rows, lanes)`, a view."""
+    """Return the first lanes of rows `start` and following of a plane, bytes `(rows, lanes)`, a view."""
     first = (plane.address + (plane.high_offset or 0 if high else 0) + start * plane.pitch) * UNIT_BYTES
-    return buffer[first : first + rows * plane.lanes].view(dtype).reshape(rows, plane.lanes)
+    return rows_at(buffer, dtype, first, plane.lanes, (1, 1, rows), (0, 0, 1), lanes)[0, 0]
 
 
-def read_integers(buffer: np.ndarray, plane: Plane, start: int, rows: int) -> np.ndarray:
-    """Return rows of a plane as float32 `(rows, lanes)`, of 8 or of 16 bits."""
+def _read_integers(buffer: np.ndarray, plane: Plane, start: int, rows: int, most: int) -> np.ndarray:
+    """Return rows of a plane as float32 `(rows, lanes)`, of 8 or of 16 bits; of their lanes `most` at most."""
+    lanes = min(plane.lanes, most)
     if plane.high_offset is None:
-        return rows_view(buffer, plane, start, rows).astype(np.float32)
-    numbers = rows_view(buffer, plane, start, rows, np.int8, True).astype(np.float32)
+        return _rows_view(buffer, plane, start, rows, lanes).astype(np.float32)
+    numbers = _rows_view(buffer, plane, start, rows, lanes, high=True).astype(np.float32)
     numbers *= np.float32(256)
-    numbers += rows_view(buffer, plane, start, rows, np.uint8)
+    numbers += _rows_view(buffer, plane, start, rows, lanes, np.uint8)
     return numbers
 
 
@@ -108,13 +110,13 @@ def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.
 
 def _copy(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     assert step.plane is not None
-    return _fitted(read_integers(memories.buffer, step.plane, start, stop - start), step)
+    return _fitted(_read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes), step)
 
 
 def _pair(operation: Callable) -> Callable:
     def numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
         assert step.plane is not None and step.second is not None
-        first = read_integers(memories.buffer, step.plane, start, stop - start)
+        first = _read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes)
         second = _second(memories, step, step.second, start, stop)
         # Differences of 16 bits are exact, so that the first rounding is that of the product with the scale.
         first -= np.float32(step.zero_point)
@@ -132,8 +134,8 @@ def _pair(operation: Callable) -> Callable:
 
 def _second(memories: Memories, step: ActivateStep, plane: Plane, start: int, stop: int) -> np.ndarray:
     if step.second_rows >= step.rows:
-        return read_integers(memories.buffer, plane, start, stop - start)
-    whole = read_integers(memories.buffer, plane, 0, step.second_rows)
+        return _read_integers(memories.buffer, plane, start, stop - start, step.target.lanes)
+    whole = _read_integers(memories.buffer, plane, 0, step.second_rows, step.target.lanes)
     return whole[np.arange(start, stop) % step.second_rows]
 
 
@@ -142,11 +144,9 @@ def _pool(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.n
 
 
 def _fitted(numbers: np.ndarray, step: ActivateStep) -> np.ndarray:
-    """Return the numbers with as many lanes as the result has: the others left out, those that are missing 0."""
-    lanes = step.target.lanes
-    if numbers.shape[1] >= lanes:
-        return numbers[:, :lanes]
-    return np.pad(numbers, ((0, 0), (0, lanes - numbers.shape[1])))
+    """Return the numbers with as many lanes as the result has: those that are missing are 0."""
+    missing = step.target.lanes - numbers.shape[1]
+    return np.pad(numbers, ((0, 0), (0, missing))) if missing else numbers
 
 
 _NUMBERS: dict[str, Callable[[Memories, ActivateStep, int, int], np.ndarray]] = {

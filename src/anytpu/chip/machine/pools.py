@@ -13,27 +13,37 @@ from anytpu.chip.machine.windows import Patch, cover, rows_at
 
 
 def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    """Return what a pool makes of rows `start` to `stop` before the rounding, float32 `(rows, lanes of the source)`."""
+    """Return what a pool makes of rows `start` to `stop` before the rounding, float32.
+
+    Of shape `(rows, lanes)`: the lanes that both the source and the result have.
+    """
     assert step.plane is not None and step.window is not None
     window, rows = step.window.later(start), stop - start
     patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)
     counts = positions_inside(window, rows)
     if step.operation == "max":
         return _greatest(memories.buffer, step, patches, counts)
-    sums = _sums(memories.buffer, step.plane, patches, rows)
+    sums = _sums(memories.buffer, step, patches, rows)
     sums -= (counts * np.int32(step.zero_point))[:, None]
     numbers = sums.astype(np.float32)
     numbers *= _multiplier(step, counts)
     return numbers
 
 
-def _sums(buffer: np.ndarray, plane: Plane, patches: tuple[Patch, ...], rows: int) -> np.ndarray:
-    sums = np.zeros((rows, plane.lanes), np.int32)
+def _sums(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], rows: int) -> np.ndarray:
+    plane, lanes = _taken(step)
+    sums = np.zeros((rows, lanes), np.int32)
     row_bytes = sums.strides[0]
     for patch in patches:
-        place = rows_at(sums, np.int32, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, plane.lanes)
-        place += _integers(buffer, plane, patch)
+        place = rows_at(sums, np.int32, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
+        place += _integers(buffer, plane, patch, lanes)
     return sums
+
+
+def _taken(step: ActivateStep) -> tuple[Plane, int]:
+    """Return the source of a pool, and how many lanes of its rows are looked at."""
+    assert step.plane is not None
+    return step.plane, min(step.plane.lanes, step.target.lanes)
 
 
 def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float32:
@@ -45,28 +55,28 @@ def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float
 
 
 def _greatest(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], counts: np.ndarray) -> np.ndarray:
-    assert step.plane is not None
-    plane, wide = step.plane, step.plane.high_offset is not None
+    plane, lanes = _taken(step)
+    wide = plane.high_offset is not None
     dtype = np.int32 if wide else np.int8
-    result = np.full((len(counts), plane.lanes), -32768 if wide else -128, dtype)
+    result = np.full((len(counts), lanes), -32768 if wide else -128, dtype)
     row_bytes = result.strides[0]
     for patch in patches:
-        place = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, plane.lanes)
-        np.maximum(place, _integers(buffer, plane, patch), out=place)
+        place = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
+        np.maximum(place, _integers(buffer, plane, patch, lanes), out=place)
     numbers = result.astype(np.float32)
     numbers[counts == 0] = step.zero_point
     return numbers
 
 
-def _integers(buffer: np.ndarray, plane: Plane, patch: Patch) -> np.ndarray:
+def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.ndarray:
     """Return the rows of a patch `(*its shape, lanes)`: a view of int8, or int32 made of two bytes."""
     row_bytes = plane.pitch * UNIT_BYTES
     byte = plane.address * UNIT_BYTES + patch.source_row * row_bytes
     if plane.high_offset is None:
-        return rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
-    low = rows_at(buffer, np.uint8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
+        return rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, lanes)
+    low = rows_at(buffer, np.uint8, byte, row_bytes, patch.shape, patch.source_steps, lanes)
     byte += plane.high_offset * UNIT_BYTES
-    high = rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, plane.lanes)
+    high = rows_at(buffer, np.int8, byte, row_bytes, patch.shape, patch.source_steps, lanes)
     return high.astype(np.int32) * 256 + low
 
 
