@@ -27,7 +27,7 @@ from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.nodes import HostStep, Port
 from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QPool, Quantization, QuantizedNetwork
 from anytpu.chip.quantized.summary import LayerSummary, Summary
-from anytpu.chip.timing.record import Event, PartTiming, Timing
+from anytpu.chip.timing.record import Event, PartTiming, Span, Timing
 from anytpu.report.chip.first_tile import FirstTile
 from anytpu.report.chip.layers import layers
 from anytpu.report.chip.record import ChipPage
@@ -151,13 +151,15 @@ def timing(name: str = "digits", conv: str = "conv1", repeats: int = 1) -> Timin
         repeats: how often the same goes on, for a run of many events.
     """
     events: list[Event] = []
+    spans: list[Span] = []
     sums = [[0.0] * 4 for _ in MACS]
     now = 0.0
     for _ in range(repeats):
-        now = _pass(events, sums, now)
+        now = _pass(events, spans, sums, now)
     end = now + 40
     events.append(Event(Unit.WRITE, now, end, "WriteHostMemory", 3, 21))
     sums[3][3] += 40
+    spans[-1] = spans[-1]._replace(stop_cycles=end)
     names = (conv, "pool1", "conv2", "dense", "softmax")
     weight_bytes = (65536, 0, 9 * 65536, 2 * 65536, 0)
     parts = tuple(
@@ -166,7 +168,8 @@ def timing(name: str = "digits", conv: str = "conv1", repeats: int = 1) -> Timin
     totals = [sum(one[cause] for one in sums) for cause in range(4)]
     return Timing(
         name, _design(), BATCH, end, *totals, 900.0, 2000.0, sum(MACS) * repeats, totals[0] * 65536,
-        sum(weight_bytes) * repeats, 200_704, 256, parts, tuple(events), sum(MACS) * repeats, ("softmax",),
+        sum(weight_bytes) * repeats, 200_704, 256, parts, tuple(events),
+        byte_macs=sum(MACS) * repeats, host_steps=("softmax",), spans=tuple(spans),
     )  # fmt: skip
 
 
@@ -176,7 +179,7 @@ def _design():
     return TPU_V1
 
 
-def _pass(events: list[Event], sums: list[list[float]], now: float) -> float:
+def _pass(events: list[Event], spans: list[Span], sums: list[list[float]], now: float) -> float:
     """Append one run of the layers from `now` on, and return when it ends."""
 
     def add(unit: Unit, start: float, length: float, kind: str, tag: int, instruction: int) -> float:
@@ -185,6 +188,10 @@ def _pass(events: list[Event], sums: list[list[float]], now: float) -> float:
 
     def wait(until: float, cause: int, tag: int) -> float:
         sums[tag][cause] += until - now
+        if spans and spans[-1].tag == tag and spans[-1].stop_cycles == now:
+            spans[-1] = spans[-1]._replace(stop_cycles=until)
+        elif until > now:
+            spans.append(Span(now, until, tag))
         return until
 
     read = add(Unit.READ, now, 3000, "ReadHostMemory", 0, 1)

@@ -66,6 +66,20 @@ def test_events_of_a_unit_follow_one_another(mlp0: Image):
     assert len([event for event in t.events if event.kind == "fetch"]) == 320
 
 
+def test_spans_are_the_cycles_of_the_parts(mlp0: Image):
+    t = time(mlp0, events=True)
+    assert (t.spans[0].start_cycles, t.spans[-1].stop_cycles) == (0, t.cycles)
+    lengths = [0.0] * len(t.parts)
+    for one in t.spans:
+        lengths[one.tag] += one.stop_cycles - one.start_cycles
+    assert lengths == [
+        part.active_cycles + part.stall_cycles + part.shift_cycles + part.other_cycles for part in t.parts
+    ]
+    for one, following in itertools.pairwise(t.spans):
+        assert one.stop_cycles == following.start_cycles and one.tag != following.tag
+    assert time(mlp0).spans == time(mlp0, back_to_back=True).spans == ()
+
+
 def test_an_array_of_another_size_is_compiled_for():
     def compiled(design):
         return compile_image(perceptron(600, 600), batch=96, design=design)

@@ -222,7 +222,8 @@ def test_the_timeline_zooms_and_moves(seen: Seen, name: str):
     assert span["all"] == span["plain"] == pytest.approx(cycles)
     assert span["key"] == pytest.approx(cycles / 2)
     assert found["plainWheelIsThePages"] and found["wheelIsTaken"] and cycles / 4 < span["wheel"] < cycles
-    assert span["layer"] < cycles
+    # The layers of "many" come again until its end.
+    assert 0 < span["layer"] <= cycles if name.startswith("many") else 0 < span["layer"] < cycles
     before, after = found["dragged"]
     assert after[0] > before[0] and after[1] - after[0] == pytest.approx(before[1] - before[0])
 

@@ -12,6 +12,7 @@ import pytest
 import chip_page_samples
 from anytpu.chip.timing.record import Timing
 from anytpu.errors import SettingError
+from anytpu.report.chip.causes import cycles_of
 from anytpu.report.chip.report import CHIP_REPORT
 
 THREADS = ["layer", "host to chip", "weight fetch", "weight shift", "matrix unit", "activation unit", "chip to host"]
@@ -92,6 +93,12 @@ def test_layers_follow_one_another(trace: dict[str, Any]):
     assert found[-1]["args"]["stop_cycles"] == timing.cycles
     for event, following in itertools.pairwise(found):
         assert event["args"]["stop_cycles"] == following["args"]["start_cycles"]
+
+
+def test_a_layer_is_as_long_as_the_table_says(trace: dict[str, Any]):
+    found = slices(trace, "layer")
+    for part in chip_page_samples.timing().parts:
+        assert cycles(found, part.name) == pytest.approx(cycles_of(part))
 
 
 def test_counters_rise_and_fall(trace: dict[str, Any]):

@@ -31,6 +31,7 @@ Not in the paper, and chosen here:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from anytpu.chip.design import COMPILED_FOR, Design
@@ -92,8 +93,9 @@ def time(
     else:
         window, start = (0, len(walk.passes)), 0.0
         end = math.ceil(walk.end + latencies.batch_s * design.clock_hz)
-    total, parts = causes_of(walk, window, start, end)
-    return _timing(image, design, queues, walk, end - start, total, parts, events, back_to_back)
+    total, parts, spans = causes_of(walk, window, start, end)
+    timing = _timing(image, design, queues, walk, end - start, total, parts, back_to_back)
+    return dataclasses.replace(timing, events=events_of(walk), spans=spans) if events else timing
 
 
 def _ends(walk: Walk, window: tuple[int, int]) -> tuple[float, float]:
@@ -126,7 +128,6 @@ def _timing(
     cycles: float,
     total: Causes,
     parts: dict[int, Causes],
-    events: bool,
     back_to_back: bool,
 ) -> Timing:
     runs = len(queues.starts)
@@ -152,7 +153,6 @@ def _timing(
         input_bytes=moved(Unit.READ),
         output_bytes=moved(Unit.WRITE),
         parts=_parts(image, queues, parts),
-        events=events_of(walk) if events else (),
         byte_macs=sum(tag.macs * (2 if number in queues.wide_tags else 1) for number, tag in enumerate(tags)),
         host_steps=_host_steps(image, queues),
         back_to_back=back_to_back,

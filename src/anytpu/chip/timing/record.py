@@ -10,6 +10,7 @@ multiply-add as one; its TOPS count two.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from anytpu.chip.design import Design
 from anytpu.chip.isa.units import Unit
@@ -35,6 +36,19 @@ class Event:
     kind: str
     tag: int
     instruction: int
+
+
+class Span(NamedTuple):
+    """A stretch of cycles that counts for one part of the program.
+
+    Attributes:
+        start_cycles, stop_cycles: from when to when.
+        tag: the part, as in `Event`.
+    """
+
+    start_cycles: float
+    stop_cycles: float
+    tag: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +93,8 @@ class Timing:
         parts: the same, layer by layer: one for each part of the program, in order; one more, named "", for what comes
             before the first, where that is anything.
         events: what each unit did when; empty unless it was asked for.
+        spans: which part has each cycle: one stretch after another from 0 to `cycles`, and those of a part are as long
+            as its cycles in `parts`; empty unless events were asked for.
         byte_macs: as `macs`, but a 16-bit activation times an 8-bit weight is the two that the array does (row 2).
         host_steps: what the host does in the middle, by name. Counted, not timed: that is the host's own time.
         back_to_back: whether this is a batch in the middle of many, not one alone.
@@ -101,6 +117,7 @@ class Timing:
     output_bytes: int
     parts: tuple[PartTiming, ...] = ()
     events: tuple[Event, ...] = dataclasses.field(default=(), repr=False)
+    spans: tuple[Span, ...] = dataclasses.field(default=(), repr=False)
     byte_macs: int = 0
     host_steps: tuple[str, ...] = ()
     back_to_back: bool = False

@@ -47,8 +47,8 @@ def lane_of(event: Event) -> int:
 
 
 def part_name(timing: Timing, tag: int) -> str:
-    """Return the name of a part; "" for what comes before the first."""
-    return timing.parts[tag].name if 0 <= tag < len(timing.parts) else ""
+    """Return the name of a part."""
+    return timing.parts[tag].name if 0 <= tag < len(timing.parts) else BEFORE
 
 
 def with_titles(timing: Timing) -> Timing:
@@ -65,15 +65,9 @@ def with_titles(timing: Timing) -> Timing:
     return dataclasses.replace(timing, parts=tuple(parts))
 
 
-def spans(timing: Timing) -> list[tuple[float, float, int]]:
-    """Return (start, stop, part) in cycles: at which part the chip is, one after another.
-
-    A part has the chip from the first event of its own on a unit that computes to the first such event of the next.
-    """
-    tagged = [event for event in timing.events if event.tag >= 0]
-    first: dict[int, float] = {}
-    for event in [one for one in tagged if one.unit in (Unit.MATRIX, Unit.ACTIVATE)] or tagged:
-        first[event.tag] = min(first.get(event.tag, event.start_cycles), event.start_cycles)
-    ordered = sorted((start, tag) for tag, start in first.items())
-    stops = [start for start, _ in ordered[1:]] + [timing.cycles] * bool(ordered)
-    return [(start, stop, tag) for (start, tag), stop in zip(ordered, stops, strict=True)]
+def ranges(timing: Timing) -> list[tuple[float, float, int]]:
+    """Return (start, stop, part) in cycles for each part that has any: from its first to its last."""
+    found: dict[int, tuple[float, float]] = {}
+    for start, stop, tag in timing.spans:
+        found[tag] = (found.get(tag, (start, stop))[0], stop)
+    return [(*between, tag) for tag, between in found.items()]

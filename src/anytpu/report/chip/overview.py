@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.kinds import colour_of
-from anytpu.report.chip.lanes import LANES, lane_of, part_name, spans
+from anytpu.report.chip.lanes import LANES, lane_of, part_name
 from anytpu.report.chip.memory_map import thousands
 from anytpu.report.drawing.axes import Scale, horizontal
 from anytpu.report.drawing.frame import series_colour
@@ -37,7 +37,7 @@ def overview(timing: Timing) -> Drawing | None:
 
 def _layers(timing: Timing, x: Scale) -> list[Shape]:
     shapes: list[Shape] = []
-    for start, stop, tag in spans(timing):
+    for start, stop, tag in timing.spans:
         left, right = x(start / 1e3), x(stop / 1e3)
         if right - left < 0.5:
             continue

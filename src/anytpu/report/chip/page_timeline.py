@@ -6,7 +6,7 @@ from typing import Any
 
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.kinds import colour_of
-from anytpu.report.chip.lanes import part_name, spans
+from anytpu.report.chip.lanes import part_name, ranges
 from anytpu.report.chip.levels import Levels, buffer_levels, fifo_levels, peak, thinned
 from anytpu.report.chip.overview import overview
 from anytpu.report.chip.page_causes import shares
@@ -28,7 +28,7 @@ def timeline(timing: Timing) -> Markup:
         return joined()
     buttons = [("in", "+", "Zoom in"), ("out", "-", "Zoom out"), ("left", "<", "Move left"),
                ("right", ">", "Move right"), ("all", "All", "Show the whole run")]  # fmt: skip
-    layers = spans(timing)
+    layers = ranges(timing)
     options = [
         element("option", part_name(timing, tag), value=number)
         for number, (_, _, tag) in enumerate(layers[:_MOST_LAYERS])
@@ -92,11 +92,18 @@ def scene(one: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None:
         "clock_hz": design.clock_hz,
         "kinds": [{"name": kind, "colour": colour_of(kind)} for kind in kinds_of(timing)],
         "parts": [part.name for part in timing.parts],
-        "spans": [[round(start, 1), round(stop, 1), tag] for start, stop, tag in spans(timing)],
+        "spans": [_span(one, timing) for one in timing.spans],
+        "ranges": [_span(one, timing) for one in ranges(timing)],
         "strips": packed(strips(timing), timing.cycles),
         "levels": levels,
         "instructions": instructions,
     }
+
+
+def _span(one: tuple[float, float, int], timing: Timing) -> list[float]:
+    """Return (start, stop, part), the part as an index: what comes before the first stands last."""
+    start, stop, tag = one
+    return [round(start, 1), round(stop, 1), tag if tag >= 0 else len(timing.parts) - 1]
 
 
 def _level(name: str, unit: str, colour: str, levels: Levels, limit: float, timing: Timing) -> dict[str, Any]:

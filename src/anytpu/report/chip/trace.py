@@ -24,12 +24,12 @@ from anytpu.chip.timing.record import Event, Timing
 from anytpu.errors import SettingError
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause
 from anytpu.report.chip.figures import PREDICTED
-from anytpu.report.chip.lanes import LANES, lane_of, part_name, spans
+from anytpu.report.chip.lanes import LANES, lane_of, part_name
 from anytpu.report.chip.levels import buffer_levels, fifo_levels
 
 _PROCESS = 1
 _LAYERS = len(LANES) + 1
-"""The thread that shows which layer the matrix unit or, without it, the chip is at."""
+"""The thread that shows for which layer each cycle counts."""
 
 
 def write_trace(timing: Timing, path: str | Path, image: Image | None = None) -> Path:
@@ -92,7 +92,7 @@ def _events(timing: Timing, image: Image | None) -> Iterator[dict[str, Any]]:
     us = 1e6 / timing.design.clock_hz
     for event in sorted(timing.events, key=lambda event: (event.start_cycles, lane_of(event))):
         yield _slice(timing, event, us)
-    for start, stop, tag in spans(timing):
+    for start, stop, tag in timing.spans:
         yield {
             **{"ph": "X", "pid": _PROCESS, "tid": _LAYERS, "name": part_name(timing, tag), "cat": "layer"},
             **{"ts": start * us, "dur": (stop - start) * us, "args": {"start_cycles": start, "stop_cycles": stop}},

@@ -21,16 +21,19 @@ function startTimeline(data) {
     };
   }
 
-  // The first strip that stops after a time: strips of a lane follow one another.
-  function firstAfter(lane, cycles) {
-    let low = 0, high = lane.stop.length;
+  // The first of `count` that stops after a time: they follow one another.
+  function firstOf(count, stopOf, cycles) {
+    let low = 0, high = count;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (lane.stop[middle] > cycles) high = middle;
+      if (stopOf(middle) > cycles) high = middle;
       else low = middle + 1;
     }
     return low;
   }
+
+  const firstAfter = (lane, cycles) => firstOf(lane.stop.length, (n) => lane.stop[n], cycles);
+  const firstSpan = (cycles) => firstOf(data.spans.length, (n) => data.spans[n][1], cycles);
 
   const x = (cycles) => left + ((cycles - view.from) / (view.to - view.from)) * (width - left);
   const cyclesAt = (at) => view.from + ((at - left) / (width - left)) * (view.to - view.from);
@@ -85,9 +88,12 @@ function startTimeline(data) {
 
   function drawLayers(colour) {
     paper.textAlign = "left";
-    for (const [start, stop, tag] of data.spans) {
+    let drawn = -1;
+    for (let n = firstSpan(view.from); n < data.spans.length && data.spans[n][0] < view.to; n++) {
+      const [start, stop, tag] = data.spans[n];
       const from = Math.max(x(start), left), to = Math.min(x(stop), width);
-      if (to <= left || from >= width) continue;
+      if (to < drawn + 0.5 && to - from < 0.5) continue;
+      drawn = to;
       paper.globalAlpha = 0.28;
       paper.fillStyle = colour(`c${tag % 8}`);
       paper.fillRect(from, 4, Math.max(to - from - 1, 0.5), BAND - 8);
@@ -199,8 +205,8 @@ function startTimeline(data) {
   function layerAt(px, py) {
     if (py > BAND || px < left) return null;
     const cycles = cyclesAt(px);
-    const found = data.spans.find(([start, stop]) => start <= cycles && cycles < stop);
-    return found && [`layer ${data.parts[found[2]] ?? ""}`, `cycles ${format(found[0])} to ${format(found[1])}`];
+    const found = data.spans[firstSpan(cycles)];
+    return found && found[0] <= cycles && [`layer ${data.parts[found[2]] ?? ""}`, `cycles ${format(found[0])} to ${format(found[1])}`];
   }
 
   function levelAt(px, py) {
@@ -315,7 +321,7 @@ function startTimeline(data) {
   });
   const layers = document.querySelector("#timeline select");
   layers?.addEventListener("change", () => {
-    const found = data.spans[+layers.value];
+    const found = data.ranges[+layers.value];
     if (!found) return look(0, data.cycles);
     const margin = Math.max((found[1] - found[0]) * 0.05, 4);
     look(found[0] - margin, found[1] + margin);
