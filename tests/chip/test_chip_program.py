@@ -93,7 +93,7 @@ def test_inputs_go_by_their_names():
     assert np.abs(program.run(x) - model.predict(x, verbose=0)).max() < 0.1
     assert (program.run({"alpha": x["alpha"], "zeta": x["zeta"]}) == program.run(x)).all()
     assert refusal(ChipError, lambda: program.run({"zeta": x["zeta"], "beta": x["alpha"]})).endswith(
-        "are 'alpha', 'zeta', and the dictionary has 'zeta', 'beta'."
+        "are 'alpha', 'zeta', and those given are 'zeta', 'beta'."
     )
 
 

@@ -29,7 +29,7 @@ def test_one_array_a_list_or_a_dictionary():
     assert [one.tolist() for one in ports.arrays_of("net", [PICTURE, WORDS], {"w": b, "x": a})] == [[0, 0], [1, 1]]
     with pytest.raises(ChipError) as caught:
         ports.arrays_of("net", [PICTURE, WORDS], {"x": a, "y": b})
-    assert str(caught.value) == "the inputs of net are 'x', 'w', and the dictionary has 'x', 'y'."
+    assert str(caught.value) == "the inputs of net are 'x', 'w', and those given are 'x', 'y'."
 
 
 def test_rows_are_counted():

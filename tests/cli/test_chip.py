@@ -33,6 +33,16 @@ SCRIPT = """\
     def two_outputs():
         x = keras.Input((6,))
         return keras.Model(x, [layers.Dense(3)(x), layers.Dense(2)(x)], name="two")
+
+
+    def two_inputs():
+        a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+        return keras.Model({"a": a, "b": b}, layers.Dense(3)(layers.Concatenate()([a, b])), name="joint")
+
+
+    def with_weights():
+        rng = np.random.default_rng(0)
+        return (lambda weights, x: x @ weights), rng.normal(size=(20, 6)), rng.normal(size=(6, 3)).astype("float32")
     """
 TEXT = """\
 .name "add"
@@ -49,6 +59,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     np.save(path / "x.npy", rng.normal(size=(20, 6)).astype("float32"))
     np.save(path / "labels.npy", rng.integers(0, 3, 20))
+    np.save(path / "x0.npy", np.zeros((0, 6), "float32"))
+    np.save(path / "y0.npy", np.zeros(0))
+    np.save(path / "far.npy", np.arange(100, 120))
+    a, b = rng.normal(size=(2, 20, 6)).astype("float32")
+    np.savez(path / "ba.npz", b=b, a=a)
+    np.savez(path / "arr.npz", a, b)
+    np.savez(path / "pair.npz", a=a, c=b)
     (path / "prog.s").write_text(TEXT)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
@@ -130,8 +147,8 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
         ),
         (
             ["compile", "nets.py:create_model"],
-            "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
-            "are taken, such as calibration=x_train[:256].",
+            "examples are missing of what the model will see, from which the ranges of its numbers are taken: "
+            "--calibration x.npy",
         ),
         (
             ["compile", "nets.py:create_model", "--calibration", "none.npy"],
@@ -152,10 +169,19 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
         ),
         (
             ["run", "nets.tpu", "--input", "x.npy", "-o", "no/y.npy"],
-            "'no/y.npy' cannot be written: No such file or directory",
+            "-o no/y.npy: there is no folder 'no'; make it: mkdir -p no",
         ),
         (["asm", "none.s"], "'none.s' cannot be read: No such file or directory"),
-        (["disasm", "nets.tpu", "-o", "no/n.s"], "'no/n.s' cannot be written: No such file or directory"),
+        (["disasm", "nets.tpu", "-o", "no/n.s"], "-o no/n.s: there is no folder 'no'; make it: mkdir -p no"),
+        (
+            ["run", "nets.tpu", "--input", "x.npy", "--labels", "far.npy"],
+            "--labels wants the number of a class for each row, from 0 to 2, as the program has scores; 'far.npy' "
+            "holds int64, such as 100",
+        ),
+        (
+            ["run", "nets.tpu", "--input", "x.npy", "--labels", "pair.npz"],
+            "--labels wants one array, and 'pair.npz' holds 2; np.save writes one",
+        ),
         (["fly"], "argument ACTION: invalid choice: 'fly' (choose from 'compile', 'run', 'time', 'asm', 'disasm', "
             "'report'); `anytpu chip --help` shows what it takes"),
         (
@@ -169,10 +195,62 @@ def test_errors(capsys: pytest.CaptureFixture[str], words: list[str], message: s
     assert error(capsys, *words) == message
 
 
-@pytest.mark.parametrize("typed", ["array=1.5", "=3", "array=", "clock_hz=fast"])
+PLACES = [
+    (["compile", "-o", "out.bin"], "a program is written to a file whose name ends in .tpu: -o out.tpu"),
+    (["compile", "-o", "no/out.tpu"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["compile", "--onnx", "no/out.onnx"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["run", "--input", "none.npy", "-o", "y.csv"], "a result is written to a file whose name ends in .npy or .npz: "
+        "-o y.npy"),
+    (["run", "--input", "none.npy", "-o", "y"], "a result is written to a file whose name ends in .npy or .npz: "
+        "-o y.npy"),
+    (["time", "--json", "no/t.json"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["time", "--trace", "no/t.json"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["asm", "-o", "no/a.tpu"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["asm", "-o", "a.bin"], "a program is written to a file whose name ends in .tpu: -o a.tpu"),
+    (["report", "--html", "no/a.html"], "there is no folder 'no'; make it: mkdir -p no"),
+    (["report", "--svg", "x.npy"], "'x.npy' is no folder; name one, which is made: --svg plots"),
+    (["report", "--png", "x.npy"], "'x.npy' is no folder; name one, which is made: --png plots"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), PLACES, ids=[" ".join(words) for words, _ in PLACES])
+def test_where_it_is_written_is_looked_at_first(capsys: pytest.CaptureFixture[str], words: list[str], message: str):
+    # What is to be read is not there either, and nothing says so.
+    text = error(capsys, words[0], "none.py:none" if words[0] == "compile" else "none.tpu", *words[1:])
+    assert text == f"{words[-2]} {words[-1]}: {message}"
+
+
+def test_no_rows_are_run_too(capsys: pytest.CaptureFixture[str]):
+    words = ["run", "nets.tpu", "--input", "x0.npy", "--labels", "y0.npy"]
+    assert output(capsys, *words) == "float32 [0, 3]\n[]\n0 of 0 right\n"
+
+
+def test_inputs_go_by_their_names(capsys: pytest.CaptureFixture[str]):
+    output(capsys, "compile", "nets.py:two_inputs", "--calibration", "ba.npz", "-o", "in.tpu")
+    for name in ("ba", "arr"):
+        output(capsys, "run", "in.tpu", "--input", f"{name}.npz", "-o", f"y_{name}.npy")
+    assert (np.load("y_ba.npy") == np.load("y_arr.npy")).all()
+    assert error(capsys, "run", "in.tpu", "--input", "pair.npz") == (
+        "the inputs of joint are 'a', 'b', and those given are 'a', 'c'."
+    )
+
+
+def test_a_function_of_jax_brings_its_weights(capsys: pytest.CaptureFixture[str]):
+    output(capsys, "compile", "nets.py:with_weights", "-o", "jax.tpu")
+    assert output(capsys, "run", "jax.tpu", "--input", "x.npy").startswith("float32 [20, 3]\n")
+
+
+@pytest.mark.parametrize("typed", ["=3", "array=", "clock_hz=fast"])
 def test_knobs_that_are_none(typed: str):
     with pytest.raises(SettingError) as caught:
         knobs([typed])
     assert str(caught.value) == (
         f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {typed!r}"
     )
+
+
+@pytest.mark.parametrize("typed", ["array=1.5", "array=nan", "array=inf"])
+def test_knobs_that_count(typed: str):
+    with pytest.raises(SettingError) as caught:
+        knobs([typed])
+    assert str(caught.value) == f"--set {typed}: array is a whole number, such as array=256"

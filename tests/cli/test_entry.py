@@ -54,7 +54,10 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
     ("words", "message"),
     [
         (["dvices"], "there is no command 'dvices'; did you mean `anytpu devices`?"),
-        (["train"], "there is no command 'train'; the commands are demo, devices, doctor, env, compare, plan, chip, port"),
+        (
+            ["train"],
+            "there is no command 'train'; the commands are demo, devices, doctor, env, compare, plan, chip, port",
+        ),
         (
             ["demo", "--epochs", "0"],
             "argument --epochs: must be a positive integer, not '0'; `anytpu demo --help` shows what it takes",

@@ -25,7 +25,7 @@ def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
         names = [port.tensor for port in ports]
         if set(x) != set(names):
             wanted, given = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
-            raise ChipError(f"the inputs of {name} are {wanted}, and the dictionary has {given}.")
+            raise ChipError(f"the inputs of {name} are {wanted}, and those given are {given}.")
         return [np.asarray(x[one]) for one in names]
     return [np.asarray(one) for one in x] if isinstance(x, list | tuple) else [np.asarray(x)]
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from anytpu import chip
-from anytpu.cli.script import HOW, job_of
+from anytpu.cli.arrays import accuracy, check_output, check_room, read_arrays, read_labels, reason, write_arrays
+from anytpu.cli.chip_job import chip_job
+from anytpu.cli.outputs import check_file, check_folder, check_suffix
 from anytpu.errors import SettingError
 from anytpu.report.steps import Steps
 from anytpu.report.terminal import open_console, say
@@ -23,13 +25,26 @@ SUFFIX = ".tpu"
 
 def compile_job(arguments: argparse.Namespace) -> None:
     """Compile a model, write it, and print what became of it."""
-    job, examples = _job(arguments.job)
-    if arguments.calibration is not None:
-        examples = read_arrays(arguments.calibration)
+    from anytpu.chip.onnx.graph import load_onnx
+
+    output = arguments.output or Path(_stem(arguments.job) + SUFFIX)
+    _check_program(output)
+    check_file("--onnx", arguments.onnx, "model.onnx")
+    if arguments.onnx:
+        load_onnx()  # where it is not installed, that is said before the work
+    given = read_arrays(arguments.calibration) if arguments.calibration else None
+    named = chip_job(arguments.job)
+    examples = named.examples if given is None else given
+    if examples is None:
+        raise SettingError(
+            "examples are missing of what the model will see, from which the ranges of its numbers are taken: "
+            "--calibration x.npy"
+        )
     with Steps() as progress:
         program = chip.compile(
-            job,
+            named.job,
             examples,
+            state=named.weights,
             batch=arguments.batch,
             activation_bits=arguments.bits,
             method=arguments.method,
@@ -37,7 +52,7 @@ def compile_job(arguments: argparse.Namespace) -> None:
             spill=not arguments.no_spill,
             progress=progress,
         )
-    wrote = [program.save(arguments.output or Path(_stem(arguments.job) + SUFFIX))]
+    wrote = [program.save(output)]
     if arguments.onnx:
         wrote.append(program.to_onnx(arguments.onnx))
     program.show()
@@ -46,8 +61,12 @@ def compile_job(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run a program on an array, and print or write the results."""
+    check_output(arguments.output)
     program = chip.load(arguments.program)
+    if not arguments.int8:
+        check_room(arguments.output, len(program.outputs))
     x = read_arrays(arguments.input)
+    labels = read_labels(arguments.labels) if arguments.labels else None
     results = program.run_int8(x) if arguments.int8 else program.run(x)
     many = results if isinstance(results, tuple) else (results,)
     console = open_console()
@@ -55,15 +74,16 @@ def run(arguments: argparse.Namespace) -> None:
         say(console, f"{one.dtype} {list(one.shape)}")
         if arguments.output is None:
             say(console, np.array2string(one, threshold=200, precision=4, suppress_small=True))
-    if arguments.labels is not None:
-        say(console, _accuracy(many[0], read_arrays(arguments.labels)))
+    if labels is not None:
+        say(console, accuracy(many[0], labels, arguments.labels))
     if arguments.output is not None:
-        _write_arrays(arguments.output, many)
-        _wrote(arguments.output)
+        _wrote(write_arrays(arguments.output, many))
 
 
 def time(arguments: argparse.Namespace) -> None:
     """Print, and write, where the cycles of a batch would go."""
+    check_file("--json", arguments.json, "time.json")
+    check_file("--trace", arguments.trace, "trace.json")
     program = chip.load(arguments.program)
     both = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
     timing = program.time(arguments.batch, **both, **knobs(arguments.set))
@@ -79,15 +99,18 @@ def time(arguments: argparse.Namespace) -> None:
 
 def asm(arguments: argparse.Namespace) -> None:
     """Assemble a text."""
+    output = arguments.output or arguments.text.with_suffix(SUFFIX)
+    _check_program(output)
     try:
         text = arguments.text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{str(arguments.text)!r} cannot be read: {_reason(error)}") from error
-    _wrote(chip.assemble(text, arguments.text.stem).save(arguments.output or arguments.text.with_suffix(SUFFIX)))
+        raise SettingError(f"{str(arguments.text)!r} cannot be read: {reason(error)}") from error
+    _wrote(chip.assemble(text, arguments.text.stem).save(output))
 
 
 def disasm(arguments: argparse.Namespace) -> None:
     """Print a program as text."""
+    check_file("-o", arguments.output, "program.s")
     text = chip.load(arguments.program).disassemble(arguments.batch, weights=arguments.weights)
     if arguments.output is None:
         print(text, end="" if text.endswith("\n") else "\n")
@@ -97,6 +120,9 @@ def disasm(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Write the page and the plots of a program, or print what it is."""
+    check_file("--html", arguments.html, "chip.html")
+    check_folder("--svg", arguments.svg)
+    check_folder("--png", arguments.png)
     program = chip.load(arguments.program)
     wrote = []
     if arguments.html:
@@ -125,13 +151,13 @@ def knobs(typed: list[str]) -> dict[str, Any]:
     """Read knobs of the chip, each as KNOB=VALUE; those that count things are whole numbers.
 
     Raises:
-        SettingError: one is not written so, or its value is no number.
+        SettingError: one is not written so, its value is no number, or no whole one where something is counted.
 
     Example:
         >>> knobs(["array=512", "weight_bytes_per_s=136e9"])
         {'array': 512, 'weight_bytes_per_s': 136000000000.0}
     """
-    whole = {field.name for field in dataclasses.fields(chip.Design) if isinstance(field.default, int)}
+    usual = {field.name: field.default for field in dataclasses.fields(chip.Design) if isinstance(field.default, int)}
     found: dict[str, Any] = {}
     for one in typed:
         name, equals, text = one.partition("=")
@@ -140,49 +166,21 @@ def knobs(typed: list[str]) -> dict[str, Any]:
         except ValueError:
             equals = ""
             value = 0.0
-        if not (name and equals) or (name in whole and value != int(value)):
+        if not (name and equals):
             raise SettingError(f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {one!r}")
-        found[name] = int(value) if name in whole else value
+        if name in usual and not value.is_integer():
+            raise SettingError(f"--set {one}: {name} is a whole number, such as {name}={usual[name]}")
+        found[name] = int(value) if name in usual else value
     return found
 
 
-def read_arrays(path: Path) -> Any:
-    """Return the array of a .npy file, or those of a .npz file in the order of their names.
-
-    Raises:
-        SettingError: it cannot be read, or holds Python objects.
-    """
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise SettingError(
-            f"{str(path)!r} cannot be read as an array: {_reason(error)}; np.save({str(path)!r}, x) writes one"
-        ) from error
-    return found if isinstance(found, np.ndarray) else [found[name] for name in sorted(found.files)]
-
-
-def _job(name: str) -> tuple[Any, Any]:
-    if Path(name).suffix == ".anytpu":
-        return name, None
-    path, colon, function = name.rpartition(":")
-    if not colon or not path:
-        raise SettingError(f"name what to compile: a function of a file, like {HOW}, or a program file, .anytpu")
-    return job_of(path, function)
+def _check_program(path: Path) -> None:
+    check_file("-o", path, f"model{SUFFIX}")
+    check_suffix("-o", path, (SUFFIX,), "a program")
 
 
 def _stem(job: str) -> str:
     return Path(job.rpartition(":")[0] or job).stem
-
-
-def _accuracy(scores: np.ndarray, labels: np.ndarray) -> str:
-    flat = scores.reshape(len(scores), -1)
-    if flat.shape[1] < 2 or labels.reshape(-1).shape != (len(scores),):
-        raise SettingError(
-            f"--labels wants one class a row, and a program with a score a class; the program gave {scores.shape}, the "
-            f"file has {labels.shape}"
-        )
-    right = int((flat.argmax(axis=1) == labels.reshape(-1)).sum())
-    return f"{right} of {len(scores)} right, {right / max(1, len(scores)):.2%}"
 
 
 def _timing_record(timing: Any) -> dict[str, Any]:
@@ -191,32 +189,12 @@ def _timing_record(timing: Any) -> dict[str, Any]:
     return record
 
 
-def _write_arrays(path: Path, arrays: tuple[np.ndarray, ...]) -> None:
-    try:
-        if path.suffix == ".npz":
-            named: dict[str, Any] = {f"output{number}": one for number, one in enumerate(arrays)}
-            np.savez(path, **named)
-        elif len(arrays) == 1:
-            with path.open("wb") as stream:
-                np.save(stream, arrays[0])
-        else:
-            raise SettingError(
-                f"the program has {len(arrays)} outputs; name a .npz file: -o {path.with_suffix('.npz')}"
-            )
-    except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be written: {_reason(error)}") from error
-
-
 def _write_text(path: Path, text: str) -> Path:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be written: {_reason(error)}") from error
+        raise SettingError(f"{str(path)!r} cannot be written: {reason(error)}") from error
     return path
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).splitlines()[0]
 
 
 def _wrote(*paths: Path) -> None:

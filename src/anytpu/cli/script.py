@@ -24,6 +24,12 @@ from anytpu.errors import SettingError
 HOW = "train.py:create_model"
 """How a function of a file is named, for errors."""
 
+_TO_PLAN = (
+    "of which nothing can be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
+    "input_specs=(x, y), or a pair (step, input_specs) with a JAX function step(state, batch) and "
+    "input_specs=(state, batch)"
+)
+
 
 def job_of(name: str, function: str) -> tuple[Any, Any]:
     """Return what a function of a file makes: a job as `program.of` takes it, and its input specs.
@@ -35,14 +41,38 @@ def job_of(name: str, function: str) -> tuple[Any, Any]:
     Raises:
         SettingError: there is no such file or function, it needs arguments, it fails, or returns something else.
     """
+    from anytpu.program.makers import is_job
+
+    returned = returned_by(name, function)
+    job, specs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+    if not is_job(job):
+        raise wrong(name, function, returned, _TO_PLAN)
+    return job, specs
+
+
+def returned_by(name: str, function: str) -> Any:
+    """Return what a function of a file returns; it is called without arguments.
+
+    Raises:
+        SettingError: there is no such file or function, it needs arguments, or it fails.
+    """
     path = Path(name)
     found = _function(path, function)
     _check_takes_nothing(path, function, found)
     with _told(path):
-        returned = found()
-    job, specs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
-    _check_is_job(path, function, job, returned)
-    return job, specs
+        return found()
+
+
+def wrong(name: str, function: str, returned: Any, wanted: str) -> SettingError:
+    """Return the error that a function of a file returned something of no use.
+
+    Args:
+        name: the path of the file.
+        function: the function.
+        returned: what it returned.
+        wanted: what that is no use for, and what is: "of which nothing can be planned; it must return ...".
+    """
+    return SettingError(f"{function}() in {Path(name)} returned {_short(returned)}, {wanted}")
 
 
 def load(path: Path) -> ModuleType:
@@ -86,17 +116,6 @@ def _check_takes_nothing(path: Path, function: str, found: Callable[..., Any]) -
             f"{function}{signature} in {path} is called without arguments ({error}); give each a default, or name "
             "another function, one that calls it"
         ) from error
-
-
-def _check_is_job(path: Path, function: str, job: Any, returned: Any) -> None:
-    from anytpu.program.makers import is_job
-
-    if not is_job(job):
-        raise SettingError(
-            f"{function}() in {path} returned {_short(returned)}, of which nothing can be planned; it must return a "
-            "compiled Keras model, a pair (model, input_specs) with input_specs=(x, y), or a pair (step, input_specs) "
-            "with a JAX function step(state, batch) and input_specs=(state, batch)"
-        )
 
 
 def _short(value: Any) -> str:
