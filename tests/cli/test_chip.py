@@ -117,7 +117,8 @@ def test_time_is_predicted_and_knobs_are_turned(capsys: pytest.CaptureFixture[st
     text = output(capsys, *words, "--set", "array=512", "--set", "weight_bytes_per_s=136e9")
     assert "Predicted" in text and text.endswith("Wrote time.json\nWrote trace.json\n")
     record = json.loads(Path("time.json").read_text())
-    assert record["batch"] == 200
+    assert record["batch"] == 200 and record["predicted"] is True
+    assert record["examples_per_s"] == 200 / record["time_s"] and record["ops_per_s"] > 0
     assert record["design"]["array"] == 512 and record["design"]["weight_bytes_per_s"] == 136e9
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
 

@@ -89,7 +89,7 @@ def time(arguments: argparse.Namespace) -> None:
     timing = program.time(arguments.batch, **both, **knobs(arguments.set))
     wrote = []
     if arguments.json:
-        wrote.append(_write_text(arguments.json, json.dumps(_timing_record(timing), indent=1) + "\n"))
+        wrote.append(_write_text(arguments.json, json.dumps(timing.to_record(), indent=1) + "\n"))
     if arguments.trace:
         image = program.image(arguments.batch, timing.design)
         wrote.append(report("chip").to_trace(timing, arguments.trace, image=image))
@@ -181,12 +181,6 @@ def _check_program(path: Path) -> None:
 
 def _stem(job: str) -> str:
     return Path(job.rpartition(":")[0] or job).stem
-
-
-def _timing_record(timing: Any) -> dict[str, Any]:
-    record = dataclasses.asdict(timing)
-    record.pop("events")
-    return record
 
 
 def _write_text(path: Path, text: str) -> Path:

@@ -1,4 +1,6 @@
 import dataclasses
+import doctest
+import json
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.chip.timing import Timing, time
+from anytpu.chip.timing import record as record_module
 from timing_samples import TINY, dense, image_of, sync
 
 PAPER = {  # batch, bytes an activation, rows 1, 4, 5, 6 of Table 3
@@ -107,3 +110,25 @@ def test_numbers_of_numpy_are_numbers():
     image = image_of([sync(Unit.MATRIX, Unit.READ)])
     design = dataclasses.replace(TINY, array=np.int64(256), accumulator_rows=4096, clock_hz=np.float32(700e6))
     assert time(image, design=design).cycles == 0
+
+
+def test_a_record_is_plain_and_says_that_it_is_predicted():
+    image = image_of(dense(200, [64], 400), batch=200)
+    t = time(image, events=True)
+    record = t.to_record()
+    assert json.loads(json.dumps(record, allow_nan=False))["parts"] == list(record["parts"])
+    assert record == time(image).to_record()
+    kept = {field.name for field in dataclasses.fields(t)} - {"events", "spans"}
+    derived = {"time_s", "examples_per_s", "server_examples_per_s", "ops_per_s", "useful_share", "unused_share"}
+    assert set(record) == {"predicted", "shares", "host_s", "host_share", *kept, *derived}
+    assert record["predicted"] is True
+    assert {name: record[name] for name in derived} == {name: getattr(t, name) for name in derived}
+    assert record["shares"]["active"] == t.active_cycles / t.cycles
+    assert sum(record["shares"].values()) == pytest.approx(1)
+    assert record["design"]["array"] == 256
+    assert set(time(image_of([])).to_record()["shares"].values()) == {0.0}
+
+
+def test_examples_in_the_docstrings():
+    outcome = doctest.testmod(record_module)
+    assert (outcome.attempted > 0, outcome.failed) == (True, 0)

@@ -10,10 +10,21 @@ multiply-add as one; its TOPS count two.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anytpu.chip.design import Design
 from anytpu.chip.isa.units import Unit
+
+_DERIVED = (
+    "time_s",
+    "examples_per_s",
+    "server_examples_per_s",
+    "ops_per_s",
+    "useful_share",
+    "unused_share",
+    "host_s",
+    "host_share",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,3 +172,25 @@ class Timing:
     def host_share(self) -> float:
         """The time of the host's link as a part of the chip's time. Table 5 of the paper adds the host's software."""
         return self.host_s / self.time_s if self.cycles else 0.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Return this as plain values, as JSON has them: what is kept, but for `events` and `spans`, and what follows.
+
+        Shares are parts of one: "shares" has those of the four causes, which add up to 1 where there are cycles.
+
+        Example:
+            >>> from anytpu.chip.design import TPU_V1
+            >>> timing = Timing("one", TPU_V1, 8, 700.0, 350.0, 70.0, 70.0, 210.0, 0, 0, 1000, 65536 * 350.0, 1, 1, 1)
+            >>> record = timing.to_record()
+            >>> record["predicted"], record["time_s"], record["shares"]
+            (True, 1e-06, {'active': 0.5, 'stall': 0.1, 'shift': 0.1, 'other': 0.3})
+        """
+        kept = dataclasses.replace(self, events=(), spans=())
+        record = {"predicted": True, **dataclasses.asdict(kept)}
+        del record["events"], record["spans"]
+        cycles = {name: getattr(self, f"{name}_cycles") for name in ("active", "stall", "shift", "other")}
+        return {
+            **record,
+            "shares": {name: own / self.cycles if self.cycles else 0.0 for name, own in cycles.items()},
+            **{name: getattr(self, name) for name in _DERIVED},
+        }
