@@ -15,7 +15,15 @@ from anytpu.chip import ChipProgram, file
 from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import Activate, Halt, ReadWeights
 from anytpu.chip.quantized import reference
-from anytpu.errors import AnyTPUError, CalibrationError, CapacityError, ChipError, HazardError, SettingError
+from anytpu.errors import (
+    AnyTPUError,
+    CalibrationError,
+    CapacityError,
+    ChipError,
+    HazardError,
+    SettingError,
+    SettingTypeError,
+)
 
 X = np.random.default_rng(3).normal(size=(40, 8, 8, 2)).astype("float32")
 
@@ -232,6 +240,9 @@ def test_sixteen_bits_are_nearer(program: ChipProgram, model: Any):
         ({"activation_bits": 4}, "activation_bits must be 8 or 16, not 4."),
         ({"method": "max"}, "method must be 'minmax', 'percentile' or 'mse', not 'max'."),
         ({"convolution": "im2col"}, "convolution must be 'auto', 'native' or 'packed', not 'im2col'."),
+        ({"spill": "no"}, "spill must be True or False, not 'no'."),
+        ({"design": None}, "design must be a chip, tpu.chip.TPU_V1 or a tpu.chip.Design, not None."),
+        ({"progress": 3}, "progress must be a function that is given a line, such as print, not 3."),
     ],
 )
 def test_settings_that_are_none(model: Any, keywords: dict[str, Any], message: str):
@@ -243,6 +254,44 @@ def test_no_calibration(model: Any):
         "calibration is missing: give examples of what the model will see, from which the ranges of its numbers are "
         "taken, such as calibration=x_train[:256]."
     )
+
+
+@pytest.mark.parametrize(
+    ("calibration", "said"),
+    [(5, "5"), (np.float32(2), "np.float32(2.0)"), ({"x": 5}, "5"), ([X, 5], "5"), ([[[1], [2, 3]]], "[[1], [2, 3]]")],
+)
+def test_calibration_that_is_no_array(model: Any, calibration: Any, said: str):
+    assert refusal(CalibrationError, lambda: tpu.chip.compile(model, calibration)) == (
+        f"calibration must be an array of examples, or an array for each input, not {said}: give some of what the "
+        "model will see, such as calibration=x_train[:256]."
+    )
+
+
+def test_calibration_that_is_a_path(model: Any):
+    for calibration in ("x.npy", Path("x.npy"), ["x.npy"]):
+        assert refusal(CalibrationError, lambda given=calibration: tpu.chip.compile(model, given)) == (
+            "calibration is the name of a file; load it: calibration=np.load('x.npy')."
+        )
+
+
+NO_PATH: Any = None
+NO_TEXT: Any = b"halt"
+
+
+def test_what_is_no_path_and_no_text(program: ChipProgram):
+    verbs = (program.save, program.to_onnx, program.to_html, program.trace, program.to_svg, program.to_png)
+    for verb in (*verbs, tpu.chip.load):
+        assert refusal(SettingTypeError, lambda verb=verb: verb(NO_PATH)) == (
+            "a path must be a string or a pathlib.Path, not None."
+        )
+    assert refusal(SettingTypeError, lambda: tpu.chip.assemble(NO_TEXT)) == (
+        "a text in assembly must be a string, not b'halt'."
+    )
+
+
+def test_infinite_numbers_saturate(program: ChipProgram):
+    infinite = np.where(X[:4] < 0, -np.inf, np.inf)
+    assert (program.run(infinite) == program.run(np.where(X[:4] < 0, -1e30, 1e30))).all()
 
 
 def test_too_small_a_buffer_spills_or_is_an_error(model: Any, program: ChipProgram):

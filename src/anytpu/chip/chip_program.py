@@ -106,7 +106,8 @@ class ChipProgram:
             makes at the end (softmax) is computed in float32 of those.
 
         Raises:
-            ChipError: an input of another shape or kind, or with a NaN.
+            ChipError: an input of another shape or kind, or with a NaN; an infinite number saturates, as one that is
+                too great for the chip does.
         """
         return _one_or_all(self._runner.real(x))
 
@@ -163,24 +164,25 @@ class ChipProgram:
 
         Raises:
             ChipError: the program has no network, a step of the host has no operator, or onnx is not installed.
+            ChipFileError: it cannot be written there.
         """
         return written.save_onnx(self._images, path, unsigned, integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write what each unit does when as a trace for https://ui.perfetto.dev, and return its path."""
-        return report("chip").to_trace(self.time(batch, events=True), path, self.image(batch))
+        return report("chip").to_trace(self.time(batch, events=True), written.path_of(path), self.image(batch))
 
     def to_html(self, path: str | Path) -> Path:
         """Write all that there is to see as one HTML page that needs no network, and return its path."""
-        return report("chip").to_html(self, path)
+        return report("chip").to_html(self, written.path_of(path))
 
     def to_svg(self, folder: str | Path) -> list[Path]:
         """Write each plot as an SVG file into a folder, and return their paths."""
-        return report("chip").to_images(self, folder, "svg")
+        return report("chip").to_images(self, written.path_of(folder), "svg")
 
     def to_png(self, folder: str | Path) -> list[Path]:
         """Write each plot as a PNG file into a folder, and return their paths."""
-        return report("chip").to_images(self, folder, "png")
+        return report("chip").to_images(self, written.path_of(folder), "png")
 
     def show(self) -> None:
         """Print what the program is: its layers, where each is computed, its memory and its predicted time."""

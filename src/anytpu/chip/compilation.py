@@ -7,7 +7,7 @@ the ranges of its numbers, the network is quantized, and instructions are made o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from anytpu.chip.images import Settings, check_batch
 from anytpu.chip.network import read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
-from anytpu.errors import CalibrationError, ProgramError, SettingError
+from anytpu.errors import CalibrationError, ProgramError, SettingError, SettingTypeError
 from anytpu.program import Program, of
 
 TRACED_ROWS = 8
@@ -69,15 +69,12 @@ def compile(
         >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP
         >>> program.time(batch=200).time_s  # doctest: +SKIP
     """
-    say = progress or (lambda line: None)
-    _check(activation_bits, method, convolution)
+    _check(activation_bits, method, design, progress)
+    settings = Settings(convolution, spill)
     if batch is not None:
         check_batch(batch)
-    if calibration is None:
-        raise CalibrationError(
-            "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
-            "are taken, such as calibration=x_train[:256]."
-        )
+    _check_calibration(calibration)
+    say = progress or (lambda line: None)
     say("reading the model")
     program = _program(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
@@ -90,7 +87,7 @@ def compile(
     rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
-    return ChipProgram(image, quantized, Settings(convolution, spill), summary, example)
+    return ChipProgram(image, quantized, settings, summary, example)
 
 
 def _program(job: Any, calibration: Any, state: Any) -> Program:
@@ -128,13 +125,36 @@ def _is_path(job: Any) -> bool:
     return isinstance(job, str) or hasattr(job, "__fspath__")
 
 
-def _check(activation_bits: Any, method: Any, convolution: Any) -> None:
+def _check(activation_bits: Any, method: Any, design: Any, progress: Any) -> None:
     if activation_bits not in (8, 16):
         raise SettingError(f"activation_bits must be 8 or 16, not {activation_bits!r}.")
-    _check_one("method", method, ("minmax", "percentile", "mse"))
-    _check_one("convolution", convolution, ("auto", "native", "packed"))
+    if method not in ("minmax", "percentile", "mse"):
+        raise SettingError(f"method must be 'minmax', 'percentile' or 'mse', not {method!r}.")
+    if not isinstance(design, Design):
+        raise SettingTypeError(f"design must be a chip, tpu.chip.TPU_V1 or a tpu.chip.Design, not {design!r}.")
+    if progress is not None and not callable(progress):
+        raise SettingTypeError(f"progress must be a function that is given a line, such as print, not {progress!r}.")
 
 
-def _check_one(name: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
-        raise SettingError(f"{name} must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}, not {value!r}.")
+def _check_calibration(calibration: Any) -> None:
+    if calibration is None:
+        raise CalibrationError(
+            "calibration is missing: give examples of what the model will see, from which the ranges of its numbers "
+            "are taken, such as calibration=x_train[:256]."
+        )
+    several = calibration.values() if isinstance(calibration, dict) else calibration
+    for one in several if isinstance(calibration, dict | list | tuple) else [calibration]:
+        if _is_path(one):
+            raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(one)!r}).")
+        if not _is_array(one):
+            raise CalibrationError(
+                f"calibration must be an array of examples, or an array for each input, not {one!r:.60}: give some of "
+                "what the model will see, such as calibration=x_train[:256]."
+            )
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        return np.ndim(value) > 0
+    except ValueError:  # lists of different lengths
+        return False

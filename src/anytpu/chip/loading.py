@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from anytpu.chip import written
 from anytpu.chip.chip_program import ChipProgram
+from anytpu.errors import SettingTypeError
 
 
 def load(path: str | Path) -> ChipProgram:
@@ -19,7 +21,7 @@ def load(path: str | Path) -> ChipProgram:
     """
     from anytpu.chip import checking, file
 
-    image, network, settings = file.read(path)
+    image, network, settings = file.read(written.path_of(path))
     checking.check(image)
     return ChipProgram(image, network, settings)
 
@@ -36,6 +38,8 @@ def assemble(text: str, name: str = "assembled") -> ChipProgram:
     """
     from anytpu.chip import assembly, checking
 
+    if not isinstance(text, str):
+        raise SettingTypeError(f"a text in assembly must be a string, not {text!r:.60}.")
     image = assembly.assemble(text, name)
     checking.check(image)
     return ChipProgram(image)

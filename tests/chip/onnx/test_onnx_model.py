@@ -26,7 +26,7 @@ from anytpu.chip.quantized.nodes import (
     Quantization,
     QuantizedNetwork,
 )
-from anytpu.errors import ChipError
+from anytpu.errors import ChipError, ChipFileError
 
 
 def convolution(name: str, source: str, target: str, shape, **changes) -> QConvolution:
@@ -198,6 +198,13 @@ def test_more_than_a_file_holds(tmp_path: Path):
         "of the model on their own."
     )
     assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(("name", "why"), [("no/model.onnx", "No such file or directory"), (".", "Is a directory")])
+def test_where_nothing_can_be_written(network: QuantizedNetwork, tmp_path: Path, name: str, why: str):
+    with pytest.raises(ChipFileError) as error:
+        write(network, tmp_path / name)
+    assert str(error.value) == f"The file {str(tmp_path / name)!r} cannot be written: {why}."
 
 
 def test_without_onnx(tmp_path: Path):

@@ -31,7 +31,7 @@ from anytpu.chip.onnx.pool import write_pool
 from anytpu.chip.onnx.writing import Writing
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QuantizedNetwork
-from anytpu.errors import ChipError
+from anytpu.errors import ChipError, ChipFileError
 
 OPSET = 21
 """The version of ONNX's operators: the first with 16-bit integers in QuantizeLinear."""
@@ -86,7 +86,7 @@ def write(
 
     Raises:
         ChipError: onnx is not installed, the weights are more than a file of ONNX holds, or the host does something
-            in this network that ONNX has no operator for; the layer is named.
+            in this network that ONNX has no operator for; the layer is named. ChipFileError: it cannot be written.
     """
     onnx = load_onnx()
     _check_size(network)
@@ -108,7 +108,10 @@ def write(
         producer_name="anytpu",
         doc_string=_DESCRIPTION.format(products=_UNSIGNED if unsigned else _SIGNED),
     )
-    onnx.save(model, path)
+    try:
+        onnx.save(model, path)
+    except OSError as error:
+        raise ChipFileError(f"The file {str(path)!r} cannot be written: {error.strerror or error}.") from error
     return Path(path)
 
 
