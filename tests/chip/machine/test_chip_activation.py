@@ -152,9 +152,8 @@ def test_rows_that_end_with_the_last_unit_of_the_buffer(operation, wide):
     registers |= {"stride_width": 1, "scale": 0.25, "second_scale": 0.5, "out_scale": 0.25, "high_offset": 100}
     last = SMALL.buffer_units
     shift = 100 if wide else 0
-    places = {"source": last - shift - 4 - 2, "second": last - shift - 3 - 2, "target": 300}
-    code = [*configured(**registers, second_high_offset=100), Activate(operation, rows=2, **places, wide=wide)]
-    assert_literal(image_of(code, blocks()), 11)
+    activate = Activate(operation, last - shift - 4 - 2, 300, 2, second=last - shift - 3 - 2, wide=wide)
+    assert_literal(image_of([*configured(**registers, second_high_offset=100), activate], blocks()), 11)
 
 
 def test_products_of_rows_that_end_with_the_last_unit_of_the_buffer():

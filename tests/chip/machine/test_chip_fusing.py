@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from anytpu.chip.design import Design
 from anytpu.chip.isa.instructions import Activate, MatrixMultiply, ReadHostMemory, ReadWeights, WriteHostMemory
+from anytpu.chip.machine import fusing
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.fusing import LayerStep, fuse
 from anytpu.chip.machine.steps import ActivateStep, ProductStep
@@ -120,6 +121,16 @@ def test_a_result_over_its_own_source_is_no_layer():
 def test_sums_that_are_read_again_are_no_layer():
     again = [ReadWeights(0, 1, "parameters"), Activate("scale", 0, 40, 4)]
     assert kinds([*pair(0, 0, 0, 4, 20), *again]) == ["product", "activate", "activate"]
+
+
+def test_more_products_than_are_joined(monkeypatch):
+    monkeypatch.setattr(fusing, "MOST_DEPTH", 12)
+    more = [ReadWeights(3, 1), MatrixMultiply(8, 0, 4, accumulate=True)]
+    read, scale, product, activate = pair(0, 0, 0, 4, 20)
+    assert kinds([read, scale, product, *more, *more, activate]) == ["layer of 1"]
+    code = [*setup(), read, scale, product, *more, *more, ReadHostMemory(640, 8, 3), *more, activate]
+    assert kinds(code) == ["product", "product", "activate"]
+    assert_literal(image_of(code, weights_of(5), TINY), 5)
 
 
 def test_products_that_follow_one_another_are_one():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
-from anytpu.chip.machine import run
+from anytpu.chip.machine import products, run
 from machine_samples import SMALL, assert_literal, blocks, configured, image_of, literally, parameters
 
 ARRAY = SMALL.array
@@ -81,6 +81,22 @@ def test_sums_wrap_at_32_bits():
     image = image_of(code, blocks(scale, *tiles))
     content = np.full((1, SMALL.buffer_units, 1, 32), -128, np.int8)
     np.testing.assert_array_equal(run(image, {"whole": content})["whole"], literally(image, content))
+
+
+@pytest.mark.parametrize("kind", ["signed", "wide"])
+def test_passes_that_are_gathered_some_at_a_time(kind, monkeypatch):
+    monkeypatch.setattr(products, "GATHERED_NUMBERS", 100)
+    geometry = {"batch": 2, "in_height": 4, "in_width": 3, "out_width": 3, "kernel_height": 2, "kernel_width": 2}
+    steps = {"stride_height": 1, "stride_width": 1, "dilation_height": 1, "dilation_width": 1, "pad_top": 1}
+    code = [
+        *configured(**geometry, **steps, pitch=1, high_offset=160, lanes=3, taps=2, zero_point=5, plane_stride=30),
+        ReadWeights(1, 4),
+        Convolve(1, 2, 24, 2, wide=kind == "wide"),
+        MatrixMultiply(2, 2, 24, 2, accumulate=True, wide=kind == "wide"),
+        *shown(20, 2, True),
+        *shown(23, 3, True),
+    ]
+    assert_literal(image_of(code, weights_of(np.random.default_rng(4), 4)), 4)
 
 
 @st.composite

@@ -19,10 +19,11 @@ import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step, TransferStep
+from anytpu.chip.machine.stretches import Stretch, Stretches
 from anytpu.chip.machine.windows import cover
 
-Stretch = tuple[int, int]
-"""Units of the Unified Buffer, from the first up to and without the second."""
+MOST_DEPTH = 2**17
+"""Rows of tiles, one below the other, that products are joined to: as float32, 128 MiB of weights of 256 columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,9 @@ class LayerStep(Step):
     feeds: tuple[Feed, ...]
     rows: int
     blocks: tuple[Block, ...]
+
+
+_NOTHING = Stretches()
 
 
 def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
@@ -72,41 +76,66 @@ def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
 
 def _joined(steps: Sequence[Step]) -> Iterator[Step]:
     """Yield the steps, with products that add to the sums of the one before as part of it."""
-    waiting: ProductStep | None = None
+    waiting = _Sum()
     for step in steps:
-        if waiting is None or isinstance(step, ProductStep) or not _passes(step, _sources(waiting), []):
-            if waiting is not None and isinstance(step, ProductStep) and _continues(waiting, step):
-                feeds, tiles = waiting.feeds + step.feeds, waiting.tiles + step.tiles
-                waiting = dataclasses.replace(waiting, feeds=feeds, tiles=tiles)
-                continue
-            if waiting is not None:
-                yield waiting
-            waiting = step if isinstance(step, ProductStep) else None
-        if waiting is not step:
+        if isinstance(step, ProductStep):
+            if not waiting.accepts(step):
+                yield from waiting.close()
+            waiting.take(step)
+        else:
+            if not _passes(step, waiting.read, _NOTHING):
+                yield from waiting.close()
             yield step
-    if waiting is not None:
-        yield waiting
+    yield from waiting.close()
 
 
-def _passes(step: Step, read: list[Stretch], written: list[Stretch]) -> bool:
+class _Sum:
+    """Products one after another, each of which adds to the sums of the first."""
+
+    def __init__(self):
+        self.read = Stretches()
+        self._products: list[ProductStep] = []
+        self._depth = 0
+
+    def accepts(self, product: ProductStep) -> bool:
+        if not self._products or not product.accumulate or self._depth + _depth(product) > MOST_DEPTH:
+            return False
+        first = self._products[0]
+        same_place = (first.accumulator, first.rows) == (product.accumulator, product.rows)
+        return same_place and kind_of(first.feeds[0]) == kind_of(product.feeds[0])
+
+    def take(self, product: ProductStep) -> None:
+        self._products.append(product)
+        self._depth += _depth(product)
+        self.read.add(_sources(product))
+
+    def close(self) -> list[ProductStep]:
+        products = self._products
+        self.__init__()
+        if len(products) < 2:
+            return products
+        feeds = tuple(feed for one in products for feed in one.feeds)
+        tiles = tuple(tile for one in products for tile in one.tiles)
+        return [dataclasses.replace(products[0], feeds=feeds, tiles=tiles)]
+
+
+def _depth(product: ProductStep) -> int:
+    return sum(feed.depth for feed in product.feeds)
+
+
+def _passes(step: Step, read: Stretches, written: Stretches) -> bool:
     """Return whether a step may as well be done before others that read and write stretches of the Unified Buffer."""
     if not isinstance(step, TransferStep):
         return False
-    return not _overlap(_units(step), read + written if step.inwards else written)
+    return not (written.meet(_units(step)) or (step.inwards and read.meet(_units(step))))
 
 
 def _units(transfer: TransferStep) -> list[Stretch]:
     return [(transfer.address, transfer.address + transfer.units)]
 
 
-def _host_units(transfer: TransferStep) -> list[Stretch]:
-    first = transfer.host_address // UNIT_BYTES
-    return [(first, first + transfer.units + 1)]
-
-
-def _continues(first: ProductStep, second: ProductStep) -> bool:
-    same_place = (first.accumulator, first.rows) == (second.accumulator, second.rows)
-    return second.accumulate and same_place and kind_of(first.feeds[0]) == kind_of(second.feeds[0])
+def _host_bytes(transfer: TransferStep) -> list[Stretch]:
+    return [(transfer.host_address, transfer.host_address + transfer.units * UNIT_BYTES)]
 
 
 def kind_of(feed: Feed) -> tuple[bool, bool]:
@@ -143,7 +172,7 @@ def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[Pro
     if (product.accumulator, product.rows) != (activate.accumulator, activate.rows):
         return None
     # What is written over its own source has to be multiplied whole before.
-    return None if _overlap(_sources(product), _targets(activate)) else (product, activate)
+    return None if Stretches(_sources(product)).meet(_targets(activate)) else (product, activate)
 
 
 class _Run:
@@ -151,33 +180,35 @@ class _Run:
 
     def __init__(self):
         self._after: list[TransferStep] = []
+        self._taken_out = Stretches()
         self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
-        self._read: list[Stretch] = []
-        self._written: list[Stretch] = []
+        self._read = Stretches()
+        self._written = Stretches()
 
     def accepts(self, product: ProductStep, activate: ActivateStep) -> bool:
         targets = _targets(activate)
-        return not (_overlap(_sources(product) + targets, self._written) or _overlap(targets, self._read))
+        return not (self._written.meet([*_sources(product), *targets]) or self._read.meet(targets))
 
     def take(self, product: ProductStep, activate: ActivateStep) -> None:
         key = product.feeds, product.rows
         _, blocks = self._layers.setdefault(key, (product.number, []))
         blocks.append(Block(product.tiles, activate))
-        _add(self._read, _sources(product))
-        _add(self._written, _targets(activate))
+        self._read.add(_sources(product))
+        self._written.add(_targets(activate))
 
     def lets_pass(self, step: Step) -> bool:
         """Return whether a step that is no pair may as well be done before the pairs, and before what goes out."""
         if not isinstance(step, TransferStep) or not _passes(step, self._read, self._written):
             return False
-        return not any(_overlap(_host_units(one), _host_units(step)) for one in self._after)
+        return not self._taken_out.meet(_host_bytes(step))
 
     def postpones(self, step: Step) -> bool:
         """Take what goes out to the host, to be done after the pairs, and return True; False for all other steps."""
         if not isinstance(step, TransferStep) or step.inwards or not self._layers:
             return False
         self._after.append(step)
-        _add(self._read, _units(step))
+        self._taken_out.add(_host_bytes(step))
+        self._read.add(_units(step))
         return True
 
     def close(self) -> list[Step]:
@@ -219,13 +250,13 @@ def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
 
 def _sources(product: ProductStep) -> list[Stretch]:
     """Return stretches of the Unified Buffer, in units, that hold all that a product reads."""
-    found: list[Stretch] = []
+    found = Stretches()
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
         last = max((patch.source_row + patch.reach for patch in patches), default=-1)
-        _add(found, _extents(feed.plane, first, last + 1))
-    return found
+        found.add(_extents(feed.plane, first, last + 1))
+    return list(found)
 
 
 def _targets(activate: ActivateStep) -> list[Stretch]:
@@ -236,17 +267,3 @@ def _extents(plane: Plane, first: int, stop: int) -> list[Stretch]:
     """Return the stretches, in units, where rows `first` up to `stop` of a plane lie: one, or two for 16 bits."""
     starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
     return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]
-
-
-def _overlap(some: list[Stretch], others: list[Stretch]) -> bool:
-    return any(start < last and first < stop for start, stop in some for first, last in others)
-
-
-def _add(stretches: list[Stretch], more: list[Stretch]) -> None:
-    for start, stop in more:
-        for place, (first, last) in enumerate(stretches):
-            if start <= last and first <= stop:
-                stretches[place] = min(start, first), max(stop, last)
-                break
-        else:
-            stretches.append((start, stop))

@@ -15,6 +15,7 @@ bytes (signed), the second times 256. Sums of the parts are of 32 bits and wrap,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from anytpu.chip.machine.steps import Feed, ProductStep
 
 EXACT = 2**24
 """Up to here float32 holds every integer."""
+
+GATHERED_NUMBERS = 2**22
+"""Numbers that are gathered at a time, or those of one pass."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,17 +46,27 @@ def multiply(memories: Memories, step: ProductStep) -> None:
     target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
     if not step.accumulate:
         target[...] = 0
-    tiles = zip(step.feeds, step.tiles, strict=True)
-    parts = exact_parts(
-        np.concatenate([tile_at(memories.weights, tile, array)[: feed.depth] for feed, tile in tiles]),
-        greatest_of(step.feeds[0]),
-    )
-    for high in halves_of(step.feeds[0]):
+    for feeds, blocks in _passes(step):
+        tiles = zip(feeds, blocks, strict=True)
+        stacked = np.concatenate([tile_at(memories.weights, tile, array)[: feed.depth] for feed, tile in tiles])
+        parts = exact_parts(stacked, greatest_of(feeds[0]))
         rows = np.empty((step.rows, parts[-1].stop), np.float32)
-        gather(memories.buffer, moves_of(step.feeds, *rows.shape, high), rows)
-        for part in parts:
-            sums = (rows[:, part.start : part.stop] @ part.matrix).astype(np.int32)
-            target += sums * np.int32(256) if high else sums
+        for high in halves_of(feeds[0]):
+            gather(memories.buffer, moves_of(feeds, *rows.shape, high), rows)
+            for part in parts:
+                sums = (rows[:, part.start : part.stop] @ part.matrix).astype(np.int32)
+                target += sums * np.int32(256) if high else sums
+
+
+def _passes(step: ProductStep) -> Iterator[tuple[Sequence[Feed], Sequence[int]]]:
+    """Yield the feeds and tiles of a product, as many at a time as may be gathered."""
+    first, depth, most = 0, 0, GATHERED_NUMBERS // step.rows
+    for number, feed in enumerate(step.feeds):
+        if first < number and depth + feed.depth > most:
+            yield step.feeds[first:number], step.tiles[first:number]
+            first, depth = number, 0
+        depth += feed.depth
+    yield step.feeds[first:], step.tiles[first:]
 
 
 def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
