@@ -8,17 +8,23 @@ from typing import Any
 
 from anytpu.cli.command import Command, positive_integer
 
+_ARRAYS = ".npy, or for several inputs .npz: arr_0, arr_1, ... in their order, others by the inputs' names"
+
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOB",
-        help="train.py:create_model, a function of a file that returns a Keras model, or a pair (model, examples); or "
-        "a program file, .anytpu, of mode infer and with its values",
+        help="train.py:create_model, a function of a file that returns a Keras model, a pair (model, examples), or a "
+        "triple (function, examples, weights) for a JAX function outputs = function(weights, x); or a program file, "
+        ".anytpu, of mode infer and with its values",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the program (default: the job's name, .tpu)")
     parser.add_argument(
-        "--calibration", metavar="FILE", type=Path, help="examples of what the model will see, .npy or .npz"
+        "--calibration",
+        metavar="FILE",
+        type=Path,
+        help=f"examples of what the model will see, 100 to 500, {_ARRAYS}; they go before those that JOB returns",
     )
     parser.add_argument("--batch", metavar="N", type=positive_integer, help="examples that go through at a time")
     parser.add_argument("--bits", type=int, choices=(8, 16), default=8, help="of the activations (default: 8)")
@@ -40,9 +46,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_program(parser)
-    parser.add_argument("--input", metavar="FILE", type=Path, required=True, help="the rows to run, .npy or .npz")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the results, .npy or .npz")
-    parser.add_argument("--labels", metavar="FILE", type=Path, help="right classes, .npy: how many were found")
+    parser.add_argument("--input", metavar="FILE", type=Path, required=True, help=f"the rows to run, {_ARRAYS}")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write the results, .npy, or .npz (output0, output1, ...)"
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", type=Path, help="the right class of each row, from 0, .npy: how many were found"
+    )
     parser.add_argument("--int8", action="store_true", help="the integers that leave the chip")
 
 
@@ -108,6 +118,9 @@ ACTIONS = (
 Quantize a model to int8 by what some examples show of its ranges, and compile it to
 instructions of the first TPU. Writes a .tpu file, and prints which layer is computed
 where, and what quantization did to it.
+
+    anytpu chip compile train.py:create_model --calibration x.npy
+    anytpu chip compile train.py:create_model --bits 16 --onnx wide.onnx
 """,
         _add_compile,
     ),
@@ -116,7 +129,11 @@ where, and what quantization did to it.
         "run a program on an array: exact",
         """\
 Run a program in software on the rows of an array. The results are exact, to the bit,
-by the meaning of the instructions; onnxruntime gives the same on what --onnx wrote.
+by the meaning of the instructions; onnxruntime gives the same on what
+`anytpu chip compile --onnx` wrote.
+
+    anytpu chip run model.tpu --input x.npy --labels y.npy
+    anytpu chip run model.tpu --input x.npy --int8 -o y.npy
 """,
         _add_run,
     ),
@@ -126,19 +143,31 @@ by the meaning of the instructions; onnxruntime gives the same on what --onnx wr
         """\
 Predict how long a batch takes on the chip, and which of its parts waits for what. The
 time model is that of the paper on the chip (Jouppi et al., 2017).
+
+    anytpu chip time model.tpu --batch 200 --trace trace.json
+    anytpu chip time model.tpu --set array=512 --set weight_bytes_per_s=136e9
 """,
         _add_time,
     ),
     _action(
         "asm",
         "assemble a text into a program",
-        "Assemble a text into a program, and check that no unit can overtake another.",
+        """\
+Assemble a text into a program, and check that no unit can overtake another.
+
+    anytpu chip asm model.s -o model.tpu
+""",
         _add_asm,
     ),
     _action(
         "disasm",
         "print a program as text",
-        "Print a program as text, with the layer that each instruction belongs to.",
+        """\
+Print a program as text, with the layer that each instruction belongs to.
+
+    anytpu chip disasm model.tpu
+    anytpu chip disasm model.tpu --weights -o model.s
+""",
         _add_disasm,
     ),
     _action(
@@ -148,6 +177,9 @@ time model is that of the paper on the chip (Jouppi et al., 2017).
 Write a page with the timeline, the counters, the roofline, the memory map, the
 listing, and the systolic array at work on the program's own numbers. Without --html,
 --svg or --png, print what the program is.
+
+    anytpu chip report model.tpu
+    anytpu chip report model.tpu --html chip.html --svg plots
 """,
         _add_report,
     ),
@@ -168,6 +200,11 @@ COMMAND = Command(
     description="""\
 The first TPU in software. A model becomes int8 instructions, which run exactly, to the
 bit, and whose cycles are predicted. `anytpu chip ACTION --help` tells more about one.
+
+    anytpu chip compile train.py:create_model --calibration x.npy -o model.tpu
+    anytpu chip run model.tpu --input x.npy --labels y.npy
+    anytpu chip time model.tpu --batch 200
+    anytpu chip report model.tpu --html chip.html
 """,
     add_arguments=_no_arguments,
     run=_no_run,

@@ -32,7 +32,18 @@ The TPU programming system for any machine: it finds a TPU or a GPU, or makes a
 virtual TPU of the CPU, and trains on all of its cores.
 """
 
-_Format = functools.partial(argparse.HelpFormatter, width=HELP_COLUMNS, max_help_position=20)
+
+class _Formatter(argparse.HelpFormatter):
+    """Fills each paragraph of a description by itself, and leaves one that is indented, such as examples, as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(
+            one if one[:1] == " " else super(_Formatter, self)._fill_text(one, width, indent) for one in paragraphs
+        )
+
+
+_Format = functools.partial(_Formatter, width=HELP_COLUMNS, max_help_position=20)
 
 
 class Parser(argparse.ArgumentParser):
