@@ -56,6 +56,8 @@ def table(function: Function, source: Quantization, target: Quantization) -> np.
     with np.errstate(all="ignore"):
         values = np.asarray(function.apply(source.dequantize(integers)), np.float32)
     known = np.flatnonzero(~np.isnan(values))
+    if len(known) == len(values):
+        return target.quantize(values)
     if not known.size:
         raise QuantizationError(
             f"layer {function.layer or function.name!r}: {function.kind} is not a number for any input from "
@@ -70,6 +72,7 @@ class Maker:
     def __init__(self, network: Network, choices: Choices):
         self.network, self.choices = network, choices
         self.made: dict[Hashable, tuple[np.ndarray, ...]] = {}
+        self.tables: dict[Hashable, np.ndarray] = {}
 
     def make(self, node: Node) -> Iterator[Node]:
         """Yield what a node becomes: what it takes in another scale, if anything, and its counterpart."""
@@ -83,14 +86,17 @@ class Maker:
 
     def requantize(self, node: Node, name: str, new: str) -> QTable:
         """Return the table that changes the scale of tensor `name`, as tensor `new`."""
-        same = Function(new, node.layer, (name,), new, "requantize", lambda x: x)
+        same = Function(new, node.layer, (name,), new, "requantize", _same)
         return QTable(new, node.layer, (name,), new, "requantize", self.table(same, name, new))
 
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
-        quantizations = self.choices.quantizations
-        made = np.clip(table(function, quantizations[source], quantizations[target]), *self.limits(target))
-        return self.once(made)[0]
+        given, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
+        # The steps of an unrolled loop share their functions, and mostly their quantizations.
+        key = function.apply, given, wanted, limits
+        if key not in self.tables:
+            self.tables[key] = self.once(np.clip(table(function, given, wanted), *limits))[0]
+        return self.tables[key]
 
     def limits(self, tensor: str) -> tuple[int, int]:
         """Return the least and the greatest integer that a tensor may hold."""
@@ -177,6 +183,10 @@ def _(node: Reshape, maker: Maker, same: Mapping[str, Any]) -> QReshape:
 @_counterpart.register
 def _(node: HostStep, maker: Maker, same: Mapping[str, Any]) -> QHostStep:
     return QHostStep(**same, step=node)
+
+
+def _same(x: np.ndarray) -> np.ndarray:
+    return x
 
 
 def _nearest(known: np.ndarray, count: int) -> np.ndarray:
