@@ -139,6 +139,7 @@ class Draft:
 _WRITERS = {
     Kind.ELEMENT: Draft._function_node,
     Kind.VIEW: Draft._view,
+    Kind.AVERAGE: Draft._view,
     Kind.AFFINE: Draft._affine,
     Kind.BINARY: Draft._binary,
 }

@@ -3,6 +3,9 @@
 Idea: an operation is placed by what it is and by what it works on. Functions of one number are gathered: a value that
 is computed number by number from one other value, its root, is one function of it, however it was written. What is
 cheap and works on what the host has stays there.
+
+Rule: an operation that a node before it does is never left to the host, which would do it once more: the division of an
+average has a kind of its own, for its values, before and after it, are all the average.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ class Kind(enum.Enum):
     """What an operation becomes."""
 
     VIEW = "the same numbers"
+    AVERAGE = "the division of a sum, which the pool before it has done"
     ELEMENT = "part of a function of one number"
     AFFINE = "a factor and a summand for each channel"
     BINARY = "two tensors, number by number"
@@ -182,7 +186,7 @@ def _pooled(one: Operation, trace: Trace, placing: Placing) -> Kind:
         found = averaged(one, trace)
         placing.averages[one.result] = found
         if found.divider is not None:
-            placing.kinds[found.divider] = Kind.VIEW
+            placing.kinds[found.divider] = Kind.AVERAGE
     return Kind.POOL
 
 
