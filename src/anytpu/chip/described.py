@@ -187,6 +187,19 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
     return listed, b"".join(parts)
 
 
+def size_bytes(listed: Sequence[Any]) -> int:
+    """Return the bytes of the arrays that `join_arrays` lists, with what lies between them.
+
+    Raises:
+        ChipError: it is no list of dtypes and shapes.
+
+    Example:
+        >>> size_bytes([["int16", [2]], ["float32", [3, 2]]])
+        48
+    """
+    return _read(lambda: sum(_size_bytes(*_kind_and_shape(one)) for one in listed))
+
+
 def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
     """Return the arrays that `join_arrays` joined. They are read-only.
 
@@ -198,24 +211,36 @@ def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
 
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
     found, place = [], 0
-    for name, shape in listed:
-        dtype = np.dtype(name)
-        if dtype.kind not in "biuf":
-            raise TypeError(f"arrays of {name}")
-        count = math.prod(shape)
-        found.append(
-            np.frombuffer(content, dtype.newbyteorder("<"), count, place).reshape(shape).astype(dtype, copy=False)
-        )
-        place += -(-count * dtype.itemsize // 16) * 16
+    for one in listed:
+        dtype, shape = _kind_and_shape(one)
+        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), place)
+        found.append(plain.reshape(shape).astype(dtype, copy=False))
+        place += _size_bytes(dtype, shape)
     if place != len(content):
-        raise ValueError(f"{len(content) - place} bytes too many")
+        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {place}")
     return found
+
+
+def _kind_and_shape(listed: Any) -> tuple[np.dtype, list[int]]:
+    name, shape = listed
+    dtype = np.dtype(name if isinstance(name, str) else None)
+    if not isinstance(name, str) or dtype.kind not in "biuf":
+        raise TypeError(f"arrays of {name}")
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError(f"an array of shape {shape}")
+    return dtype, shape
+
+
+def _size_bytes(dtype: np.dtype, shape: Sequence[int]) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // 16) * 16
 
 
 def _read(read: Any) -> Any:
     try:
         return read()
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except ChipError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ChipError(f"Its description makes no sense ({type(error).__name__}: {error}).") from error
 
 

@@ -8,7 +8,6 @@ paper leaves out (the unit of an address, the widths of the tables) is chosen he
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 from collections.abc import Mapping
 from typing import Any
@@ -24,15 +23,18 @@ BLOCK_BYTES = 2048
 COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
 """The numbers of a chip that instructions depend on; the others only change how long they take."""
 
-_COUNTS = (
-    "array",
-    "unified_buffer_bytes",
-    "accumulator_rows",
-    "weight_fifo_tiles",
-    "weight_memory_bytes",
-    "dies",
-)
+MOST = {
+    "array": 2048,
+    "unified_buffer_bytes": 2**24 * UNIT_BYTES,
+    "accumulator_rows": 2**16,
+    "weight_memory_bytes": 2**24 * BLOCK_BYTES,
+    "weight_fifo_tiles": 2**20,
+    "dies": 2**20,
+}
+"""The most that a chip may count: what instructions have bits for; of tiles that wait, and of dies, a million."""
+
 _RATES = ("clock_hz", "weight_bytes_per_s", "host_bytes_per_s")
+_LEAST_RATE, _MOST_RATE = 1e-3, 1e18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Design:
         dies: chips of a server, each with a memory and a link of its own.
 
     Raises:
-        SettingError: a number is not positive, or a count is not whole.
+        SettingError: a number is not positive, a count is not whole or above `MOST`, or a rate is not 0.001 to 1e18.
 
     Example:
         >>> round(TPU_V1.peak_ops_per_s / 1e12, 2), round(TPU_V1.tile_cycles, 1)
@@ -73,11 +75,15 @@ class Design:
     dies: int = 4
 
     def __post_init__(self):
-        for name in (*_COUNTS, *_RATES):
+        for name, most in MOST.items():
             value = getattr(self, name)
-            wanted, kind = (numbers.Integral, "whole number") if name in _COUNTS else (numbers.Real, "number")
-            if not isinstance(value, wanted) or not 0 < float(value) < math.inf:
-                raise SettingError(f"{name} of a chip must be a positive {kind}, not {value!r}.")
+            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
+                raise SettingError(f"{name} of a chip must be a whole number from 1 to {most:,}, not {value!r}.")
+        for name in _RATES:
+            value = getattr(self, name)
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not is_number or value < _LEAST_RATE or not value <= _MOST_RATE:
+                raise SettingError(f"{name} of a chip must be a number from 0.001 to 1e18, not {value!r}.")
 
     def turned(self, knobs: Mapping[str, Any]) -> Design:
         """Return the chip with some numbers changed.

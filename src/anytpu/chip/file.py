@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.described import Describing, Recalling, binding, join_arrays, split_arrays
+from anytpu.chip.described import Describing, Recalling, binding, join_arrays, size_bytes, split_arrays
 from anytpu.chip.design import Design
-from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, join_parts, split_parts
+from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.image import Image, Resident, Tag
 from anytpu.chip.images import Settings
 from anytpu.chip.isa import decode, encode
+from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 
@@ -31,6 +32,9 @@ SUFFIX = ".tpu"
 """How the name of a file ends."""
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
+
+MOST_BYTES = {_HEADER: 32 * 2**20, _CODE: 16 * 2**20, _NETWORK: 32 * 2**20}
+"""The most that these parts may have; the header says how large the others are."""
 
 
 def write(
@@ -49,7 +53,7 @@ def write(
         The path.
 
     Raises:
-        ChipFileError: the name ends otherwise, or the file cannot be written.
+        ChipFileError: the name ends otherwise, or the file cannot be written, or would be larger than what is read.
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -93,7 +97,11 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
 
 
 def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None) -> bytes:
-    """Return the content of a file."""
+    """Return the content of a file.
+
+    Raises:
+        ChipFileError: a part would have more than `MOST_BYTES`. ChipError: an instruction cannot be encoded.
+    """
     describing = Describing()
     services = [describing.service(service) for service in image.services]
     described = None if network is None else describing.network(network)
@@ -112,9 +120,17 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Se
         "settings": dataclasses.asdict(settings or Settings()),
         "steps": steps,
         "arrays": listed,
+        "weights_bytes": len(image.weights),
     }
     weights = np.ascontiguousarray(image.weights, np.uint8).tobytes()
     parts = (_json(header), encode(image.instructions), weights, _json(described), arrays)
+    for name, part in zip(PARTS, parts, strict=True):
+        most = MOST_BYTES.get(name, len(part))
+        if len(part) > most:
+            raise ChipFileError(
+                f"The program cannot be written: part {name!r} of its file would have {len(part):,} bytes, and "
+                f"{most:,} is the most that it can have."
+            )
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
@@ -131,20 +147,29 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     parts = split_parts(content, name)
     try:
         return _recall(parts)
+    except ChipFileError:
+        raise
     except ChipError as error:
         why = str(error)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         why = f"Its header makes no sense ({type(error).__name__}: {error})."
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None, Settings]:
-    header = json.loads(parts[_HEADER])
-    recalling = Recalling(split_arrays(header["arrays"], parts[_ARRAYS]), header["steps"])
+def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, Settings]:
+    # What the other parts may have, stands in the header.
+    header = json.loads(parts[_HEADER].unpack(MOST_BYTES[_HEADER]))
+    design = Design(**header["design"])
+    weights_bytes = header["weights_bytes"]
+    if not isinstance(weights_bytes, int):
+        raise ValueError(f"weights of {weights_bytes!r} bytes")
+    weights = parts[_WEIGHTS].unpack(min(weights_bytes, design.weight_memory_bytes))
+    arrays = split_arrays(header["arrays"], parts[_ARRAYS].unpack(size_bytes(header["arrays"])))
+    recalling = Recalling(arrays, header["steps"])
     image = Image(
         name=header["name"],
-        instructions=decode(parts[_CODE]),
-        weights=np.frombuffer(parts[_WEIGHTS], np.uint8),
+        instructions=_instructions(parts[_CODE].unpack(MOST_BYTES[_CODE])),
+        weights=np.frombuffer(weights, np.uint8),
         batch=header["batch"],
         host_bytes=header["host_bytes"],
         inputs=tuple(binding(one) for one in header["inputs"]),
@@ -152,11 +177,18 @@ def _recall(parts: dict[str, bytes]) -> tuple[Image, QuantizedNetwork | None, Se
         services=tuple(recalling.service(one) for one in header["services"]),
         tags=tuple(Tag(**one) for one in header["tags"]),
         residents=tuple(Resident(**one) for one in header["residents"]),
-        design=Design(**header["design"]),
+        design=design,
     )
-    described = json.loads(parts[_NETWORK])
+    described = json.loads(parts[_NETWORK].unpack(MOST_BYTES[_NETWORK]))
     network = None if described is None else recalling.network(described)
     return image, network, Settings(**header["settings"])
+
+
+def _instructions(code: bytes) -> tuple[Instruction, ...]:
+    try:
+        return decode(code)
+    except ChipFileError as error:
+        raise ChipError(str(error)) from error
 
 
 def _json(value: Any) -> bytes:

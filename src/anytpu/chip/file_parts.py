@@ -10,11 +10,13 @@
 
 Numbers are little-endian, checksums are CRC-32C.
 
-Rule: whoever reads gets every part as it was written, or an error that says what is wrong with the file.
+Rule: whoever reads gets every part as it was written, or an error that says what is wrong with the file. Nothing is
+unpacked before whoever reads has said how large it may be, so a small file cannot fill the machine's memory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import zlib
 from collections.abc import Mapping
@@ -44,11 +46,58 @@ _NUMBERS = ("weights", "arrays")
 _COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
 
 
+_MOST_RATIO = 1032
+"""So many times smaller zlib can make something, and no more."""
+
+
 class _Entry(NamedTuple):
     name: str
     packed_bytes: int
     unpacked_bytes: int
     checksum: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A part of a file, whose checksum was right.
+
+    Attributes:
+        file: the name of the file, for the messages.
+        name: of the part.
+        size_bytes: when it is unpacked.
+    """
+
+    file: str
+    name: str
+    size_bytes: int
+    _content: bytes
+
+    def unpack(self, most_bytes: int) -> bytes:
+        """Return the part as it was written.
+
+        Args:
+            most_bytes: that it may have.
+
+        Raises:
+            ChipFileError: it is larger, or it is not what was recorded.
+        """
+        if self.size_bytes > most_bytes:
+            _refuse(
+                self.file,
+                f"cannot be used: its part {self.name!r} has {self.size_bytes:,} bytes, and {most_bytes:,} is the most "
+                f"that it can have. Compile it again, or {SAVE_AGAIN}",
+            )
+        unpacking = zlib.decompressobj()
+        try:
+            content = unpacking.decompress(self._content, self.size_bytes + 1)
+        except zlib.error:
+            self._altered()
+        if len(content) != self.size_bytes or not unpacking.eof or unpacking.unused_data:
+            self._altered()
+        return content
+
+    def _altered(self) -> NoReturn:
+        _altered(self.file, f"part {self.name!r}")
 
 
 def join_parts(parts: Mapping[str, bytes]) -> bytes:
@@ -61,8 +110,8 @@ def join_parts(parts: Mapping[str, bytes]) -> bytes:
     return b"".join([head, _SUM.pack(google_crc32c.value(head)), *packed])
 
 
-def split_parts(content: bytes, name: str) -> dict[str, bytes]:
-    """Return the parts of a file.
+def split_parts(content: bytes, name: str) -> dict[str, Packed]:
+    """Return the parts of a file, still packed.
 
     Args:
         content: of the file.
@@ -88,8 +137,8 @@ class _Content:
     def __init__(self, content: bytes, name: str):
         self._content, self._name = content, name
 
-    def parts(self) -> dict[str, bytes]:
-        """Return each part, unpacked."""
+    def parts(self) -> dict[str, Packed]:
+        """Return each part."""
         entries, start, found = self._entries(), _BEGINNING_BYTES, {}
         end = start + sum(entry.packed_bytes for entry in entries)
         if len(self._content) < end:
@@ -107,7 +156,10 @@ class _Content:
         if _SUM.unpack_from(self._content, size)[0] != google_crc32c.value(self._content[:size]):
             self._altered("beginning")
         found = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
-        return [_Entry(raw.rstrip(b"\0").decode(), *numbers) for raw, *numbers in found]
+        entries = [_Entry(raw.rstrip(b"\0").decode("latin-1"), *numbers) for raw, *numbers in found]
+        if tuple(entry.name for entry in entries) != PARTS:
+            self._altered("beginning")
+        return entries
 
     def _check_start(self) -> None:
         if not self._content:
@@ -126,21 +178,22 @@ class _Content:
         if len(self._content) < _BEGINNING_BYTES:
             self._refuse(f"is cut short: it has {len(self._content)} bytes, too few for its beginning. {_COPY_AGAIN}")
 
-    def _part(self, entry: _Entry, packed: bytes) -> bytes:
-        what = f"part {entry.name!r}"
-        if google_crc32c.value(packed) != entry.checksum:
-            self._altered(what)
-        unpacking = zlib.decompressobj()
-        try:
-            content = unpacking.decompress(packed, entry.unpacked_bytes + 1)
-        except zlib.error:
-            self._altered(what)
-        if len(content) != entry.unpacked_bytes or not unpacking.eof:
-            self._altered(what)
-        return content
+    def _part(self, entry: _Entry, packed: bytes) -> Packed:
+        is_possible = entry.unpacked_bytes <= _MOST_RATIO * len(packed)
+        if google_crc32c.value(packed) != entry.checksum or not is_possible:
+            self._altered(f"part {entry.name!r}")
+        return Packed(self._name, entry.name, entry.unpacked_bytes, packed)
 
     def _altered(self, what: str) -> NoReturn:
-        self._refuse(f"was altered or damaged after it was written: its {what} is not what was recorded. {_COPY_AGAIN}")
+        _altered(self._name, what)
 
     def _refuse(self, why: str) -> NoReturn:
-        raise ChipFileError(f"The file {self._name!r} {why}")
+        _refuse(self._name, why)
+
+
+def _altered(file: str, what: str) -> NoReturn:
+    _refuse(file, f"was altered or damaged after it was written: its {what} is not what was recorded. {_COPY_AGAIN}")
+
+
+def _refuse(file: str, why: str) -> NoReturn:
+    raise ChipFileError(f"The file {file!r} {why}")

@@ -302,7 +302,7 @@ Line 1, column 9: .design has no operand 'clock'. Did you mean clock_hz?
     "a knob that cannot be": (
         ".design array=8, clock_hz=0",
         """\
-Line 1, column 27: clock_hz of a chip must be a positive number, not 0.
+Line 1, column 27: clock_hz of a chip must be a number from 0.001 to 1e18, not 0.
     .design array=8, clock_hz=0
                               ^""",
     ),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import json
 import os
 import struct
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -92,6 +95,10 @@ def test_every_cut_is_found():
 
 
 BEGINNING = 16 + 5 * 28 + 4
+
+
+def unpacked(content: bytes) -> dict[str, bytes]:
+    return {name: part.unpack(2**20) for name, part in file_parts.split_parts(content, "a.tpu").items()}
 
 
 def altered(content: bytes, place: int) -> bytes:
@@ -191,7 +198,7 @@ def test_an_array_of_no_numbers():
 
 
 def test_a_whole_file_that_makes_no_sense():
-    parts = file_parts.split_parts(file.to_bytes(dense_image()), "a.tpu")
+    parts = unpacked(file.to_bytes(dense_image()))
     again = "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
 
     def refusal(**changed: bytes) -> str:
@@ -206,9 +213,142 @@ def test_a_whole_file_that_makes_no_sense():
         "The file 'a.tpu' cannot be used. Its description makes no sense (KeyError: 'inputs'). " + again
     )
     assert refusal(arrays=b"1234") == (
-        "The file 'a.tpu' cannot be used. Its description makes no sense (ValueError: 4 bytes too many). " + again
+        "The file 'a.tpu' cannot be used: its part 'arrays' has 4 bytes, and 0 is the most that it can have. " + again
+    )
+    listed = json.dumps({**json.loads(parts["header"]), "arrays": [["int8", [7]]]}).encode()
+    assert refusal(header=listed, arrays=b"1234567") == (
+        "The file 'a.tpu' cannot be used. Its description makes no sense (ValueError: 7 bytes, and the "
+        "arrays that are listed take 16). " + again
     )
     makes_no_sense = "The file 'a.tpu' cannot be used. Its header makes no sense (JSONDecodeError: "
     assert refusal(header=b"{").startswith(makes_no_sense)
-    no_arrays = "The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'arrays'). "
-    assert refusal(header=b"{}") == no_arrays + again
+    no_chip = "The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'design'). "
+    assert refusal(header=b"{}") == no_chip + again
+
+
+def crafted(
+    changes: dict[str, bytes] | None = None,
+    packed: dict[str, bytes] | None = None,
+    sizes: dict[str, int] | None = None,
+    names: dict[str, bytes] | None = None,
+) -> bytes:
+    """A file of `dense_image` with something changed, all of whose checksums are right."""
+    parts = unpacked(file.to_bytes(dense_image())) | (changes or {})
+    contents = {name: zlib.compress(part) for name, part in parts.items()} | (packed or {})
+    table = [struct.pack("<8sII", file_parts.MAGIC, file_parts.FORMAT, len(parts))]
+    for name, content in contents.items():
+        size = (sizes or {}).get(name, len(parts[name]))
+        shown = (names or {}).get(name, name.encode())
+        table.append(struct.pack("<8sQQI", shown, len(content), size, google_crc32c.value(content)))
+    return b"".join([with_sum(b"".join(table)), *contents.values()])
+
+
+def with_header(**changes: object) -> dict[str, bytes]:
+    header = json.loads(unpacked(file.to_bytes(dense_image()))["header"])
+    return {"header": json.dumps(header | changes).encode()}
+
+
+DESIGN = dataclasses.asdict(dense_image().design)
+ALTERED = "was altered or damaged after it was written: its {} is not what was recorded. " + COPY
+AGAIN = "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
+USELESS = "cannot be used. {} " + AGAIN
+SENSELESS = USELESS.format("Its header makes no sense ({}).")
+TOO_LARGE = "cannot be used: its part {!r} has {:,} bytes, and {:,} is the most that it can have. " + AGAIN
+DEEP = "RecursionError: maximum recursion depth exceeded while decoding a JSON array from a unicode string"
+HOSTILE = {
+    "a size that no number of C holds": (lambda: crafted(sizes={"header": 2**63}), ALTERED.format("part 'header'")),
+    "a size that is too large": (lambda: crafted(sizes={"weights": 2**62}), ALTERED.format("part 'weights'")),
+    "a size that is too small": (lambda: crafted(sizes={"code": 3}), ALTERED.format("part 'code'")),
+    "a name in no alphabet": (lambda: crafted(names={"header": b"\xff\xfe"}), ALTERED.format("beginning")),
+    "another part": (lambda: crafted(names={"arrays": b"code"}), ALTERED.format("beginning")),
+    "more behind what was packed": (
+        lambda: crafted(packed={"network": zlib.compress(b"null") + b"JUNK"}),
+        ALTERED.format("part 'network'"),
+    ),
+    "what is not packed": (lambda: crafted(packed={"network": b"null"}), ALTERED.format("part 'network'")),
+    "a deep header": (lambda: crafted({"header": b"[" * 200_000}), SENSELESS.format(DEEP)),
+    "a deep network": (lambda: crafted({"network": b"[" * 200_000}), SENSELESS.format(DEEP)),
+    "a chip beyond all floats": (
+        lambda: crafted(with_header(design=DESIGN | {"array": 10**400})),
+        SENSELESS.format(f"SettingError: array of a chip must be a whole number from 1 to 2,048, not {10**400}."),
+    ),
+    "a large chip": (
+        lambda: crafted(with_header(design=DESIGN | {"accumulator_rows": 2**50})),
+        SENSELESS.format(
+            f"SettingError: accumulator_rows of a chip must be a whole number from 1 to 65,536, not {2**50}."
+        ),
+    ),
+    "a large buffer of the host": (
+        lambda: crafted(with_header(host_bytes=2**50)),
+        USELESS.format(
+            "The size of the host's buffer of 'dense' must be a whole number from 0 to 1099511627776, not "
+            "1125899906842624."
+        ),
+    ),
+    "no batch": (
+        lambda: crafted(with_header(batch=2.5)),
+        USELESS.format("The batch of 'dense' must be a whole number from 1 to 4294967295, not 2.5."),
+    ),
+    "an unknown way to compile": (
+        lambda: crafted(with_header(settings={"convolution": "fast", "spill": True})),
+        SENSELESS.format("SettingError: convolution must be 'auto', 'native' or 'packed', not 'fast'."),
+    ),
+    "a spill that is none": (
+        lambda: crafted(with_header(settings={"convolution": "auto", "spill": 1})),
+        SENSELESS.format("SettingError: spill must be True or False, not 1."),
+    ),
+    "an array of no size": (
+        lambda: crafted(with_header(arrays=[["int8", [-1]]])),
+        USELESS.format("Its description makes no sense (ValueError: an array of shape [-1])."),
+    ),
+    "an array of several kinds": (
+        lambda: crafted(with_header(arrays=[["i1,i1", [1]]])),
+        USELESS.format("Its description makes no sense (TypeError: arrays of i1,i1)."),
+    ),
+    "an array of no kind": (
+        lambda: crafted(with_header(arrays=[[None, [1]]])),
+        USELESS.format("Its description makes no sense (TypeError: arrays of None)."),
+    ),
+    "more weights than the header says": (
+        lambda: crafted({"weights": bytes(2**20)}),
+        TOO_LARGE.format("weights", 2**20, 4096),
+    ),
+    "more weights than the Weight Memory holds": (
+        lambda: crafted(with_header(design=DESIGN | {"weight_memory_bytes": 4095})),
+        TOO_LARGE.format("weights", 4096, 4095),
+    ),
+    "weights of no size": (
+        lambda: crafted(with_header(weights_bytes=float("nan")) | {"weights": bytes(2**20)}),
+        SENSELESS.format("ValueError: weights of nan bytes"),
+    ),
+    "a small file of much code": (lambda: crafted({"code": bytes(2**25)}), TOO_LARGE.format("code", 2**25, 2**24)),
+    "a small file of much header": (
+        lambda: crafted({"header": b" " * (2**25 + 1)}),
+        TOO_LARGE.format("header", 2**25 + 1, 2**25),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_no_one_wrote_is_refused_and_fills_no_memory(name: str):
+    make, expected = HOSTILE[name]
+    content = make()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChipFileError) as caught:
+            file.from_bytes(content, "a.tpu")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value) == f"The file 'a.tpu' {expected}"
+
+
+def test_what_would_not_be_read_is_not_written():
+    name = "n" * 2**25
+    with pytest.raises(ChipFileError) as caught:
+        file.to_bytes(dataclasses.replace(dense_image(), name=name))
+    size = len(unpacked(file.to_bytes(dense_image()))["header"]) + len(name) - len("dense")
+    assert str(caught.value) == (
+        f"The program cannot be written: part 'header' of its file would have {size:,} bytes, and 33,554,432 is the "
+        "most that it can have."
+    )

@@ -84,10 +84,13 @@ FAULTS = [
     ({"array": [512]},
      "'sample' was compiled for one array: to turn it give a function that compiles the program for a chip, not an "
      "image."),
-    ({"clock_hz": [-1.0]}, "clock_hz of a chip must be a positive number, not -1.0."),
-    ({"weight_fifo_tiles": [2.5]}, "weight_fifo_tiles of a chip must be a positive whole number, not 2.5."),
-    ({"host_bytes_per_s": [float("inf")]}, "host_bytes_per_s of a chip must be a positive number, not inf."),
-    ({"weight_bytes_per_s": ["34 GB/s"]}, "weight_bytes_per_s of a chip must be a positive number, not '34 GB/s'."),
+    ({"clock_hz": [-1.0]}, "clock_hz of a chip must be a number from 0.001 to 1e18, not -1.0."),
+    ({"weight_fifo_tiles": [2.5]}, "weight_fifo_tiles of a chip must be a whole number from 1 to 1,048,576, not 2.5."),
+    ({"host_bytes_per_s": [float("inf")]}, "host_bytes_per_s of a chip must be a number from 0.001 to 1e18, not inf."),
+    (
+        {"weight_bytes_per_s": ["34 GB/s"]},
+        "weight_bytes_per_s of a chip must be a number from 0.001 to 1e18, not '34 GB/s'.",
+    ),
 ]  # fmt: skip
 
 
