@@ -13,6 +13,7 @@ from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, Pro
 from quantized_samples import SMALL, Sketch, run_exactly
 
 SAME = ((1, 1), (1, 1))
+NONE = ((0, 0), (0, 0))
 
 
 def passes(image: Image) -> int:
@@ -30,18 +31,34 @@ def test_taps_side_by_side_are_chosen_where_they_take_fewer_passes():
     native, packed, auto = (first_layer(one) for one in ("native", "packed", "auto"))
     assert (passes(native), passes(packed), passes(auto)) == (49, 1, 1)
     assert auto.tags[0].note == (
-        "packed: 1 pass, 1.8 % of their cells used (native: 49 passes, 0.0 % of their cells used)"
+        "packed: 1 tile of weights, 1.8 % of its cells used (native: 49 tiles of weights, 0.0 % of their cells used)"
     )
     assert native.tags[0].note == (
-        "native: 49 passes, 0.0 % of their cells used (packed: 1 pass, 1.8 % of their cells used)"
+        "native: 49 tiles of weights, 0.0 % of their cells used (packed: 1 tile of weights, 1.8 % of its cells used)"
     )
 
 
 def test_one_way_where_both_are_the_same():
     sketch = Sketch()
     image = compile_image(sketch.network(sketch.convolution(sketch.input(4, 4, 200), 256, (3, 3))))
-    assert image.tags[0].note == "native: 9 passes, 78.1 % of their cells used"
+    assert image.tags[0].note == "native: 9 tiles of weights, 78.1 % of their cells used"
     assert image.tags[0].macs == 9 * 200 * 256 * 4
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padding", "groups", "kind"),
+    [
+        ((3, 3), NONE, 1, "dense"),
+        ((3, 3), NONE, 2, "convolution"),
+        ((2, 2), NONE, 1, "convolution"),
+        ((3, 3), SAME, 1, "convolution"),
+    ],
+)
+def test_what_sees_the_whole_picture_is_dense(kernel, padding, groups: int, kind: str):
+    sketch = Sketch()
+    x = sketch.input(3, 3, 8)
+    image = compile_image(sketch.network(sketch.convolution(x, 8, kernel, (1, 1), padding, groups)))
+    assert image.tags[0].kind == kind
 
 
 def test_a_dense_layer_takes_planes_in_one_instruction():
@@ -86,7 +103,8 @@ def test_a_single_tile_stays_in_the_array_for_all_rows():
 def test_few_accumulators(design: Design):
     sketch = Sketch()
     x = sketch.input(2, 2, 9)
-    run_exactly(sketch.network(sketch.convolution(x, 9, (2, 2), padding=SAME)), 1, design)
+    made = sketch.convolution(x, 9, (2, 2), padding=SAME)
+    run_exactly(sketch.network(sketch.elementwise("add", made, x)), 1, design)
 
 
 def test_tiles_by_hand():

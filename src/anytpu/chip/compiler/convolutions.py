@@ -158,9 +158,11 @@ def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, 
     height, width, _ = lowering.network.shapes[node.output]
     cells = math.prod(node.weights.shape)
     capacity = lowering.design.array**2
-    is_dense = node.weights.shape[:2] == (1, 1) and (height, width) == (1, 1)
+    # What is dense after a flatten is a convolution as large as the picture.
+    is_dense = (height, width) == (1, 1) and node.groups == 1 and not any(map(any, node.padding))
+    is_dense = is_dense and node.weights.shape[:2] == lowering.network.shapes[node.inputs[0]][:2]
     parts = [
-        f"{name}: {_passes(way)}, {100 * cells / (way.passes * capacity):.1f} % of their cells used"
+        f"{name}: {_tiles(way, 100 * cells / (way.passes * capacity))} cells used"
         for name, way in sorted(ways.items(), key=lambda item: item[0] != chosen)
     ]
     note = parts[0] if ways["native"].passes == ways["packed"].passes else f"{parts[0]} ({parts[1]})"
@@ -169,5 +171,7 @@ def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, 
     return Tag(node.name, node.layer, result.named(name), macs, note)
 
 
-def _passes(way: Way) -> str:
-    return "1 pass" if way.passes == 1 else f"{way.passes} passes"
+def _tiles(way: Way, used: float) -> str:
+    """Write how many tiles of weights there are: each goes through the array once for each chunk of rows."""
+    whose = "1 tile of weights, {} % of its" if way.passes == 1 else f"{way.passes} tiles of weights, {{}} % of their"
+    return whose.format(f"{used:.1f}")

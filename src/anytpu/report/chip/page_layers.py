@@ -31,8 +31,9 @@ def layer_table(layers: Sequence[Layer], timing: Timing) -> Markup:
         element("h2", "Layers", element("small", where)),
         element(
             "p",
-            "Array used: which part of the multiply-adds that the array can do in these passes the model asks for. A "
-            "packed pass puts several positions of a kernel side by side in the array's rows.",
+            "Passes: how often a tile of weights goes through the array, for the whole batch. Array used: which part "
+            "of the multiply-adds that the array can do in these passes the model asks for. A packed pass puts several "
+            "positions of a kernel side by side in the array's rows.",
             class_="remark",
         ),
         element(
