@@ -37,10 +37,31 @@ def test_what_a_program_is():
     found = rows(text)
     assert ["layer", "kind", "result", "MACs", "weights", "passes", "used", "SQNR"] in found
     lines = [line.strip() for line in text.splitlines()]
-    assert "conv1    convolution       28x28x32  1.81 M    288 B  1 packed  1.3 %  38.2 dB" in lines
-    assert "conv2    convolution       14x14x64  28.9 M   18 KiB  9 native  3.1 %  31.5 dB" in lines
+    assert "conv1    conv           28x28x32  1.81 M    288 B  1 packed  1.3 %  38.2 dB" in lines
+    assert "conv2    conv           14x14x64  28.9 M   18 KiB  9 native  3.1 %  31.5 dB" in lines
     assert ["pool1", "max", "pool", "14x14x32", "38.2", "dB"] in found
     assert "softmax: on the host: it divides one tensor by another" in text
+
+
+def test_columns_by_width():
+    page = chip_page_samples.digits()
+    titles = ("block_13_expansion/first", "pool", "block_13_expansion/second", "dense", "softmax")
+    named = [dataclasses.replace(one, title=title) for one, title in zip(page.layers, titles, strict=True)]
+    named[0] = dataclasses.replace(named[0], kind="convolution + leaky relu")
+    page = dataclasses.replace(page, layers=tuple(named))
+    found = {width: program(page, width).splitlines() for width in (60, 80, 100, 120)}
+    heads = {width: next(line.split() for line in lines if line.startswith(" layer")) for width, lines in found.items()}
+    assert heads == {
+        60: ["layer", "kind", "result", "MACs", "SQNR"],
+        80: ["layer", "kind", "result", "MACs", "weights", "SQNR"],
+        100: ["layer", "kind", "result", "MACs", "weights", "passes", "used", "SQNR"],
+        120: ["layer", "kind", "result", "MACs", "weights", "passes", "used", "SQNR"],
+    }
+    for width in (80, 100, 120):
+        rows_of = [line for line in found[width] if " 28x28x32 " in line or " 14x14x64 " in line]
+        assert len(rows_of) == 2 and all(len(line) <= width for line in found[width])
+    assert any(" conv + leaky relu  28x28x32 " in line for line in found[80])
+    assert any(" convolution + leaky relu  28x28x32 " in line for line in found[120])
 
 
 def test_where_the_cycles_go():
@@ -48,7 +69,7 @@ def test_where_the_cycles_go():
     assert "Predicted by the time model, not measured: no such chip was run.\n" in text
     assert "Not in that time, as the host does it: softmax.\n" in text
     found = rows(text)
-    assert ["layer", "cycles", "active", "stall", "shift", "other", "TOPS", "MACs/B", "mostly"] in found
+    assert ["layer", "cycles", "active", "stall", "shift", "non-matrix", "TOPS", "MACs/B", "mostly"] in found
     assert [row[-1] for row in found if row[0] == "conv2"] == ["active"]
     for line in text.splitlines():
         assert len(line) <= 80

@@ -32,7 +32,7 @@ CAUSES = (
     Cause("array active", "active", "the array multiplied", 1, "c0", "blue"),
     Cause("weight stall", "stall", "it waited for weights from the Weight Memory", 4, "c3", "red"),
     Cause("weight shift", "shift", "it waited for weights to be shifted in", 5, "c2", "yellow"),
-    Cause("non-matrix", "other", "it had nothing to multiply, for any other reason", 6, "c6", "bright_black"),
+    Cause("non-matrix", "non-matrix", "it had nothing to multiply, for any other reason", 6, "c6", "bright_black"),
 )
 """In the order of the cycles of `cycles_by_cause`; they add up to all of them."""
 

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: where there is no room, the names in the first column give way."""
+"""Tables that fit a terminal: where there is no room, names lose their middle, then columns go that matter least."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from anytpu.report.wording import one_line
 _LEAST = 18
 
 
-def fitted(titles: Sequence[str], rows: Sequence[Sequence[Text]], width: int, texts: int = 1) -> Table:
+def fitted(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[Text]],
+    width: int,
+    texts: int = 1,
+    spare: Sequence[str] = (),
+) -> Table:
     """Return a table as wide as a terminal at most.
 
     Args:
@@ -23,14 +29,27 @@ def fitted(titles: Sequence[str], rows: Sequence[Sequence[Text]], width: int, te
         rows: cells of each row, the first a name.
         width: columns of the terminal.
         texts: how many of the first columns are texts; the others are numbers.
+        spare: titles of columns that go where there is no room, the first first.
     """
-    table = _table(titles, rows, texts)
+    longest = max((len(row[0]) for row in rows), default=0)
+    gone = 0
+    while True:
+        kept = [number for number, title in enumerate(titles) if title not in spare[:gone]]
+        chosen, cells = [titles[number] for number in kept], [[row[number] for number in kept] for row in rows]
+        excess = max(natural_width(chosen, cells, texts) - width, 0)
+        if excess <= max(longest - _LEAST, 0) or gone == len(spare):
+            return _table(chosen, [_named(row, longest - excess) for row in cells], texts)
+        gone += 1
+
+
+def natural_width(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int = 1) -> int:
+    """Return how many columns of a terminal a table takes in which nothing is shortened."""
     console = Console(width=1000)
-    excess = Measurement.get(console, console.options, table).maximum - width
-    if excess <= 0 or not rows:
-        return table
-    room = max(max(len(row[0]) for row in rows) - excess, _LEAST)
-    return _table(titles, [(Text(middle(row[0].plain, room), row[0].style), *row[1:]) for row in rows], texts)
+    return Measurement.get(console, console.options, _table(titles, rows, texts)).maximum
+
+
+def _named(row: Sequence[Text], room: int) -> list[Text]:
+    return [Text(middle(row[0].plain, max(room, _LEAST)), row[0].style), *row[1:]]
 
 
 def middle(name: str, room: int) -> str:
@@ -50,7 +69,7 @@ def middle(name: str, room: int) -> str:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, title in enumerate(titles):
-        # Where shorter names do not make enough room, the other texts are folded.
+        # Where nothing else makes enough room, the other texts are folded.
         shown.add_column(title, justify="left" if number < texts else "right", no_wrap=not 0 < number < texts)
     for row in rows:
         shown.add_row(*row)

@@ -39,7 +39,11 @@ def _cards(one: ChipPage) -> Markup:
         smaller = quality.float_bytes / quality.quantized_bytes
         before = units.format_bytes(quality.float_bytes)
         shown.append(
-            ("Weights", units.format_bytes(quality.quantized_bytes), f"{before} as float32, {smaller:.2f} times")
+            (
+                "Weights",
+                units.format_bytes(quality.quantized_bytes),
+                f"{before} as float32, {smaller:.2f} times smaller",
+            )
         )
     return element(
         "div",

@@ -11,7 +11,7 @@ from anytpu import units
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.report.chip import figures
-from anytpu.report.chip.fitted import fitted
+from anytpu.report.chip.fitted import fitted, middle, natural_width
 from anytpu.report.chip.grouping import grouped_layers
 from anytpu.report.chip.layers import Layer
 from anytpu.report.chip.levels import peak_units
@@ -20,6 +20,8 @@ from anytpu.report.wording import UNKNOWN, one_line, percent, plural
 
 MOST = 60
 """Layers that a table shows; of more, those that take longest or come first."""
+
+_KIND = 20
 
 
 def program_lines(image: Image, layers: Sequence[Layer], width: int) -> Iterator[Text | Table]:
@@ -56,14 +58,29 @@ def layer_table(layers: Sequence[Layer], width: int) -> Table:
     """Return a row for each layer: what it is, where it is computed, how well it fills the array."""
     has_quality = any(layer.sqnr_db is not None for layer in layers)
     titles = ("layer", "kind", "result", "MACs", "weights", "passes", "used", *(["SQNR"] if has_quality else []))
-    rows = []
-    for layer in layers:
-        cells = [one_line(layer.title), one_line(layer.kind), shape(layer.shape)]
-        cells += [units.format_count(layer.macs) if layer.macs else "", _size(layer.weight_bytes)]
-        cells += [passes(layer), percent(layer.utilisation) if layer.passes else ""]
-        cells += [figures.format_decibel(layer.sqnr_db)] if has_quality else []
-        rows.append([Text(cell, "yellow" if layer.on_host else "") for cell in cells])
-    return fitted(titles, rows, width, texts=3)
+    rows = [_row(layer, one_line(layer.kind), has_quality) for layer in layers]
+    if natural_width(titles, rows, 3) > width:
+        rows = [_row(layer, short_kind(layer.kind), has_quality) for layer in layers]
+    return fitted(titles, rows, width, texts=3, spare=("used", "passes", "weights"))
+
+
+def _row(layer: Layer, kind: str, has_quality: bool) -> list[Text]:
+    cells = [one_line(layer.title), kind, shape(layer.shape)]
+    cells += [units.format_count(layer.macs) if layer.macs else "", _size(layer.weight_bytes)]
+    cells += [passes(layer), percent(layer.utilisation) if layer.passes else ""]
+    cells += [figures.format_decibel(layer.sqnr_db)] if has_quality else []
+    return [Text(cell, "yellow" if layer.on_host else "") for cell in cells]
+
+
+def short_kind(kind: str) -> str:
+    """Write what a layer is so briefly that a table has room for more; the page and the listing have it whole.
+
+    Example:
+        >>> short_kind("convolution + leaky relu"), short_kind("softmax on the host"), short_kind("max pool")
+        ('conv + leaky relu', 'softmax, host', 'max pool')
+    """
+    said = one_line(kind).replace("convolution", "conv").replace(" on the host", ", host")
+    return middle(said, _KIND)
 
 
 def shape(of: tuple[int, ...] | None) -> str:

@@ -89,4 +89,4 @@ def part_table(timing: Timing, parts: Sequence[PartTiming], width: int) -> Table
         cells += [f"{figures.part_ops_per_s(part, timing.design) / 1e12:.2f}" if part.macs else ""]
         cells += ["" if intensity is None else format_intensity(intensity)]
         rows.append([*(Text(cell) for cell in cells), Text(cause.short, cause.style) if cycles else Text()])
-    return fitted(titles, rows, width)
+    return fitted(titles, rows, width, spare=("MACs/B", "TOPS", "mostly"))
