@@ -108,6 +108,15 @@ def test_labels_that_are_no_class(labels: np.ndarray, holds: str):
     )
 
 
+def test_labels_of_another_shape():
+    wants = "--labels wants one class a row, and a program with a score a class; the program gave"
+    assert error(accuracy, np.zeros((2, 3)), np.zeros(3), Path("y.npy")) == f"{wants} (2, 3), the file has (3,)"
+    assert error(accuracy, np.zeros((2, 1)), np.zeros(2), Path("y.npy")) == f"{wants} (2, 1), the file has (2,)"
+    assert error(accuracy, np.zeros((2, 3)), np.eye(3)[:2], Path("y.npy")) == (
+        f"{wants} (2, 3), the file has (2, 3); np.argmax(y, axis=1) gives the classes"
+    )
+
+
 def test_labels_are_one_array():
     np.savez("y.npz", y=TWO)
     assert (read_labels(Path("y.npz")) == TWO).all()

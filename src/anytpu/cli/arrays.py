@@ -111,6 +111,7 @@ def accuracy(scores: np.ndarray, labels: np.ndarray, path: Path) -> str:
         raise SettingError(
             f"--labels wants one class a row, and a program with a score a class; the program gave {scores.shape}, the "
             f"file has {labels.shape}"
+            + ("; np.argmax(y, axis=1) gives the classes" if labels.shape == flat.shape else "")
         )
     wrong = _no_class(labels.reshape(-1), flat.shape[1])
     if wrong.size:

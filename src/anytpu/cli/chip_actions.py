@@ -69,13 +69,14 @@ def run(arguments: argparse.Namespace) -> None:
     labels = read_labels(arguments.labels) if arguments.labels else None
     results = program.run_int8(x) if arguments.int8 else program.run(x)
     many = results if isinstance(results, tuple) else (results,)
+    found = None if labels is None else accuracy(many[0], labels, arguments.labels)
     console = open_console()
     for one in many:
         say(console, f"{one.dtype} {list(one.shape)}")
         if arguments.output is None:
             say(console, np.array2string(one, threshold=200, precision=4, suppress_small=True))
-    if labels is not None:
-        say(console, accuracy(many[0], labels, arguments.labels))
+    if found is not None:
+        say(console, found)
     if arguments.output is not None:
         _wrote(write_arrays(arguments.output, many))
 
@@ -84,9 +85,10 @@ def time(arguments: argparse.Namespace) -> None:
     """Print, and write, where the cycles of a batch would go."""
     check_file("--json", arguments.json, "time.json")
     check_file("--trace", arguments.trace, "trace.json")
+    turned = knobs(arguments.set)
     program = chip.load(arguments.program)
     both = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
-    timing = program.time(arguments.batch, **both, **knobs(arguments.set))
+    timing = program.time(arguments.batch, **both, **turned)
     wrote = []
     if arguments.json:
         wrote.append(_write_text(arguments.json, json.dumps(timing.to_record(), indent=1) + "\n"))
