@@ -9,7 +9,7 @@ import numpy as np
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.steps import ActivateStep, Plane, Window
-from anytpu.chip.machine.windows import Patch, cover, rows_at
+from anytpu.chip.machine.windows import Patch, inside, rows_at
 
 
 def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
@@ -19,7 +19,7 @@ def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) 
     """
     assert step.plane is not None and step.window is not None
     window, rows = step.window.later(start), stop - start
-    patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)
+    patches = inside(window, rows)
     counts = positions_inside(window, rows)
     if step.operation == "max":
         return _greatest(memories.buffer, step, patches, counts)
@@ -83,7 +83,7 @@ def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.
 @functools.lru_cache(maxsize=2**12)
 def positions_inside(window: Window, rows: int) -> np.ndarray:
     """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
-    patches, _ = cover(window, rows, 0, window.kernel_height * window.kernel_width)
+    patches = inside(window, rows)
     counts = np.zeros((rows, 1), np.int32)
     for patch in patches:
         rows_at(counts, np.int32, 4 * patch.row, 4, patch.shape, patch.steps, 1)[...] += 1

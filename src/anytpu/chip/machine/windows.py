@@ -12,11 +12,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from anytpu.chip.machine.steps import Window
 
+Pair = tuple[int, int]
 Triple = tuple[int, int, int]
 
 
@@ -66,6 +68,10 @@ class _Box:
     def steps(self) -> Triple:
         columns, examples = (self.stop[axis] - self.first[axis] for axis in (1, 2))
         return columns * examples, examples, 1
+
+    def row_of(self, line: int, column: int) -> int:
+        """Return the row of the result of the first example at a position of the box."""
+        return self.row + (line - self.first[0]) * self.steps[0] + (column - self.first[1]) * self.steps[1]
 
 
 def _boxes(window: Window, rows: int) -> Iterator[_Box]:
@@ -128,27 +134,75 @@ def _cover_box(window: Window, box: _Box, tap: int, offset: tuple[int, int], pat
     if right == left or bottom == top:
         top = bottom = line
         left = right = column
-
-    def place(lines: tuple[int, int], columns: tuple[int, int]) -> tuple[Triple, int]:
-        shape = (lines[1] - lines[0], columns[1] - columns[0], n_stop - n)
-        return shape, box.row + (lines[0] - line) * box.steps[0] + (columns[0] - column) * box.steps[1]
-
+    else:
+        patches.append(_patch(window, box, tap, offset, (top, bottom), (left, right)))
     for lines, columns in (
         ((line, top), (column, column_stop)),
         ((bottom, line_stop), (column, column_stop)),
         ((top, bottom), (column, left)),
         ((top, bottom), (right, column_stop)),
     ):
-        shape, row = place(lines, columns)
+        shape = lines[1] - lines[0], columns[1] - columns[0], n_stop - n
         if min(shape) > 0:
-            borders.append(Border(tap, shape, row, box.steps))
-    shape, row = place((top, bottom), (left, right))
-    if min(shape) > 0:
-        h = top * window.stride_height + offset[0]
-        w = left * window.stride_width + offset[1]
-        line_rows = window.in_width * window.batch
-        source_steps = (window.stride_height * line_rows, window.stride_width * window.batch, 1)
-        patches.append(Patch(tap, shape, row, box.steps, h * line_rows + w * window.batch + n, source_steps))
+            borders.append(Border(tap, shape, box.row_of(lines[0], columns[0]), box.steps))
+
+
+def _patch(window: Window, box: _Box, tap: int, offset: tuple[int, int], lines: Pair, columns: Pair) -> Patch:
+    h = lines[0] * window.stride_height + offset[0]
+    w = columns[0] * window.stride_width + offset[1]
+    line_rows = window.in_width * window.batch
+    return Patch(
+        tap,
+        (lines[1] - lines[0], columns[1] - columns[0], box.stop[2] - box.first[2]),
+        box.row_of(lines[0], columns[0]),
+        box.steps,
+        h * line_rows + w * window.batch + box.first[2],
+        (window.stride_height * line_rows, window.stride_width * window.batch, 1),
+    )
+
+
+@functools.lru_cache(maxsize=2**12)
+def inside(window: Window, rows: int) -> tuple[Patch, ...]:
+    """Return the copies of `cover` for all taps of a window; taps that nowhere lie inside of the source cost nothing.
+
+    Args:
+        window: the geometry.
+        rows: rows of the result, from the window's first row on.
+    """
+    patches = []
+    for box in _boxes(window, rows):
+        down = _Axis(window.kernel_height, window.stride_height, window.dilation_height, window.pad_top)
+        across = _Axis(window.kernel_width, window.stride_width, window.dilation_width, window.pad_left)
+        columns = list(across.taps_inside(box.first[1], box.stop[1], window.in_width))
+        for kh, top, lines in down.taps_inside(box.first[0], box.stop[0], window.in_height):
+            for kw, left, across_columns in columns:
+                tap = kh * window.kernel_width + kw
+                patches.append(_patch(window, box, tap, (top, left), lines, across_columns))
+    return tuple(patches)
+
+
+class _Axis(NamedTuple):
+    """A window along one axis."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def taps_inside(self, first: int, stop: int, length: int) -> Iterator[tuple[int, int, Pair]]:
+        """Yield the taps that lie inside of the source for some of the positions from `first` up to `stop`.
+
+        Returns:
+            The tap, how far it lies from the start of its window without padding, and the positions.
+        """
+        step = max(self.dilation, 1)  # that of a window of one tap may be 0
+        low = max(0, -(((stop - 1) * self.stride - self.pad) // step))
+        high = min(self.kernel, (length - 1 + self.pad - first * self.stride) // step + 1)
+        for tap in range(low, high):
+            offset = tap * step - self.pad
+            start, end = _inside(first, stop, self.stride, offset, length)
+            if start < end:
+                yield tap, offset, (start, end)
 
 
 def rows_at(
