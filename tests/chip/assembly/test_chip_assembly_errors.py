@@ -7,6 +7,8 @@ import pytest
 from anytpu.chip.assembly import assemble
 from anytpu.errors import AssemblyError
 
+NINES = "9" * 400
+
 REFUSED = {
     "an unknown mnemonic": (
         "halt\n  matrix_mulitply 0, 0, 1",
@@ -425,6 +427,79 @@ Line 2, column 1: what the host does cannot be read. Its description makes no se
 Line 1, column 8: the array cannot be read: cannot reshape array of size 2 into shape (3,).
     .array "int8", [3], "AAA="
            ^""",
+    ),
+    "an array of Python objects": (
+        '.array "O", [1], "AAAAAAAAAAA="',
+        """\
+Line 1, column 8: the array cannot be read: object is no kind of numbers.
+    .array "O", [1], "AAAAAAAAAAA="
+           ^""",
+    ),
+    "an array beyond all sizes": (
+        '.array "int8", [99999999999999999999], "AAA="',
+        """\
+Line 1, column 8: the array cannot be read: Maximum allowed dimension exceeded.
+    .array "int8", [99999999999999999999], "AAA="
+           ^""",
+    ),
+    "more zeros than the Weight Memory holds": (
+        ".zero 32\n.zero 99999999999999",
+        """\
+Line 2, column 7: the Weight Memory has 8,589,934,592 bytes, and this would fill 100,000,000,000,031. A larger one is \
+asked for before: .design weight_memory_bytes=...
+    .zero 99999999999999
+          ^""",
+    ),
+    "a block that a smaller Weight Memory has not": (
+        ".design weight_memory_bytes=4096\n.block 2\n.block 3",
+        """\
+Line 3, column 8: the Weight Memory has 4,096 bytes, and this would fill 6,144. A larger one is asked for before: \
+.design weight_memory_bytes=...
+    .block 3
+           ^""",
+    ),
+    "more zeros than there are numbers for": (
+        ".zero 999999999999999999999999",
+        """\
+Line 1, column 7: bytes must be a number from 0 to 9223372036854775807, not 999999999999999999999999.
+    .zero 999999999999999999999999
+          ^""",
+    ),
+    "a knob beyond all floats": (
+        f".design array={NINES}",
+        f"""\
+Line 1, column 15: array of a chip must be a whole number from 1 to 2,048, not {NINES}.
+    .design array={NINES[:106]} ...
+                  ^""",
+    ),
+    "a scale beyond all floats": (
+        f'.input "x", [1, 1, 1], 0, {NINES}',
+        f"""\
+Line 1, column 27: a scale is a float32 number above 0, not {NINES}.
+    .input "x", [1, 1, 1], 0, {NINES[:94]} ...
+                              ^""",
+    ),
+    "a register beyond all floats": (
+        f"set_configuration SCALE, {NINES}",
+        f"""\
+Line 1, column 26: register SCALE must be a float32 number above 0, and {NINES} is greater than all of them.
+    set_configuration SCALE, {NINES[:95]} ...
+                             ^""",
+    ),
+    "a description that is too deep": (
+        f'.service "{"[" * 100_000}"',
+        f"""\
+Line 1, column 10: the description is no JSON: maximum recursion depth exceeded while decoding a JSON array from a \
+unicode string.
+    .service "{"[" * 110} ...
+             ^""",
+    ),
+    "multiply-adds below none": (
+        '.tag "a", macs=-1',
+        """\
+Line 1, column 16: macs must be a number from 0 to 9223372036854775807, not -1.
+    .tag "a", macs=-1
+                   ^""",
     ),
     "a text that leaves something out": (
         '.left_out "8 bytes of weights"',

@@ -115,11 +115,26 @@ def _block(draft: Draft, line: Line, operands: Operands) -> None:
     if place < len(draft.weights):
         there = -(-len(draft.weights) // BLOCK_BYTES)
         operands.refuse("number", f"block {operands.whole('number')} is filled; the next that is free is {there}.")
-    draft.weights += bytes(place - len(draft.weights))
+    _fill(draft, operands, "number", place - len(draft.weights))
 
 
 def _zero(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.weights += bytes(_natural(operands, "bytes"))
+    _fill(draft, operands, "bytes", _natural(operands, "bytes"))
+
+
+def _fill(draft: Draft, operands: Operands, name: str, size: int) -> None:
+    """Add so many bytes of 0 to the Weight Memory."""
+    most = draft.design.get("weight_memory_bytes", TPU_V1.weight_memory_bytes)
+    if len(draft.weights) + size > most:
+        operands.refuse(
+            name,
+            f"the Weight Memory has {most:,} bytes, and this would fill {len(draft.weights) + size:,}. A larger one is "
+            "asked for before: .design weight_memory_bytes=...",
+        )
+    try:
+        draft.weights += bytes(size)
+    except MemoryError:
+        operands.refuse(name, f"this machine has no room for {size:,} bytes of 0.")
 
 
 def _base64(draft: Draft, line: Line, operands: Operands) -> None:
@@ -137,7 +152,10 @@ def _steps(draft: Draft, line: Line, operands: Operands) -> None:
 def _array(draft: Draft, line: Line, operands: Operands) -> None:
     content = read_base64(line, operands.value("content").column, operands.text("content"))
     try:
-        array = np.frombuffer(content, np.dtype(operands.text("dtype")).newbyteorder("<"))
+        dtype = np.dtype(operands.text("dtype"))
+        if dtype.kind not in "biuf":
+            raise TypeError(f"{dtype} is no kind of numbers")
+        array = np.frombuffer(content, dtype.newbyteorder("<"))
         draft.arrays.append(array.reshape(operands.numbers("shape")))
     except (TypeError, ValueError) as error:
         operands.refuse("dtype", f"the array cannot be read: {error}.")

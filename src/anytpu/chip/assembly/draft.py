@@ -85,7 +85,7 @@ def read_json(line: Line, column: int, text: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise line.error(column, f"the description is no JSON: {error}.") from error
 
 

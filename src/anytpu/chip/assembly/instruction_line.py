@@ -104,5 +104,5 @@ def _units(field: Field, operands: Operands) -> int:
 def _nearest_float32(value: int | float) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return float(value)
+    except (OverflowError, struct.error):
+        return value  # which is refused: no float is so large

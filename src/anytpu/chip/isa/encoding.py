@@ -112,7 +112,7 @@ def _float_bits(name: str, value: int | float, most: int) -> int:
         raise _FieldError(f"{expected}, not {value!r}.")
     try:
         packed = _FLOAT.pack(value)
-    except OverflowError:
+    except (OverflowError, struct.error):
         raise _FieldError(f"{expected}, and {value!r} is greater than all of them.") from None
     if _FLOAT.unpack(packed)[0] != value:
         raise _FieldError(f"{expected}, and {value!r} is none: the nearest is {_FLOAT.unpack(packed)[0]!r}.")
