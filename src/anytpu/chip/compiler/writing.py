@@ -148,7 +148,7 @@ def _write_step(step: Step, emission: Emission) -> None:
             }
         )
     # In parts, so that what comes next can start with the first; each starts where the second operand starts again.
-    most = emission.design.accumulator_rows // 2
+    most = max(1, emission.design.accumulator_rows // 2)
     if 0 < step.second_rows < step.rows:
         most = max(1, most // step.second_rows) * step.second_rows
     for first, rows in _whole_chunks(step.rows, most):
