@@ -255,3 +255,12 @@ def test_knobs_that_count(typed: str):
     with pytest.raises(SettingError) as caught:
         knobs([typed])
     assert str(caught.value) == f"--set {typed}: array is a whole number, such as array=256"
+
+
+def test_a_chip_of_one_row_of_accumulators_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]):
+    assert "Predicted" in output(capsys, "time", "nets.tpu", "--set", "accumulator_rows=1")
+    for typed, expected in (
+        ("clock_hz=nan", "clock_hz of a chip must be a number from 0.001 to 1e18, not nan."),
+        ("array=4096", "array of a chip must be a whole number from 1 to 2,048, not 4096."),
+    ):
+        assert error(capsys, "time", "nets.tpu", "--set", typed) == expected

@@ -8,6 +8,7 @@ import numpy as np
 
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Image
+from anytpu.errors import CapacityError
 
 
 @dataclasses.dataclass
@@ -30,15 +31,25 @@ class Memories:
 
     @classmethod
     def of(cls, image: Image) -> Memories:
-        """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0."""
+        """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0.
+
+        Raises:
+            CapacityError: this machine has no room for them.
+        """
         design = image.design
-        return cls(
-            np.zeros(design.unified_buffer_bytes, np.uint8),
-            np.zeros((design.accumulator_rows, design.array), np.int32),
-            {},
-            np.zeros(image.host_bytes, np.uint8),
-            whole_blocks(image.weights),
-        )
+        try:
+            return cls(
+                np.zeros(design.unified_buffer_bytes, np.uint8),
+                np.zeros((design.accumulator_rows, design.array), np.int32),
+                {},
+                np.zeros(image.host_bytes, np.uint8),
+                whole_blocks(image.weights),
+            )
+        except MemoryError as error:
+            raise CapacityError(
+                f"This machine has no room for what {image.name!r} runs in: {image.host_bytes:,} bytes of the host's "
+                f"buffer, and the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+            ) from error
 
 
 def whole_blocks(weights: np.ndarray) -> np.ndarray:

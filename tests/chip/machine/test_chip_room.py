@@ -1,0 +1,32 @@
+"""A program that needs more memory than the machine has: told in words, in a process that may have 4 GiB."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """\
+import resource
+from anytpu.chip import machine
+from anytpu.chip.assembly import assemble
+from anytpu.errors import CapacityError
+
+resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+image = assemble('.batch 4096\\n.host_bytes 1099511627776\\nhalt', 'wide')
+try:
+    machine.run(image, {})
+except CapacityError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps to a limit of addresses")
+def test_more_than_the_machine_has():
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout == (
+        "This machine has no room for what 'wide' runs in: 1,099,511,627,776 bytes of the host's buffer, and the "
+        "memories of the chip. Compile it for smaller batches than 4,096.\n"
+    )
