@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import Convolution
+from anytpu.chip.network.nodes import Convolution, Network, Port
 from anytpu.chip.proving import prove
 from anytpu.errors import QuantizationError
 from anytpu.program import of
@@ -42,3 +43,38 @@ def test_a_network_that_was_not(program: Any):
         f"net was read wrongly: on the examples its output {node.output!r} is off by 0.0257, where the model's largest "
         "is 2.57. This is a fault of anytpu: please report it, with the model. Nothing was compiled."
     )
+
+
+def test_a_model_whose_examples_have_places():
+    def place(weights: Any, x: Any) -> Any:
+        return weights, x * jnp.arange(1.0, 9.0)[:, None]
+
+    program = of(place, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+    # What a reader that believes in the numbers of the first row would make of it.
+    network = Network("places", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    with pytest.raises(QuantizationError) as caught:
+        prove(program, network, [X[:1]])
+    assert str(caught.value).startswith("places was read wrongly: on the examples its output 'x' is off by ")
+
+
+def test_examples_in_another_order():
+    def mixed(weights: Any, x: Any) -> Any:
+        return weights, x - x[:1] * (x[:1, :1] > -0.99)
+
+    program = of(mixed, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+    network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    with pytest.raises(QuantizationError) as caught:
+        prove(program, network, [X])
+    assert str(caught.value) == (
+        "the output 'x' of mixed depends on where in its batch an example stands: in another order it is off by 0.571, "
+        "where its largest is 1.29. The chip computes each example for itself; take what mixes them out of the model."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_compared_roughly(dtype: str):
+    def rough(weights: Any, x: Any) -> Any:
+        return weights, jnp.tanh(x.astype(dtype) @ weights.astype(dtype)).astype(jnp.float32)
+
+    program = of(rough, (np.full((3, 2), 0.3, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+    prove(program, read(program), [X])
