@@ -16,7 +16,6 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.fetched import Fetched
 from anytpu.chip.checking.geometry import fault_in, fault_in_place
 from anytpu.chip.checking.memories import Memories
-from anytpu.chip.checking.parameters import fault_in_multipliers
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import accesses
 from anytpu.chip.isa.encoding import fault_of
@@ -87,7 +86,6 @@ class _Walk:
         self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
         touched = accesses(instruction, registers, design)
         waits = self._memories.touch(issued, touched)
-        self._refuse(issued, fault_in_multipliers(instruction, self._image.weights, design))
         if isinstance(instruction, Activate):
             self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
         self._refuse(issued, self._fetched.take(issued, waits), HazardError)

@@ -6,6 +6,7 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.bindings import fault_in_bindings
 from anytpu.chip.checking.clocks import Clocks, Visit
 from anytpu.chip.checking.history import Conflict, History
+from anytpu.chip.checking.parameters import fault_in_multipliers
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Binding, Image
 from anytpu.chip.isa.accesses import Accesses, Memory, Stretch, place_text
@@ -65,7 +66,7 @@ class Memories:
             For each unit, how many of its instructions must be done before it starts.
 
         Raises:
-            ChipError: an address is outside of its memory.
+            ChipError: an address is outside of its memory; what is read as a multiplier is no number.
             HazardError: it reads what nothing has written, or another unit may be too early or too late.
         """
         unit = issued.instruction.unit
@@ -74,6 +75,10 @@ class Memories:
         for verb, stretches in (("reads", touched.reads), ("writes", touched.writes)):
             for one in stretches:
                 self._check_size(issued, one, verb)
+        fault = fault_in_multipliers(issued.instruction, self._image.weights, self._image.design)
+        if fault is not None:
+            here = faults.instruction_text(self._image, issued)
+            raise ChipError(f"I{here[1:]} {fault}")
         conflicts: list[tuple[Memory, Conflict]] = []
         for one in touched.reads:
             if one.memory is not Memory.WEIGHTS:
