@@ -104,6 +104,20 @@ class CapacityError(ChipError):
     """A program needs more of a memory of the chip than there is; the layer and the bytes are named."""
 
 
+class HostStepError(ChipError):
+    """A step of the host made something that is no number; the row of the input is named.
+
+    Attributes:
+        made: what was made by which step, up to the row.
+        row: of what went in.
+        reason: the rest of the message.
+    """
+
+    def __init__(self, made: str, row: int, reason: str):
+        super().__init__(f"{made} in row {row}{reason}")
+        self.made, self.row, self.reason = made, row, reason
+
+
 class AssemblyError(ChipError):
     """A line of assembly cannot be read; the line and the column are named."""
 

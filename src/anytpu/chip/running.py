@@ -11,6 +11,7 @@ from anytpu.chip import ports
 from anytpu.chip.faces import face_of
 from anytpu.chip.images import Images
 from anytpu.chip.quantized.nodes import QHostStep
+from anytpu.errors import HostStepError
 
 
 class Runner:
@@ -35,10 +36,11 @@ class Runner:
 
     def whole(self, x: Any) -> list[np.ndarray]:
         """Return the integers of each output; of one that the host makes, those that it makes it of."""
-        tensors = list(dict.fromkeys(one for port in self.outputs for one in self._held(port.tensor)))
-        found = self._run(x, tensors)
-        shapes = {port.tensor: port.shape for port in self.outputs}
-        return [found[one].reshape(len(found[one]), *shapes.get(one, found[one].shape[1:])) for one in tensors]
+        held = [(tensor, port) for port in self.outputs for tensor in self._held(port.tensor)]
+        found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in held)))
+        # What the host makes an output of has the shape of the chip's tensor, the chip's own output that of the user.
+        whole = {(tensor, port.shape if tensor == port.tensor else found[tensor].shape[1:]): None for tensor, port in held}
+        return [found[tensor].reshape(-1, *shape) if shape else found[tensor].reshape(-1) for tensor, shape in whole]
 
     def _run(self, x: Any, tensors: Sequence[str]) -> dict[str, np.ndarray]:
         """Return some tensors of a run over all rows of x."""
@@ -49,13 +51,19 @@ class Runner:
         rows = ports.check_arrays(own.name, self.inputs, arrays)
         # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
-        made = [machine.run(image, one) for one in self._batches(arrays, image.batch)]
+        made = []
+        for number, one in enumerate(self._batches(arrays, image.batch)):
+            try:
+                made.append(machine.run(image, one))
+            except HostStepError as error:
+                raise HostStepError(error.made, error.row + number * image.batch, error.reason) from None
         return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, max(1, len(arrays[0])), batch):
-            taken = [array[start : start + batch] for array in arrays]
-            full = [np.concatenate([one, np.zeros((batch - len(one), *one.shape[1:]), one.dtype)]) for one in taken]
+            # The last batch is filled up with its last row, of which the host makes nothing that it did not before.
+            rows = np.minimum(np.arange(start, start + batch), len(arrays[0]) - 1)
+            full = [array[rows] if len(array) else np.zeros((batch, *array.shape[1:]), array.dtype) for array in arrays]
             yield {
                 port.tensor: ports.tensor_of(port, one, self._face.shapes, self._face.quantizations)
                 for port, one in zip(self.inputs, full, strict=True)

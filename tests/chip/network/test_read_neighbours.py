@@ -13,7 +13,7 @@ import anytpu  # noqa: F401  # isort: skip
 import keras
 import numpy as np
 import pytest
-from keras import layers, ops
+from keras import layers
 
 from anytpu import program
 from anytpu.chip.network import evaluate, read
@@ -21,6 +21,7 @@ from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import restored
 
 Layer = Callable[[Any], Any]
+ops: Any = keras.ops
 
 
 def normalized() -> list[Layer]:

@@ -7,6 +7,7 @@ import numpy as np
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Binding, Service, pitch_of
 from anytpu.chip.network import operations
+from anytpu.chip.network.finiteness import check_finite
 from anytpu.errors import ChipError
 
 
@@ -65,6 +66,9 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
         service: the step, and where its tensors lie.
         batch: examples.
         values: by name, what is no tensor of the chip; what the host takes and makes is added to it.
+
+    Raises:
+        HostStepError: the step makes something that is no number, such as a division by 0.
     """
     node = service.step
     inputs = []
@@ -77,6 +81,7 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
             values[name] = unpack(host, binding, batch)
             inputs.append(binding.quantization.dequantize(values[name]))
     result = operations.compute(node.step, inputs)
+    check_finite(node.step, inputs, result, held=service.output is not None)
     if service.output is not None:
         result = service.output.quantization.quantize(result)
         pack(host, service.output, result)

@@ -158,12 +158,13 @@ def _(node: QReshape, network: QuantizedNetwork, values: Sequence[np.ndarray]) -
 
 @compute_node.register
 def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
-    from anytpu.chip.network import operations  # loads JAX
+    from anytpu.chip.network import finiteness, operations  # loads JAX
 
     known = [network.quantizations.get(name) for name in node.inputs]
     reals = [value if one is None else one.dequantize(value) for one, value in zip(known, values, strict=True)]
     result = operations.compute(node.step, reals)
     target = network.quantizations.get(node.output)
+    finiteness.check_finite(node.step, reals, result, held=target is not None)
     return result if target is None else target.quantize(result)
 
 

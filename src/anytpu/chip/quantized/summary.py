@@ -20,6 +20,7 @@ from anytpu.chip.network.nodes import Convolution, Network, Node
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.calibration import check, evaluate_chunks
 from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QuantizedNetwork
+from anytpu.errors import HostStepError
 from anytpu.units import format_bytes
 
 _MACS = 4e9
@@ -100,6 +101,9 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
         network: in floating point.
         quantized: what `quantize` made of it.
         calibration: the examples, as `quantize` takes them; the errors are looked at on the first few.
+
+    Raises:
+        HostStepError: a step of the host makes something that is no number of integers.
     """
     arrays = check(network, calibration)
     compared = int(np.clip(_MACS // max(_macs(network), 1), 1, min(_EXAMPLES, len(arrays[0]))))
@@ -144,7 +148,11 @@ def _errors(
     while done < compared:
         values = {name: array[: compared - done] for name, array in next(chunks).items()}
         rows = slice(done, done + len(next(iter(values.values()))))
-        tensors = reference.compute(quantized, [array[rows] for array in arrays])
+        try:
+            tensors = reference.compute(quantized, [array[rows] for array in arrays])
+        except HostStepError as error:
+            made = f"Among the examples of calibration, t{error.made[1:]}"
+            raise HostStepError(made, error.row + done, error.reason) from None
         for name, power in powers.items():
             quantization = quantized.quantizations.get(name)
             ours = tensors[name] if quantization is None else quantization.dequantize(tensors[name])

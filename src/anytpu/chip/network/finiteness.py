@@ -1,0 +1,65 @@
+"""What a step of the host may not make: something that is no number, of numbers.
+
+Idea: the chip's numbers are whole, so what is small is 0 there, and a division by it has no result; and a table that
+is looked up beyond its end gives none. In float32 that would go on silently, and be some number after the next layer.
+
+Rule: infinities that the model itself writes, as masks do, are its own; a NaN never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.network.operations import Operation
+from anytpu.errors import HostStepError
+
+
+def check_finite(step: HostStep, inputs: Sequence[np.ndarray], result: np.ndarray, *, held: bool) -> None:
+    """Raise `HostStepError` where a step of the host has made something that is no number.
+
+    Args:
+        step: the step; of its inputs the names are told.
+        inputs: what went in, `(rows, height, width, channels)` each.
+        result: what came out.
+        held: it becomes a tensor of the chip, which has no infinities.
+    """
+    if result.dtype.kind != "f" or np.isfinite(result).all():
+        return
+    masks = not held and any(map(_has_infinity, step.steps.operations))
+    bad = np.isnan(result) if masks else ~np.isfinite(result)
+    rows = bad.any(axis=(1, 2, 3))
+    if not rows.any():
+        return
+    row = int(np.argmax(rows))
+    number = result[row][bad[row]][0]
+    made = "a NaN" if np.isnan(number) else "an infinity"
+    raise HostStepError(f"The host's step {step.name!r} made {made}", row, _reason(step, inputs, row))
+
+
+def _has_infinity(one: Operation) -> bool:
+    """Return whether an operation takes an infinity from the model; a maximum starts with one that is no mask."""
+    constants = [operand for operand in one.operands if isinstance(operand, np.ndarray) and operand.dtype.kind == "f"]
+    return not one.name.startswith("reduce") and any(bool(np.isinf(constant).any()) for constant in constants)
+
+
+def _reason(step: HostStep, inputs: Sequence[np.ndarray], row: int) -> str:
+    """Return why, as the rest of a sentence."""
+    sizes = [_size(one) for one in step.steps.operations if one.name == "gather"]
+    for name, given in zip(step.inputs, inputs, strict=True):
+        if given.dtype.kind in "iu" and len(sizes) == 1 and sizes[0]:
+            beyond = given[row][(given[row] >= sizes[0]) | (given[row] < 0)]
+            if beyond.size:
+                return f": {name!r} has {int(beyond[0])} there, and its table has the rows 0 to {sizes[0] - 1}."
+    return (
+        ". What is small is 0 in the chip's whole numbers, and a division by it, or its logarithm, has no result: keep "
+        "it away from 0, as in x / (0.1 + y), or compile with activation_bits=16."
+    )
+
+
+def _size(gather: Operation) -> int:
+    """Return how many rows the table of a look-up has; 0 for one along several axes, or in no table."""
+    table, axes = gather.operands[0], gather.attributes["dimension_numbers"]["start_index_map"]
+    return table.shape[axes[0]] if isinstance(table, np.ndarray) and len(axes) == 1 else 0
