@@ -177,6 +177,17 @@ def test_as_text_and_back(program: ChipProgram):
     assert (again.image().weights == program.image().weights).all()
 
 
+def test_one_tensor_as_several_outputs():
+    def twice(weights: Any, x: Any) -> Any:
+        y = x @ weights
+        return y, y, y.reshape(-1, 1, 3)
+
+    x = X.reshape(-1, 5)[:32]
+    program = tpu.chip.compile(twice, x, state=np.eye(5, 3, dtype=np.float32))
+    assert [one.shape for one in program.run(x)] == [(32, 3), (32, 3), (32, 1, 3)]
+    assert [one.shape for one in program.run_int8(x)] == [(32, 3), (32, 3), (32, 1, 3)]
+
+
 def test_text_of_a_program_with_indices():
     keras.utils.set_random_seed(4)
     model = keras.Sequential(

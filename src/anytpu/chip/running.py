@@ -36,11 +36,14 @@ class Runner:
 
     def whole(self, x: Any) -> list[np.ndarray]:
         """Return the integers of each output; of one that the host makes, those that it makes it of."""
-        held = [(tensor, port) for port in self.outputs for tensor in self._held(port.tensor)]
-        found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in held)))
-        # What the host makes an output of has the shape of the chip's tensor, the chip's own output that of the user.
-        whole = {(tensor, port.shape if tensor == port.tensor else found[tensor].shape[1:]): None for tensor, port in held}
-        return [found[tensor].reshape(-1, *shape) if shape else found[tensor].reshape(-1) for tensor, shape in whole]
+        shapes: list[tuple[str, tuple[int, ...] | None]] = []
+        for port in self.outputs:
+            if port.tensor in self._face.quantizations:
+                shapes.append((port.tensor, port.shape))
+            else:  # the host makes it of tensors of the chip, each of which is given once, in its own shape
+                shapes += [(one, None) for one in self._held(port.tensor) if (one, None) not in shapes]
+        found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
+        return [found[one] if shape is None else found[one].reshape(len(found[one]), *shape) for one, shape in shapes]
 
     def _run(self, x: Any, tensors: Sequence[str]) -> dict[str, np.ndarray]:
         """Return some tensors of a run over all rows of x."""
