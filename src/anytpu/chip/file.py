@@ -33,8 +33,8 @@ SUFFIX = ".tpu"
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
-MOST_BYTES = {_HEADER: 32 * 2**20, _CODE: 16 * 2**20, _NETWORK: 32 * 2**20}
-"""The most that these parts may have; the header says how large the others are."""
+MOST_BYTES = {_HEADER: 64 * 2**20, _CODE: 16 * 2**20, _NETWORK: 64 * 2**20}
+"""The most that these parts may have: enough for 10,000 steps of a loop. The header says how large the others are."""
 
 
 def write(

@@ -323,8 +323,8 @@ HOSTILE = {
     ),
     "a small file of much code": (lambda: crafted({"code": bytes(2**25)}), TOO_LARGE.format("code", 2**25, 2**24)),
     "a small file of much header": (
-        lambda: crafted({"header": b" " * (2**25 + 1)}),
-        TOO_LARGE.format("header", 2**25 + 1, 2**25),
+        lambda: crafted({"header": b" " * (2**26 + 1)}),
+        TOO_LARGE.format("header", 2**26 + 1, 2**26),
     ),
 }
 
@@ -344,11 +344,11 @@ def test_what_no_one_wrote_is_refused_and_fills_no_memory(name: str):
 
 
 def test_what_would_not_be_read_is_not_written():
-    name = "n" * 2**25
+    name = "n" * 2**26
     with pytest.raises(ChipFileError) as caught:
         file.to_bytes(dataclasses.replace(dense_image(), name=name))
     size = len(unpacked(file.to_bytes(dense_image()))["header"]) + len(name) - len("dense")
     assert str(caught.value) == (
-        f"The program cannot be written: part 'header' of its file would have {size:,} bytes, and 33,554,432 is the "
+        f"The program cannot be written: part 'header' of its file would have {size:,} bytes, and 67,108,864 is the "
         "most that it can have."
     )
