@@ -11,10 +11,14 @@ from PIL import Image
 
 import chip_page_samples
 from anytpu.errors import SettingError
+from anytpu.report.chip.layer_bars import cycles_by_layer, noise_by_layer, weights_by_layer
+from anytpu.report.chip.memory_map import memory_map
 from anytpu.report.chip.page import fragment, page, write_page
 from anytpu.report.chip.pictures import drawings
 from anytpu.report.chip.record import ChipPage
+from anytpu.report.chip.roofline import roofline
 from anytpu.report.drawing import files
+from anytpu.report.drawing.shapes import Label, text_width
 from page_reader import Reader, ends
 
 NAMES = ["digits", "many", "bare", "hostile"]
@@ -164,3 +168,24 @@ def test_the_ridge_and_the_peak_are_where_they_belong():
     words = [shape.text for shape in drawing.shapes if hasattr(shape, "text")]
     assert {"ridge: 1,349", "91.8 TOPS", "multiply-adds for each byte of weights read (logarithmic)"} <= set(words)
     assert {"conv1", "conv2", "dense"} <= set(words)
+
+
+def test_plots_for_a_telephone_are_drawn_for_its_width():
+    one = chip_page_samples.digits()
+    named = tuple(dataclasses.replace(part, name=f"{part.name}_with_a_name_that_is_long") for part in one.timing.parts)
+    run = dataclasses.replace(one.timing, parts=named)
+    drawn = [
+        cycles_by_layer(run, narrow=True),
+        noise_by_layer(one.layers, narrow=True),
+        weights_by_layer(one.layers, narrow=True),
+        roofline(run, narrow=True),
+        memory_map(run, one.image, narrow=True),
+    ]
+    for drawing in drawn:
+        assert drawing is not None and drawing.width == 360
+        for label in (shape for shape in drawing.shapes if isinstance(shape, Label)):
+            width = text_width(label.text, label.size)
+            left = label.x - {"start": 0, "middle": width / 2, "end": width}[label.anchor]
+            assert label.size >= 11 and left >= -12 and left + width <= 372, label
+    text = page(one)
+    assert text.count('<div class="wide">') == text.count('<div class="narrow">') == 5

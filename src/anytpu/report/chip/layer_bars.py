@@ -18,7 +18,7 @@ _MOST = 24
 _FLOAT_BYTES = 4
 
 
-def cycles_by_layer(timing: Timing) -> Drawing | None:
+def cycles_by_layer(timing: Timing, narrow: bool = False) -> Drawing | None:
     """Return the cycles of the longest layers, each by cause."""
     parts = grouped_parts(timing.parts, _MOST)
     longest = sorted(parts, key=cycles_of, reverse=True)[:_MOST]
@@ -31,7 +31,7 @@ def cycles_by_layer(timing: Timing) -> Drawing | None:
         for part in parts
         if cycles_of(part) > 0 and any(part is one for one in longest)
     ]  # fmt: skip
-    return bars("cycles_by_layer", "Cycles by layer and cause", rows)
+    return bars("cycles_by_layer", "Cycles by layer and cause", rows, narrow)
 
 
 def hover(part: PartTiming) -> str:
@@ -41,7 +41,7 @@ def hover(part: PartTiming) -> str:
     return f"{part.name}: {figures.format_cycles(cycles_of(part))} ({said})"
 
 
-def noise_by_layer(layers: Sequence[Layer]) -> Drawing | None:
+def noise_by_layer(layers: Sequence[Layer], narrow: bool = False) -> Drawing | None:
     """Return the ratio of signal to noise of each layer; of many, the noisiest."""
     parts = grouped_layers(layers, _MOST)
     known = [(one, one.sqnr_db) for one in parts if one.sqnr_db is not None and one.sqnr_db != float("inf")]
@@ -51,10 +51,10 @@ def noise_by_layer(layers: Sequence[Layer]) -> Drawing | None:
         for layer, db in known
         if any(layer is one for one, _ in noisiest)
     ]
-    return bars("noise_by_layer", "Signal to quantization noise by layer", rows)
+    return bars("noise_by_layer", "Signal to quantization noise by layer", rows, narrow)
 
 
-def weights_by_layer(layers: Sequence[Layer]) -> Drawing | None:
+def weights_by_layer(layers: Sequence[Layer], narrow: bool = False) -> Drawing | None:
     """Return the weights of the largest layers, in whole numbers over what they were in floating point."""
     layers = grouped_layers(layers, _MOST)
     largest = sorted((layer for layer in layers if layer.weight_bytes), key=lambda one: -one.weight_bytes)[:_MOST]
@@ -66,4 +66,4 @@ def weights_by_layer(layers: Sequence[Layer]) -> Drawing | None:
         for layer in layers
         if any(layer is one for one in largest)
     ]  # fmt: skip
-    return bars("weights_by_layer", "Weights by layer; what floating point would add is pale", rows)
+    return bars("weights_by_layer", "Weights by layer; what floating point would add is pale", rows, narrow)

@@ -12,31 +12,34 @@ from anytpu.report.drawing.frame import series_colour
 from anytpu.report.drawing.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
 from anytpu.report.wording import one_line, plural
 
-_WIDTH, _HEIGHT = 1000.0, 400.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 984.0, 36.0, 350.0
+_WIDTH, _NARROW, _HEIGHT = 1000.0, 360.0, 400.0
+_LEFT, _TOP, _BOTTOM, _MARGIN = 84.0, 36.0, 350.0, 16.0
 _MOST, _LEAST = 2500, 8
 _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def memory_map(timing: Timing, image: Image) -> Drawing | None:
-    """Return the Unified Buffer over time; None where nothing is known of what lies in it."""
+def memory_map(timing: Timing, image: Image, narrow: bool = False) -> Drawing | None:
+    """Return the Unified Buffer over time, `narrow` for a telephone; None where nothing is known of what lies in it."""
     if not image.residents or not timing.cycles:
         return None
     size_bytes = image.design.unified_buffer_bytes
+    whole = units.format_bytes(size_bytes)
     held = units.format_bytes(peak_units(image) * UNIT_BYTES)
     top_bytes = max(one.address + one.units for one in image.residents) * UNIT_BYTES
-    x = thousands(timing.cycles, _LEFT, _RIGHT)
+    width = _NARROW if narrow else _WIDTH
+    right = width - _MARGIN
+    x = thousands(timing.cycles, _LEFT, right)
     y = _addresses(min(max(top_bytes, 1), size_bytes))
     shapes: list[Shape] = [
         *horizontal(x, _BOTTOM, lambda tick: f"{tick:,g}", "thousand cycles", _TOP),
-        *vertical(y, _LEFT, units.format_bytes, _RIGHT),
-        Label(12, 16, f"address in the Unified Buffer, of {units.format_bytes(size_bytes)}", colour="muted"),
-        Label(_RIGHT, 16, f"at most {held} held at a time", "end", "ink", is_bold=True),
+        *vertical(y, _LEFT, units.format_bytes, right),
+        Label(12, 16, "address" if narrow else f"address in the Unified Buffer, of {whole}", colour="muted"),
+        Label(right, 16, f"at most {held} held at a time", "end", "ink", is_bold=True),
         *_tensors(lifetimes(timing, image), x, y),
-        Line(((_LEFT, _TOP), (_LEFT, _BOTTOM), (_RIGHT, _BOTTOM)), "muted"),
+        Line(((_LEFT, _TOP), (_LEFT, _BOTTOM), (right, _BOTTOM)), "muted"),
     ]
-    summary = f"{plural(len(image.residents), 'tensor')}, at most {held} of {units.format_bytes(size_bytes)}."
-    return Drawing("unified_buffer", "What lies in the Unified Buffer", summary, _WIDTH, _HEIGHT, tuple(shapes))
+    summary = f"{plural(len(image.residents), 'tensor')}, at most {held} of {whole}."
+    return Drawing("unified_buffer", "What lies in the Unified Buffer", summary, width, _HEIGHT, tuple(shapes))
 
 
 def thousands(cycles: float, start: float, end: float) -> Scale:

@@ -37,7 +37,9 @@ def causes(timing: Timing) -> Markup:
         element("ul", *legend, class_="legend"),
         element("h3", "Counters"),
         _counters(timing),
-        element("figure", element("h3", by_layer.title), svg.inline(by_layer)) if by_layer else None,
+        element("figure", element("h3", by_layer.title), svg.either(by_layer, cycles_by_layer(timing, narrow=True)))
+        if by_layer
+        else None,
         id="cycles",
     )
 

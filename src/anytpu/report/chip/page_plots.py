@@ -28,7 +28,7 @@ def roof(timing: Timing) -> Markup:
             "layer was at work may lie above the slope.",
             class_="remark",
         ),
-        element("figure", svg.inline(drawing)),
+        element("figure", svg.either(drawing, roofline(timing, narrow=True))),
         element("ul", *legend, class_="legend"),
         element("p", f"Peak {figures.format_tops(timing.design.peak_ops_per_s)}, predicted rates.", class_="remark"),
         id="roofline",
@@ -49,7 +49,6 @@ def memory(timing: Timing, image: Image) -> Markup:
             "name. Rows are padded to 32 bytes.",
             class_="remark",
         ),
-        element("div", element("figure", svg.inline(drawing)), class_="sideways", tabindex=0, role="region",
-                aria_label="Memory map"),
+        element("figure", svg.either(drawing, memory_map(timing, image, narrow=True))),
         id="memory",
-    )  # fmt: skip
+    )

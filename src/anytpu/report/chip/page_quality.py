@@ -24,8 +24,8 @@ def quality(one: ChipPage) -> Markup:
         element("h2", "Quantization", element("small", _bits(one.summary))),
         element("p", _said(one.summary), class_="remark"),
         _histograms(one),
-        _figure(noise_by_layer(one.layers)),
-        _figure(weights_by_layer(one.layers)),
+        _figure(noise_by_layer(one.layers), noise_by_layer(one.layers, narrow=True)),
+        _figure(weights_by_layer(one.layers), weights_by_layer(one.layers, narrow=True)),
         id="quantization",
     )
 
@@ -46,8 +46,8 @@ def _said(summary: Summary | None) -> str:
     )
 
 
-def _figure(drawing: Drawing | None) -> Markup:
-    return element("figure", element("h3", drawing.title), svg.inline(drawing)) if drawing else joined()
+def _figure(drawing: Drawing | None, narrow: Drawing | None) -> Markup:
+    return element("figure", element("h3", drawing.title), svg.either(drawing, narrow)) if drawing else joined()
 
 
 def _histograms(one: ChipPage) -> Markup:

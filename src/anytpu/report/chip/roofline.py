@@ -6,6 +6,8 @@ layer with fewer multiply-adds a byte than the ridge (1350) waits for its weight
 
 from __future__ import annotations
 
+import dataclasses
+
 from anytpu.chip.design import Design
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.chip import figures
@@ -15,13 +17,30 @@ from anytpu.report.drawing.frame import along, place_labels
 from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape, shortened
 from anytpu.report.wording import percent, plural
 
-_WIDTH, _HEIGHT = 760.0, 380.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 732.0, 40.0, 330.0
+_HEIGHT, _TOP, _BOTTOM = 380.0, 40.0, 330.0
 _NAMED, _APART = 6, 16.0
 
 
-def roofline(timing: Timing) -> Drawing | None:
-    """Return where the layers lie under the roof of the chip; None where none of them multiplies."""
+@dataclasses.dataclass(frozen=True)
+class _Sheet:
+    """How wide the plot is, and what there is room to say on it."""
+
+    width: float
+    left: float
+    right: float
+    across: str
+    upwards: str
+    name: float
+
+
+_WIDE = _Sheet(760.0, 70.0, 732.0, "multiply-adds for each byte of weights read (logarithmic)",
+               "TOPS (10^12 multiplications and additions a second, logarithmic)", 150.0)  # fmt: skip
+_NARROW = _Sheet(360.0, 52.0, 338.0, "multiply-adds a byte of weights (logarithmic)", "TOPS (logarithmic)", 110.0)
+
+
+def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
+    """Return where the layers lie under the roof of the chip, `narrow` for a telephone; None where none multiplies."""
+    sheet = _NARROW if narrow else _WIDE
     parts = [part for part in timing.parts if part.macs > 0 and part.weight_bytes > 0 and cycles_of(part) > 0]
     if not parts:
         return None
@@ -29,25 +48,25 @@ def roofline(timing: Timing) -> Drawing | None:
     rates = [figures.part_ops_per_s(part, design) for part in parts]
     intensities = [part.macs / part.weight_bytes for part in parts]
     ridge, peak = design.ridge_macs_per_byte, design.peak_ops_per_s
-    x = logarithmic([*intensities, ridge / 8, ridge * 4], _LEFT, _RIGHT)
+    x = logarithmic([*intensities, ridge / 8, ridge * 4], sheet.left, sheet.right)
     y = logarithmic([*rates, peak, peak / 50], _BOTTOM, _TOP)
-    roof = _roof(x, y, design)
+    roof = _roof(x, y, design, sheet.right)
     shapes = [
-        *horizontal(x, _BOTTOM, _number, "multiply-adds for each byte of weights read (logarithmic)", _TOP),
-        *vertical(y, _LEFT, lambda rate: f"{rate / 1e12:.4g}", _RIGHT),
-        Label(12, 16, "TOPS (10^12 multiplications and additions a second, logarithmic)", colour="muted"),
+        *horizontal(x, _BOTTOM, _number, sheet.across, _TOP),
+        *vertical(y, sheet.left, lambda rate: f"{rate / 1e12:.4g}", sheet.right),
+        Label(12, 16, sheet.upwards, colour="muted"),
         *roof,
-        *_dots(timing, parts, x, y, along(line.points for line in roof if isinstance(line, Line))),
+        *_dots(timing, parts, x, y, sheet, along(line.points for line in roof if isinstance(line, Line))),
     ]
     bound = sum(one < ridge for one in intensities)
     summary = (
         f"{plural(len(parts), 'layer')}; {bound} left of the ridge at {ridge:,.0f} multiply-adds a byte, where the "
         f"Weight Memory is the limit."
     )
-    return Drawing("roofline", "Layers under the roofline of the chip", summary, _WIDTH, _HEIGHT, tuple(shapes))
+    return Drawing("roofline", "Layers under the roofline of the chip", summary, sheet.width, _HEIGHT, tuple(shapes))
 
 
-def _roof(x: Scale, y: Scale, design: Design) -> list[Shape]:
+def _roof(x: Scale, y: Scale, design: Design, right: float) -> list[Shape]:
     peak, ridge = design.peak_ops_per_s, design.ridge_macs_per_byte
     slope = peak / ridge
     low = max(x.low, y.low / slope)
@@ -56,11 +75,13 @@ def _roof(x: Scale, y: Scale, design: Design) -> list[Shape]:
         Line(points, "ink", 1.5, title=f"{figures.format_tops(peak)}; {design.weight_bytes_per_s / 1e9:g} GB/s"),
         Line(((x(ridge), y(peak)), (x(ridge), _BOTTOM)), "muted", 1.0, is_dashed=True),
         Label(x(ridge) - 6, _BOTTOM - 8, f"ridge: {ridge:,.0f}", "end", "muted"),
-        Label(_RIGHT, y(peak) - 7, figures.format_tops(peak), "end", "muted"),
+        Label(right, y(peak) - 7, figures.format_tops(peak), "end", "muted"),
     ]
 
 
-def _dots(timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, lines: list[tuple[float, float]]) -> list[Shape]:
+def _dots(
+    timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, sheet: _Sheet, lines: list[tuple[float, float]]
+) -> list[Shape]:
     """Return a disc for each layer, as large as it is long and of its cause's colour, the longest with their names."""
     ordered = sorted(parts, key=cycles_of, reverse=True)
     longest = cycles_of(ordered[0])
@@ -74,8 +95,8 @@ def _dots(timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, lines: li
     for part, (at, height) in zip(ordered, places, strict=True):
         # Layers of one shape lie on one spot: the first name is enough.
         if len(named) < _NAMED and all(abs(at - x) + abs(height - y) > _APART for x, y, *_ in named):
-            named.append((at, height, shortened(part.name, 150), "ink"))
-    return [*dots, *place_labels(named, places, lines=lines, bounds=(_LEFT, _WIDTH))]
+            named.append((at, height, shortened(part.name, sheet.name), "ink"))
+    return [*dots, *place_labels(named, places, lines=lines, bounds=(sheet.left, sheet.width))]
 
 
 def _hover(part: PartTiming, timing: Timing) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from anytpu.report.drawing.shapes import Box, Drawing, Label, Shape, shortened
+from anytpu.report.drawing.shapes import Box, Drawing, Label, Shape, shortened, text_width
 from anytpu.report.wording import one_line
 
 _WIDTH, _ROW, _TOP = 760.0, 26.0, 10.0
 _NAMES, _SOURCES, _BARS, _END = 236.0, 356.0, 366.0, 612.0
+_NARROW, _NARROW_ROW = 360.0, 44.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +34,22 @@ class Row:
     title: str = ""
 
 
-def bars(name: str, title: str, rows: Sequence[Row]) -> Drawing | None:
-    """Return a list of bars; None where there are no rows."""
+def bars(name: str, title: str, rows: Sequence[Row], narrow: bool = False) -> Drawing | None:
+    """Return a list of bars; None where there are no rows.
+
+    Args:
+        name: of the drawing's file.
+        title: what it shows.
+        rows: from above.
+        narrow: for a telephone: each bar under its name.
+    """
     if not rows:
         return None
     longest = max(sum(length for length, *_ in row.parts) for row in rows) or 1.0
-    shapes = [shape for number, row in enumerate(rows) for shape in _row(row, _TOP + _ROW * number, longest)]
+    one, height, width = (_narrow_row, _NARROW_ROW, _NARROW) if narrow else (_row, _ROW, _WIDTH)
+    shapes = [shape for number, row in enumerate(rows) for shape in one(row, _TOP + height * number, longest)]
     summary = f"{rows[0].name}: {rows[0].amount}."
-    return Drawing(name, title, summary, _WIDTH, _TOP * 2 + _ROW * len(rows), tuple(shapes))
+    return Drawing(name, title, summary, width, _TOP * 2 + height * len(rows), tuple(shapes))
 
 
 def _row(row: Row, top: float, longest: float) -> list[Shape]:
@@ -49,10 +58,23 @@ def _row(row: Row, top: float, longest: float) -> list[Shape]:
     shapes: list[Shape] = [Label(12, base, shortened(one_line(row.name), room))]
     if has_source:
         shapes.append(Label(_NAMES + 8, base, shortened(row.source, _SOURCES - _NAMES - 14, 11), "start", "muted", 11))
-    x = _BARS
-    for length, colour, opacity in row.parts:
-        width = max(length, 0.0) / longest * (_END - _BARS)
-        shapes.append(Box(x, top + 5, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
-        x += width
+    boxes = _boxes(row, _BARS, _END, top + 5, longest)
     amounts = [Label(_WIDTH - 84, base, row.share, "end", "muted"), Label(_WIDTH - 12, base, row.amount, "end")]
-    return [*shapes, *(label for label in amounts if label.text)]
+    return [*shapes, *boxes, *(label for label in amounts if label.text)]
+
+
+def _narrow_row(row: Row, top: float, longest: float) -> list[Shape]:
+    said = row.amount if not row.share else f"{row.amount}, {row.share}"
+    room = _NARROW - 16 - text_width(said)
+    labels = [Label(0, top + 12, shortened(one_line(row.name), room)), Label(_NARROW, top + 12, said, "end", "muted")]
+    return [*labels, *_boxes(row, 0, _NARROW, top + 19, longest)]
+
+
+def _boxes(row: Row, x: float, end: float, top: float, longest: float) -> list[Shape]:
+    boxes: list[Shape] = []
+    scale = (end - x) / longest
+    for length, colour, opacity in row.parts:
+        width = max(length, 0.0) * scale
+        boxes.append(Box(x, top, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
+        x += width
+    return boxes

@@ -18,6 +18,16 @@ def inline(drawing: Drawing) -> Markup:
     return _svg(drawing, drawing.shapes, class_="plot", style=f"max-width:{drawing.width:g}px")
 
 
+def either(wide: Drawing, narrow: Drawing | None) -> Markup:
+    """Return a drawing as a page shows it, and in its stead another where its window is as narrow as a telephone."""
+    if narrow is None:
+        return inline(wide)
+    return joined(
+        element("div", inline(wide), class_="wide"),
+        element("div", inline(narrow), class_="narrow"),
+    )
+
+
 def document(drawing: Drawing) -> str:
     """Return a drawing as a file of its own."""
     paper = Box(0, 0, drawing.width, drawing.height, "paper")

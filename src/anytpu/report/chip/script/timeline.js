@@ -72,9 +72,9 @@ function startTimeline(data) {
 
   function drawAxis(colour) {
     const span = view.to - view.from;
-    const rough = span / Math.max((width - left) / 110, 1);
+    const rough = span / Math.max((width - left) / (width < 560 ? 64 : 110), 1);
     const decade = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((digit) => digit * decade).find((size) => size >= rough);
+    const step = [1, 2, 2.5, 5, 10].map((digit) => digit * decade).find((size) => size >= rough);
     paper.textAlign = "center";
     for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
       paper.fillStyle = colour("grid");
