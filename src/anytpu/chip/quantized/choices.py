@@ -1,7 +1,8 @@
 """`Choices`: what is decided about each tensor before a node is touched.
 
 Idea: deciding is apart from doing. Here each tensor gets its quantization, what is laid side by side is brought to one,
-and where 16-bit numbers could make a sum too great the tensor gets coarser steps and uses fewer of its integers.
+and where 16-bit numbers could make a sum too great the tensor gets coarser steps and uses fewer of its integers; before
+a wide average, a table does so for the average alone.
 `quantize` then only carries it out.
 
 Rule: tensors are decided family by family (`families.py`). A tensor of the chip is one that a node other than a host's
@@ -16,12 +17,23 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, HostStep, Network, Node, Port
+from anytpu.chip.network.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Function,
+    HostStep,
+    Network,
+    Node,
+    Pool,
+    Port,
+)
 from anytpu.chip.quantized.families import keeps_integers, starting_families
+from anytpu.chip.quantized.multipliers import window_counts
 from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Range, step
 from anytpu.chip.quantized.scales import FIXED, quantization_of, quantization_of_integers, without_flat_ends
-from anytpu.chip.quantized.weights import needed_bits
+from anytpu.chip.quantized.weights import GREATEST_SUM, needed_bits
 from anytpu.errors import QuantizationError
 
 _TOLERATED = {8: 1.5, 16: 256.0}
@@ -38,7 +50,8 @@ class Choices:
     Attributes:
         quantizations: of each tensor of the chip.
         limits: the least and the greatest integer that a tensor may hold, where that is not all of them.
-        detours: of (a Concatenate's name, a tensor that it takes): the tensor of another scale that it takes instead.
+        detours: of (the name of a Concatenate or of an average, a tensor that it takes): the tensor of another scale
+            that it takes instead.
     """
 
     quantizations: Mapping[str, Quantization]
@@ -64,8 +77,8 @@ def choose(network: Network, ranges: Mapping[str, Range], bits: int) -> Choices:
         bits: 8 or 16.
 
     Raises:
-        QuantizationError: a tensor is too great for float32 arithmetic with its scale, or integers of the user would
-            not stay exact for a step of the host.
+        QuantizationError: a tensor is too great for float32 arithmetic with its scale, integers of the user would not
+            stay exact for a step of the host, or an average is over so many positions that their sum leaves 32 bits.
     """
     return _Chooser(network, ranges, bits).choose()
 
@@ -99,15 +112,17 @@ class _Chooser:
         spare_bits = {family: self.spare_bits(names, chosen[family]) for family, names in members.items()}
         families = {name: self.families.of(name) for name in self.ranges}
         families |= {new: self.families.of(node.output) for (node, _), new in detours.items()}
-        return Choices(
-            {name: _coarser(chosen[family], spare_bits[family]) for name, family in families.items()},
-            {
-                name: (chosen[family].low >> spare, chosen[family].high >> spare)
-                for name, family in families.items()
-                if (spare := spare_bits[family])
-            },
-            {(node.name, name): new for (node, name), new in detours.items()},
-        )
+        quantizations = {name: _coarser(chosen[family], spare_bits[family]) for name, family in families.items()}
+        limits = {
+            name: (chosen[family].low >> spare, chosen[family].high >> spare)
+            for name, family in families.items()
+            if (spare := spare_bits[family])
+        }
+        renamed = {(node.name, name): new for (node, name), new in detours.items()}
+        for node in self.network.nodes:
+            if isinstance(node, Pool) and node.kind == "average":
+                _make_room(node, self.network, (quantizations, limits, renamed))
+        return Choices(quantizations, limits, renamed)
 
     # 1. What is laid side by side.
 
@@ -221,6 +236,30 @@ class _Chooser:
 
 def _coarser(own: Quantization, spare_bits: int) -> Quantization:
     return dataclasses.replace(own, scale=own.scale * 2**spare_bits)
+
+
+def _make_room(
+    node: Pool,
+    network: Network,
+    choices: tuple[dict[str, Quantization], dict[str, tuple[int, int]], dict[tuple[str, str], str]],
+) -> None:
+    """Let an average take its tensor in coarser steps, where the sum over a window could leave 32 bits."""
+    quantizations, limits, detours = choices
+    name, own = node.inputs[0], quantizations[node.inputs[0]]
+    low, high = limits.get(name, (own.low, own.high))
+    shapes = network.shapes[name], network.shapes[node.output]
+    count = int(window_counts(node.window, node.strides, node.padding, *shapes).max(initial=0))
+    reach = max(high - own.zero_point, own.zero_point - low)
+    spare_bits = next(bits for bits in range(64) if count * (reach >> bits) <= GREATEST_SUM)
+    if spare_bits > (_SPARE_BITS if own.bits == 16 else 0):
+        most = GREATEST_SUM // (reach if own.bits == 8 else reach >> _SPARE_BITS)
+        raise QuantizationError(
+            f"layer {_named(node)} averages {count:,} positions at once, and sums of 32 bits hold {most:,} of "
+            f"{own.bits} bits: average smaller windows first, then what they give"
+        )
+    if spare_bits:
+        detours[node.name, name] = new = f"{name}/as {node.output}"
+        quantizations[new], limits[new] = _coarser(own, spare_bits), (low >> spare_bits, high >> spare_bits)
 
 
 def _passes_on(node: Node) -> bool:

@@ -85,9 +85,10 @@ class Maker:
         )
 
     def requantize(self, node: Node, name: str, new: str) -> QTable:
-        """Return the table that changes the scale of tensor `name`, as tensor `new`."""
-        same = Function(new, node.layer, (name,), new, "requantize", _same)
-        return QTable(new, node.layer, (name,), new, "requantize", self.table(same, name, new))
+        """Return the table that changes the scale of tensor `name`, as tensor `new`; it counts for the node's layer."""
+        layer = node.layer or node.name
+        same = Function(new, layer, (name,), new, "requantize", _same)
+        return QTable(new, layer, (name,), new, "requantize", self.table(same, name, new))
 
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
