@@ -237,6 +237,12 @@ def bare() -> ChipPage:
     return ChipPage(image, run, None, ())
 
 
+def idle() -> ChipPage:
+    """Return a program that was assembled and has no work for the chip."""
+    image = Image("idle", (Halt(),), np.zeros(0, np.uint8))
+    return ChipPage(image, Timing("idle", _design(), 1, *[0.0] * 7, 0, 0.0, 0, 0, 0), None, ())
+
+
 def hostile() -> ChipPage:
     """Return a program whose names are markup."""
     return digits(EVIL, EVIL)

@@ -189,3 +189,9 @@ def test_plots_for_a_telephone_are_drawn_for_its_width():
             assert label.size >= 11 and left >= -12 and left + width <= 372, label
     text = page(one)
     assert text.count('<div class="wide">') == text.count('<div class="narrow">') == 5
+
+
+def test_a_program_without_work_for_the_chip():
+    for text in (page(chip_page_samples.idle()), fragment(chip_page_samples.idle())):
+        assert "<p>This program has no work for the chip: none of its instructions takes a cycle.</p>" in text
+        assert "examples/s" not in text and "TOPS" not in text and "Counters" not in text

@@ -126,3 +126,14 @@ def test_the_many_parts_of_a_layer_are_one_row():
     cycles = sum(getattr(parts[0], f"{cause}_cycles") for cause in ("active", "stall", "shift", "other"))
     assert row[:5] == ["lstm", "(100", "parts)", f"{100 * cycles / 1e6:.3g}", "M"]
     assert row[-1] == "active"
+
+
+def test_a_program_without_work_for_the_chip():
+    page = chip_page_samples.idle()
+    assert timing(page) == (
+        "idle, a batch of 1\nPredicted by the time model, not measured: no such chip was run.\n"
+        "This program has no work for the chip: none of its instructions takes a cycle.\n"
+    )
+    run = dataclasses.replace(page.timing, host_steps=("softmax", "gather"))
+    text = timing(dataclasses.replace(page, timing=run))
+    assert text.endswith("takes a cycle.\nThe host does all of it: softmax, gather.\n")

@@ -147,3 +147,11 @@ def test_a_place_that_cannot_be_written(tmp_path: Path):
     with pytest.raises(SettingError) as error:
         CHIP_REPORT.to_trace(chip_page_samples.timing(), path)
     assert str(error.value) == f"the trace cannot be written to {str(path)!r}: No such file or directory"
+
+
+def test_a_program_without_work_for_the_chip(tmp_path: Path):
+    with pytest.raises(SettingError) as error:
+        CHIP_REPORT.to_trace(chip_page_samples.idle().timing, tmp_path / "t.json")
+    assert str(error.value) == (
+        "'idle' has no work for the chip, so there is nothing to trace: none of its instructions takes a cycle"
+    )

@@ -18,6 +18,9 @@ VIRTUAL = "A virtual chip: results are exact by the meaning of the instructions,
 PREDICTED = "Predicted by the time model, not measured: no such chip was run."
 """What stands beside every time."""
 
+NOTHING = "This program has no work for the chip: none of its instructions takes a cycle."
+"""What stands in the place of times where there are none."""
+
 
 def utilisation(timing: Timing) -> float:
     """Return the rate of the run as a part of the peak rate; a 16-bit activation has half of it at most."""

@@ -7,6 +7,7 @@ from anytpu.chip.timing.record import Timing
 from anytpu.report.chip import figures
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause
 from anytpu.report.chip.layer_bars import cycles_by_layer
+from anytpu.report.chip.timing_lines import idle_sentences
 from anytpu.report.drawing import svg
 from anytpu.report.web.markup import Markup, element, joined
 from anytpu.report.web.table import table
@@ -15,7 +16,10 @@ from anytpu.report.wording import percent
 
 def causes(timing: Timing) -> Markup:
     """Return the counters: a bar, a table with the rows of the paper's, the layers."""
-    total = timing.cycles or 1.0
+    if not timing.cycles:
+        said = [element("p", line) for line in idle_sentences(timing)]
+        return element("section", element("h2", "Where the cycles go"), *said, id="cycles")
+    total = timing.cycles
     pairs = list(zip(CAUSES, cycles_by_cause(timing), strict=True))
     stack = [
         element("i", class_=f"back-{cause.colour}", style=f"width:{100 * cycles / total:.3f}%", title=cause.name)

@@ -26,15 +26,19 @@ def _cards(one: ChipPage) -> Markup:
     """Return the figures that are asked for first."""
     timing = one.timing
     quality = one.summary
-    shown = [
-        ("Predicted latency", units.format_seconds(timing.time_s), f"a batch of {timing.batch:,}"),
-        (
-            "Predicted rate",
-            units.format_rate(timing.examples_per_s, "examples"),
-            f"on one of {timing.design.dies} chips",
-        ),
-        ("Predicted TOPS", f"{timing.ops_per_s / 1e12:.3g}", f"{percent(figures.utilisation(timing))} of the peak"),
-    ]
+    shown = (
+        []
+        if not timing.cycles
+        else [
+            ("Predicted latency", units.format_seconds(timing.time_s), f"a batch of {timing.batch:,}"),
+            (
+                "Predicted rate",
+                units.format_rate(timing.examples_per_s, "examples"),
+                f"on one of {timing.design.dies} chips",
+            ),
+            ("Predicted TOPS", f"{timing.ops_per_s / 1e12:.3g}", f"{percent(figures.utilisation(timing))} of the peak"),
+        ]
+    )
     if quality is not None and quality.quantized_bytes:
         smaller = quality.float_bytes / quality.quantized_bytes
         before = units.format_bytes(quality.float_bytes)

@@ -22,6 +22,10 @@ def timing_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text 
     """Yield where the cycles of a predicted run go, line by line, and the table of its layers."""
     yield Text(f"{one_line(timing.name)}, a batch of {timing.batch:,}", "bold")
     yield from wrapped(figures.PREDICTED, width, "yellow")
+    if not timing.cycles:
+        for line in idle_sentences(timing):
+            yield from wrapped(line, width)
+        return
     for line in speed_sentences(timing):
         yield from wrapped(line, width)
     yield Text()
@@ -55,6 +59,12 @@ def speed_sentences(timing: Timing) -> list[str]:
     if timing.host_steps:
         said.append(f"Not in that time, as the host does it: {one_line(', '.join(timing.host_steps))}.")
     return said
+
+
+def idle_sentences(timing: Timing) -> list[str]:
+    """Return what there is to say of a run in which the chip does nothing."""
+    host = [f"The host does all of it: {one_line(', '.join(timing.host_steps))}."] if timing.host_steps else []
+    return [figures.NOTHING, *host]
 
 
 def cause_lines(timing: Timing, width: int, ascii_only: bool) -> Iterator[Text]:

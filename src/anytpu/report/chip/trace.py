@@ -41,8 +41,14 @@ def write_trace(timing: Timing, path: str | Path, image: Image | None = None) ->
         image: the program, for a counter of the Unified Buffer; None: without it.
 
     Raises:
-        SettingError: the timing has no events, or the file cannot be written there.
+        SettingError: the timing has no events, the program has no work for the chip, or the file cannot be written
+            there.
     """
+    if not timing.cycles:
+        raise SettingError(
+            f"{timing.name!r} has no work for the chip, so there is nothing to trace: none of its instructions takes a "
+            "cycle"
+        )
     if not timing.events:
         raise SettingError(
             f"the timing of {timing.name!r} has no events, so there is nothing to trace: ask for them with "
