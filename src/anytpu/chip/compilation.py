@@ -17,14 +17,11 @@ from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.images import Settings, check_batch
-from anytpu.chip.network import read
+from anytpu.chip.jobs import TRACED_ROWS, program_of
+from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
-from anytpu.errors import CalibrationError, ProgramError, SettingError, SettingTypeError
-from anytpu.program import Program, of
-
-TRACED_ROWS = 8
-"""Examples that a Keras model or a function is traced with; it is compiled for any number of them."""
+from anytpu.errors import CalibrationError, SettingError, SettingTypeError
 
 MOST_ROWS = 256
 """The largest batch that is chosen where none is asked for: larger ones hardly run faster in software."""
@@ -76,8 +73,9 @@ def compile(
     _check_calibration(calibration)
     say = progress or (lambda line: None)
     say("reading the model")
-    program = _program(job, calibration, state)
+    program = program_of(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
+    check_network(network)
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
@@ -90,43 +88,12 @@ def compile(
     return ChipProgram(image, quantized, settings, summary, example)
 
 
-def _program(job: Any, calibration: Any, state: Any) -> Program:
-    """Return the Program of a job in mode "infer", with its values."""
-    if isinstance(job, Program) or _is_path(job):
-        return of(job, mode="infer", tensors=True)
-    if state is not None:
-        return of(_step(job), (state, _rows_of(calibration)), "infer", True, batch_size=TRACED_ROWS)
-    try:
-        return of(job, None, "infer", True, batch_size=TRACED_ROWS)
-    except ProgramError:
-        if not hasattr(job, "predict"):
-            raise
-        # A model that does not know the shapes of its inputs is given those of the examples.
-        return of(job, (_rows_of(calibration),), "infer", True, batch_size=TRACED_ROWS)
-
-
-def _step(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, Any]]:
-    def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        return state, function(state, batch)
-
-    step.__name__ = getattr(function, "__name__", "function")
-    return step
-
-
-def _rows_of(calibration: Any) -> Any:
-    if isinstance(calibration, dict):
-        return {name: np.asarray(one)[:TRACED_ROWS] for name, one in calibration.items()}
-    if isinstance(calibration, list | tuple):
-        return [np.asarray(one)[:TRACED_ROWS] for one in calibration]
-    return np.asarray(calibration)[:TRACED_ROWS]
-
-
 def _is_path(job: Any) -> bool:
     return isinstance(job, str) or hasattr(job, "__fspath__")
 
 
 def _check(activation_bits: Any, method: Any, design: Any, progress: Any) -> None:
-    if activation_bits not in (8, 16):
+    if type(activation_bits) is not int or activation_bits not in (8, 16):
         raise SettingError(f"activation_bits must be 8 or 16, not {activation_bits!r}.")
     if method not in ("minmax", "percentile", "mse"):
         raise SettingError(f"method must be 'minmax', 'percentile' or 'mse', not {method!r}.")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anytpu.chip.network.evaluation import evaluate
     from anytpu.chip.network.reading import read
+    from anytpu.chip.network.refusals import check_network
 
-__all__ = ["evaluate", "read"]
+__all__ = ["check_network", "evaluate", "read"]
 
-_PLACES = {"evaluate": "evaluation", "read": "reading"}
+_PLACES = {"check_network": "refusals", "evaluate": "evaluation", "read": "reading"}
 
 
 def __getattr__(name: str) -> Any:

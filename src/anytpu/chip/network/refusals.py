@@ -1,4 +1,4 @@
-"""What is refused before a program is read, and what is said about it."""
+"""What is refused before a program is read and after, and what is said about it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from anytpu.chip.network.nodes import HostStep, Network, Reshape
 from anytpu.errors import QuantizationError
 from anytpu.program.leaves import leaf_names
 from anytpu.program.program import Program
@@ -55,4 +56,22 @@ def check_outputs(program: Program, depend: Sequence[bool]) -> None:
         if not one:
             raise QuantizationError(
                 f"Output {number} of {program.name!r} does not depend on the inputs: leave it out of what is returned."
+            )
+
+
+def check_network(network: Network) -> None:
+    """Raise `QuantizationError` unless the chip has something to do, and every output is made or held by it."""
+    steps = [node for node in network.nodes if isinstance(node, HostStep)]
+    if not network.nodes:
+        raise QuantizationError(f"The outputs of {network.name!r} are its inputs: there is nothing to compute.")
+    if steps and all(isinstance(node, HostStep | Reshape) for node in network.nodes):
+        layers = dict.fromkeys(f"{node.layer or node.name!r} ({node.why})" for node in steps)
+        raise QuantizationError(f"Nothing of {network.name!r} can be computed on the chip: {', '.join(layers)}.")
+    held = {name for node in network.nodes if not isinstance(node, HostStep) for name in node.inputs}
+    inputs = {port.tensor for port in network.inputs}
+    for number, port in enumerate(network.outputs):
+        if port.tensor in inputs - held:
+            raise QuantizationError(
+                f"Output {number} of {network.name!r} is its input {port.tensor!r}, which the chip does not hold: "
+                "leave it out of what is returned."
             )

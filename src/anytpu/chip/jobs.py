@@ -1,0 +1,120 @@
+"""`program_of`: what a user wants on the chip, as a Program of mode "infer" that carries its values.
+
+Rule: what a model or a function says when it is traced is told with what it was called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu.errors import AnyTPUError, ProgramError, SettingError
+from anytpu.program import Program, of
+
+TRACED_ROWS = 8
+"""Examples that a Keras model or a function is traced with; it is compiled for any number of them."""
+
+_PROGRAM_FILES = (".anytpu", ".mlir")
+_KERAS_FILES = (".keras", ".h5", ".hdf5")
+
+_JOBS = "give a Keras model, a JAX function and state=weights, a Program, or the path of a '.anytpu' or '.mlir' file"
+_OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
+
+
+def program_of(job: Any, calibration: Any, state: Any) -> Program:
+    """Return the Program of a job.
+
+    Args:
+        job: a Keras model, a function `outputs = function(state, x)`, a Program, or the path of a program file.
+        calibration: examples, for a job that does not know the shapes of its inputs.
+        state: the weights of a function; None for everything else.
+
+    Raises:
+        ProgramError: it is none of those, or it fails when it is traced. SettingError: a state beside a job that has
+        one of its own.
+    """
+    if isinstance(job, Program) or (is_path(job) and Path(job).suffix in _PROGRAM_FILES):
+        if state is not None:
+            raise SettingError(_OWN_STATE.format(which=f"program {getattr(job, 'name', str(job))!r}"))
+        return of(job, mode="infer", tensors=True)
+    if is_path(job) and Path(job).suffix in _KERAS_FILES:
+        raise ProgramError(
+            f"{str(job)!r} is a file of Keras: hand in the model itself, keras.models.load_model({str(job)!r})."
+        )
+    if hasattr(job, "predict"):
+        return _of_model(job, calibration, state)
+    if is_path(job) or not callable(job):
+        raise ProgramError(f"{job!r:.60} cannot be compiled for the chip: {_JOBS}.")
+    return _of_function(job, calibration, state)
+
+
+def is_path(value: Any) -> bool:
+    """Tell whether something is the path of a file."""
+    return isinstance(value, str) or hasattr(value, "__fspath__")
+
+
+def _of_model(model: Any, calibration: Any, state: Any) -> Program:
+    name = getattr(model, "name", "model")
+    if state is not None:
+        raise SettingError(_OWN_STATE.format(which=f"Keras model {name!r}"))
+    try:
+        return of(model, None, "infer", True, batch_size=TRACED_ROWS)
+    except ProgramError:
+        # A model that does not know the shapes of its inputs is given those of the examples.
+        return _told(
+            f"The Keras model {name!r} cannot be called with",
+            calibration,
+            lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=TRACED_ROWS),
+        )
+
+
+def _of_function(function: Any, calibration: Any, state: Any) -> Program:
+    name = getattr(function, "__name__", "function")
+    if state is None:
+        raise ProgramError(
+            f"The weights of the function {name!r} are missing: tpu.chip.compile(function, calibration, state=weights),"
+            " where function(weights, x) returns the outputs; state={} for one without weights."
+        )
+    return _told(
+        f"The function {name!r} cannot be called with",
+        calibration,
+        lambda: of(_step(function, name), (state, _rows_of(calibration)), "infer", True, batch_size=TRACED_ROWS),
+    )
+
+
+def _told(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
+    """Return what is made, or say what somebody's code was called with when it failed."""
+    try:
+        return make()
+    except AnyTPUError:
+        raise
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ProgramError(f"{who} examples {_shapes(_rows_of(calibration))}: {said}") from error
+
+
+def _step(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        return state, function(state, batch)
+
+    step.__name__ = name
+    return step
+
+
+def _rows_of(calibration: Any) -> Any:
+    if isinstance(calibration, dict):
+        return {name: np.asarray(one)[:TRACED_ROWS] for name, one in calibration.items()}
+    if isinstance(calibration, list | tuple):
+        return [np.asarray(one)[:TRACED_ROWS] for one in calibration]
+    return np.asarray(calibration)[:TRACED_ROWS]
+
+
+def _shapes(rows: Any) -> str:
+    if isinstance(rows, dict):
+        return "{" + ", ".join(f"{name!r}: {_shapes(one)}" for name, one in rows.items()) + "}"
+    if isinstance(rows, list):
+        return "[" + ", ".join(map(_shapes, rows)) + "]"
+    return f"({', '.join(['rows', *map(str, rows.shape[1:])])})"

@@ -1,0 +1,77 @@
+"""What is handed in to be compiled, and what is said of what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anytpu as tpu  # isort: skip
+import jax
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from anytpu.errors import AnyTPUError, ProgramError, SettingError
+
+X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
+STATE = {"w": np.eye(6, 3, dtype=np.float32)}
+JOBS = "give a Keras model, a JAX function and state=weights, a Program, or the path of a '.anytpu' or '.mlir' file"
+
+
+def mine(weights: Any, x: Any) -> Any:
+    return x @ weights["w"]
+
+
+def refusal(kind: type[AnyTPUError], job: Any, calibration: Any = X, state: Any = None) -> str:
+    with pytest.raises(kind) as caught:
+        tpu.chip.compile(job, calibration, state=state, batch=4)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("function", [mine, jax.jit(mine)], ids=["plain", "jit"])
+def test_a_function_without_weights(function: Any):
+    assert refusal(ProgramError, function) == (
+        "The weights of the function 'mine' are missing: tpu.chip.compile(function, calibration, state=weights), where "
+        "function(weights, x) returns the outputs; state={} for one without weights."
+    )
+
+
+def test_a_function_that_fails_on_the_examples():
+    assert refusal(ProgramError, mine, X[:, :4], STATE).startswith(
+        "The function 'mine' cannot be called with examples (rows, 4): dot_general requires contracting dimensions"
+    )
+    assert refusal(ProgramError, mine, {"a": X, "b": [X, X]}, STATE).startswith(
+        "The function 'mine' cannot be called with examples {'a': (rows, 6), 'b': (rows, 30, 6)}: "
+    )
+
+
+def test_a_file_of_keras(tmp_path: Path):
+    path = tmp_path / "mine.keras"
+    assert refusal(ProgramError, path) == refusal(ProgramError, str(path))
+    assert refusal(ProgramError, path) == (
+        f"{str(path)!r} is a file of Keras: hand in the model itself, keras.models.load_model({str(path)!r})."
+    )
+
+
+def test_what_nobody_can_compile():
+    assert refusal(ProgramError, 3) == f"3 cannot be compiled for the chip: {JOBS}."
+    assert refusal(ProgramError, "model.txt") == f"'model.txt' cannot be compiled for the chip: {JOBS}."
+    assert refusal(ProgramError, 3, state=STATE) == f"3 cannot be compiled for the chip: {JOBS}."
+
+
+def test_a_state_for_what_has_its_own():
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(2)], name="mine")
+    assert refusal(SettingError, model, state={"w": 1}) == (
+        "state is for the weights of a JAX function, and the Keras model 'mine' has its own: leave state out."
+    )
+    assert refusal(SettingError, "mine.anytpu", state={}) == (
+        "state is for the weights of a JAX function, and the program 'mine.anytpu' has its own: leave state out."
+    )
+
+
+def test_a_model_without_layers():
+    assert refusal(ProgramError, keras.Sequential(name="mine")) == (
+        "The Keras model 'mine' cannot be called with examples (rows, 6): Sequential model mine cannot be built "
+        "because it has no layers. Call `model.add(layer)`."
+    )
