@@ -60,7 +60,7 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
     _add_program(parser)
     _add_timing(parser)
     parser.add_argument("--back-to-back", action="store_true", help="a batch in the middle of many, not one alone")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="all numbers")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="all numbers of the prediction")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="what each unit does when, for ui.perfetto.dev")
 
 

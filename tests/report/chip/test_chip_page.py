@@ -195,3 +195,10 @@ def test_a_program_without_work_for_the_chip():
     for text in (page(chip_page_samples.idle()), fragment(chip_page_samples.idle())):
         assert "<p>This program has no work for the chip: none of its instructions takes a cycle.</p>" in text
         assert "examples/s" not in text and "TOPS" not in text and "Counters" not in text
+
+
+def test_each_picture_of_times_says_that_they_are_predicted():
+    shown = {drawing.name: drawing for drawing in drawings(chip_page_samples.digits())}
+    for name in ("timeline", "cycles_by_layer", "roofline", "unified_buffer"):
+        labels = [shape.text for shape in shown[name].shapes if isinstance(shape, Label)]
+        assert any("predicted" in text.lower() for text in (shown[name].title, *labels)), name

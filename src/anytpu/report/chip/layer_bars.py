@@ -31,7 +31,7 @@ def cycles_by_layer(timing: Timing, narrow: bool = False) -> Drawing | None:
         for part in parts
         if cycles_of(part) > 0 and any(part is one for one in longest)
     ]  # fmt: skip
-    return bars("cycles_by_layer", "Cycles by layer and cause", rows, narrow)
+    return bars("cycles_by_layer", "Predicted cycles by layer and cause", rows, narrow)
 
 
 def hover(part: PartTiming) -> str:

@@ -31,7 +31,7 @@ def memory_map(timing: Timing, image: Image, narrow: bool = False) -> Drawing | 
     x = thousands(timing.cycles, _LEFT, right)
     y = _addresses(min(max(top_bytes, 1), size_bytes))
     shapes: list[Shape] = [
-        *horizontal(x, _BOTTOM, lambda tick: f"{tick:,g}", "thousand cycles", _TOP),
+        *horizontal(x, _BOTTOM, lambda tick: f"{tick:,g}", "thousand cycles, predicted", _TOP),
         *vertical(y, _LEFT, units.format_bytes, right),
         Label(12, 16, "address" if narrow else f"address in the Unified Buffer, of {whole}", colour="muted"),
         Label(right, 16, f"at most {held} held at a time", "end", "ink", is_bold=True),

@@ -23,7 +23,7 @@ def overview(timing: Timing) -> Drawing | None:
     x = thousands(timing.cycles, _LEFT, _RIGHT)
     bottom = _TOP + _LANE * (len(LANES) + 1)
     shapes = [
-        *horizontal(x, bottom, lambda tick: f"{tick:,g}", "thousand cycles", _TOP),
+        *horizontal(x, bottom, lambda tick: f"{tick:,g}", "thousand cycles, predicted", _TOP),
         Label(_LEFT - 8, _TOP + 19, "layer", "end", "muted"),
         *_layers(timing, x),
     ]
@@ -32,7 +32,7 @@ def overview(timing: Timing) -> Drawing | None:
         shapes.append(Label(_LEFT - 8, top + 19, lane.name, "end", "muted"))
         shapes += _lane(timing, number, top)
     summary = f"{len(timing.events):,} events in {timing.cycles:,.0f} cycles."
-    return Drawing("timeline", "What each unit does when", summary, _WIDTH, _HEIGHT, tuple(shapes))
+    return Drawing("timeline", "What each unit does when, predicted", summary, _WIDTH, _HEIGHT, tuple(shapes))
 
 
 def _layers(timing: Timing, x: Scale) -> list[Shape]:

@@ -21,7 +21,7 @@ def layer_table(layers: Sequence[Layer], timing: Timing) -> Markup:
     if not layers:
         return joined()
     longest = max([cycles_of(part) for part in timing.parts], default=0.0) or 1.0
-    titles = ("layer", "result", "MACs", "weights", "passes", "array used", "cycles, by cause")
+    titles = ("layer", "result", "MACs", "weights", "passes", "array used", "predicted cycles")
     rows = [_row(layer, number, timing, longest) for number, layer in enumerate(layers[:_MOST])]
     more = len(layers) - _MOST
     on_host = sum(layer.on_host for layer in layers)

@@ -63,7 +63,9 @@ def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
         f"{plural(len(parts), 'layer')}; {bound} left of the ridge at {ridge:,.0f} multiply-adds a byte, where the "
         f"Weight Memory is the limit."
     )
-    return Drawing("roofline", "Layers under the roofline of the chip", summary, sheet.width, _HEIGHT, tuple(shapes))
+    return Drawing(
+        "roofline", "Layers under the roofline of the chip, predicted", summary, sheet.width, _HEIGHT, tuple(shapes)
+    )
 
 
 def _roof(x: Scale, y: Scale, design: Design, right: float) -> list[Shape]:
@@ -87,7 +89,7 @@ def _dots(
     longest = cycles_of(ordered[0])
     places = [(x(part.macs / part.weight_bytes), y(figures.part_ops_per_s(part, timing.design))) for part in ordered]
     dots = [
-        Dot(*place, 3.5 + 7 * (cycles_of(part) / longest) ** 0.5, dominating(part).colour, opacity=0.75,
+        Dot(*place, 3 + 5.5 * (cycles_of(part) / longest) ** 0.5, dominating(part).colour, opacity=0.75,
             title=_hover(part, timing))
         for part, place in zip(ordered, places, strict=True)
     ]  # fmt: skip
