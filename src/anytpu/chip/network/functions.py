@@ -1,7 +1,9 @@
 """Functions of one number: a chain of operations as one, and the names of those that people know.
 
-Idea: a function is known by what it does, not by how it was written: its values at a few hundred points are compared
-with those of the functions that have names.
+Idea: for its name, a function is known by what it does, not by how it was written: its values at a few hundred points
+are compared with those of the functions that have names.
+
+Rule: a name is for people. What replaces a function by something else goes by its operations (`lines.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from anytpu.chip.network import elementwise
+from anytpu.chip.network import elementwise, lines
 from anytpu.chip.network.operations import Operation
 
 
@@ -101,52 +103,21 @@ def _points() -> np.ndarray:
     return np.concatenate([-far[::-1], near, far]).astype(np.float32)
 
 
-def clip_of(function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float] | None:
-    """Return (low, high) of a function that clips and does nothing else; else None.
-
-    Example:
-        >>> clip_of(lambda x: np.maximum(x, 0))
-        (0.0, inf)
-    """
-    points = _points()
-    values = function(points)
-    low, high = float(values[0]), float(values[-1])
-    low, high = (-math.inf if low <= -1e30 else low), (math.inf if high >= 1e30 else high)
-    if not low < high or (low, high) == (-math.inf, math.inf):
+def line_of(chain: Chain) -> tuple[float, float, float, float] | None:
+    """Return (factor, summand, low, high) of a function that is a straight line, clipped; else None."""
+    line = lines.line_of(chain.operations, chain.root)
+    if line is None:
         return None
-    return (low, high) if np.array_equal(values, np.clip(points, low, high)) else None
+    greatest = float(np.finfo(np.float32).max)
+    low = -math.inf if line.low <= -greatest else line.low
+    high = math.inf if line.high >= greatest else line.high
+    return float(np.float32(line.factor)), float(np.float32(line.summand)), low, high
 
 
-def line_of(function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float, float, float] | None:
-    """Return (factor, summand, low, high) of a function that is a straight line, clipped; else None.
-
-    Example:
-        >>> line_of(lambda x: np.clip(x / 8 + 0.5, 0, 1))
-        (0.125, 0.5, 0.0, 1.0)
-    """
-    points = _points().astype(np.float64)
-    values = function(_points()).astype(np.float64)
-    if not np.isfinite(values).all():
-        return None
-    low, high = sorted((values[0], values[-1]))
-    low, high = (-math.inf if low <= -1e24 else low), (math.inf if high >= 1e24 else high)
-    inside = np.flatnonzero((values > low) & (values < high) & (np.abs(points) <= 12))
-    if len(inside) < 4:
-        return None
-    first, last = inside[0], inside[-1]
-    factor = (values[last] - values[first]) / (points[last] - points[first])
-    summand = values[first] - factor * points[first]
-    line = np.clip(factor * points + summand, low, high)
-    bound = 1e-6 * np.maximum(np.abs(values), np.abs(factor * points) + abs(summand))
-    if factor == 0 or not bool((np.abs(line - values) <= bound).all()):
-        return None
-    return float(np.float32(factor)), float(np.float32(summand)), float(low), float(high)
-
-
-def is_identity(function: Callable[[np.ndarray], np.ndarray]) -> bool:
+def is_identity(chain: Chain) -> bool:
     """Return whether a function gives back what goes in, up to rounding."""
-    points = _points()
-    return bool(np.allclose(function(points), points, rtol=1e-6, atol=1e-7))
+    line = line_of(chain)
+    return line is not None and math.isclose(line[0], 1, rel_tol=1e-6) and line[1:] == (0, -math.inf, math.inf)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -181,21 +152,17 @@ _NAMED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def kind_of(function: Callable[[np.ndarray], np.ndarray]) -> str:
-    """Return what people call a function, "function" where it has no name.
-
-    Example:
-        >>> kind_of(lambda x: x * 0.5 * (1 + np.tanh(x / 2)))
-        'silu'
-    """
-    values = function(_points())
-    clip = clip_of(function)
-    if clip is not None:
-        return {(0.0, math.inf): "relu", (0.0, 6.0): "relu6"}.get(clip, "clip")
+def kind_of(chain: Chain) -> str:
+    """Return what people call a function, "function" where it has no name."""
+    line, values = line_of(chain), chain(_points())
+    if line is not None and line[:2] == (1, 0):
+        return {(0.0, math.inf): "relu", (0.0, 6.0): "relu6"}.get(line[2:], "clip")
+    if line is not None and line[2:] == (-math.inf, math.inf):
+        return "scale"
     for name, expected in _expected().items():
         if np.allclose(values, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
             return name
-    return _with_slope(values)
+    return "leaky relu" if _is_leaky(values) else "function"
 
 
 @functools.lru_cache(maxsize=1)
@@ -205,15 +172,13 @@ def _expected() -> dict[str, np.ndarray]:
         return {name: function(points).astype(np.float32) for name, function in _NAMED.items()}
 
 
-def _with_slope(values: np.ndarray) -> str:
-    """Return the name of a straight line, or of one with a bend at 0."""
+def _is_leaky(values: np.ndarray) -> bool:
+    """Return whether values are those of a line with a bend at 0, as they are above it."""
     points = _points()
     below, above = points < 0, points > 0
     with np.errstate(all="ignore"):
-        offset = values[points == 0][0]
-        slopes = [(values[side] - offset) / points[side] for side in (below, above)]
-    if not all(np.allclose(slope, slope[0], rtol=1e-4) for slope in slopes):
-        return "function"
-    if math.isclose(slopes[0][0], slopes[1][0], rel_tol=1e-4):
-        return "scale"
-    return "leaky relu" if offset == 0 and math.isclose(slopes[1][0], 1, rel_tol=1e-4) else "function"
+        slopes = [values[side] / points[side] for side in (below, above)]
+    if values[points == 0][0] != 0 or not all(np.allclose(slope, slope[0], rtol=1e-4) for slope in slopes):
+        return False
+    slope, steep = slopes[0][0], slopes[1][0]
+    return math.isclose(steep, 1, rel_tol=1e-4) and slope != 0 and not math.isclose(slope, 1, rel_tol=1e-4)
