@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytpu.chip.network.nodes import Concatenate, Convolution, Network, Node, Pool, Port, Shape
+from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Network, Node, Pool, Port, Shape
 from anytpu.chip.quantized import quantize, reference, summarize
 from anytpu.chip.quantized.choices import choose
 from anytpu.chip.quantized.nodes import QPool, QTable, Quantization
@@ -67,6 +67,65 @@ def test_an_average_that_no_32_bits_hold(bits: int, most: str):
         f"layer 'pool' averages 16,777,216 positions at once, and sums of 32 bits hold {most} of {bits} bits: average "
         f"smaller windows first, then what they give"
     )
+
+
+def test_numbers_that_are_too_small():
+    rng = np.random.default_rng(0)
+    tiny = (1e-25 * rng.normal(size=(16, 1, 1, 1))).astype(np.float32)
+    network = average((1, 1, 1))
+    with pytest.raises(QuantizationError) as caught:
+        quantize(network, tiny)
+    assert str(caught.value) == (
+        f"input 'x' has numbers from {tiny.min():.3g} to {tiny.max():.3g}, and what the chip scales begins at 1e-20: "
+        f"scale them up"
+    )
+    with pytest.raises(QuantizationError) as caught:
+        choose(network, {"x": Range(-1, 1), "mean": Range(0, 1e-24)}, 16)
+    assert str(caught.value) == (
+        "layer 'mean' gives numbers from 0 to 1e-24, and what the chip scales begins at 1e-20: scale them up"
+    )
+
+
+def silent(*nodes: Node, apart: Shape = (1, 1, 4)) -> Network:
+    """Return a network of two inputs whose nodes keep the shape of "x"."""
+    shapes = {"x": (1, 1, 4), "state": apart, **{node.output: (1, 1, 4) for node in nodes}}
+    ports = tuple(Port(name, shapes[name]) for name in ("x", "state"))
+    return Network("silent", ports, (Port(nodes[-1].output, (1, 1, 4)),), shapes, nodes)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_tensor_that_was_always_0_has_the_reach_of_what_it_is_made_of(bits: int):
+    network = silent(
+        Function("relu", "", ("x",), "relu", "relu", lambda x: np.maximum(x, 0)),
+        Function("root", "", ("relu",), "root", "sqrt", np.sqrt),
+        Elementwise("sum", "", ("root", "state"), "sum", "add"),
+    )
+    x = -np.linspace(3, 5, 64).reshape(16, 1, 1, 4).astype(np.float32)
+    calibration = [x, np.zeros_like(x)]
+    quantized = quantize(network, calibration, bits=bits)
+    for name, reach in (("relu", 5), ("root", 5), ("state", 1), ("sum", 5)):
+        one = quantized.quantizations[name]
+        assert one.scale == pytest.approx(2 * reach / (2**bits - 1), rel=1e-4)
+        assert abs(one.zero_point) <= 1
+    summary = summarize(network, quantized, calibration)
+    assert summary.never_active == ("input 'state'", "relu", "root", "sum")
+    assert str(summary).splitlines()[-1] == (
+        "never active in calibration, so that scales are guesses: input 'state', relu, root, sum"
+    )
+    # What was not seen is there all the same.
+    state = np.full((1, 1, 1, 4), 0.5, np.float32)
+    (found,) = reference.outputs(quantized, reference.compute(quantized, [x[:1], state]))
+    assert np.abs(found - 0.5).max() < 0.05
+
+
+def test_what_one_example_of_many_brings_to_life_was_active():
+    network = silent(Function("relu", "", ("x",), "relu", "relu", lambda x: np.maximum(x, 0)))
+    x = -np.linspace(1, 2, 400).reshape(100, 1, 1, 4).astype(np.float32)
+    x[99] = 1.0
+    calibration = [x, np.ones_like(x)]
+    summary = summarize(network, quantize(network, calibration), calibration)
+    assert (summary.compared, summary.never_active) == (32, ())
+    assert "never active" not in str(summary)
 
 
 def test_a_change_of_scale_counts_for_a_concatenation_without_a_layer():

@@ -32,7 +32,13 @@ from anytpu.chip.quantized.families import keeps_integers, starting_families
 from anytpu.chip.quantized.multipliers import window_counts
 from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Range, step
-from anytpu.chip.quantized.scales import FIXED, quantization_of, quantization_of_integers, without_flat_ends
+from anytpu.chip.quantized.scales import (
+    FIXED,
+    LEAST_WIDTH,
+    quantization_of,
+    quantization_of_integers,
+    without_flat_ends,
+)
 from anytpu.chip.quantized.weights import GREATEST_SUM, needed_bits
 from anytpu.errors import QuantizationError
 
@@ -77,8 +83,9 @@ def choose(network: Network, ranges: Mapping[str, Range], bits: int) -> Choices:
         bits: 8 or 16.
 
     Raises:
-        QuantizationError: a tensor is too great for float32 arithmetic with its scale, integers of the user would not
-            stay exact for a step of the host, or an average is over so many positions that their sum leaves 32 bits.
+        QuantizationError: a tensor is too great or too small for float32 arithmetic with its scale, integers of the
+            user would not stay exact for a step of the host, or an average is over so many positions that their sum
+            leaves 32 bits.
     """
     return _Chooser(network, ranges, bits).choose()
 
@@ -103,6 +110,7 @@ class _Chooser:
         self.ports = {port.tensor: port for port in network.inputs}
         self.delivered = {port.tensor for port in network.outputs}
         self.families = starting_families(network, ranges)
+        self.stand_ins = _stand_ins(network, ranges)
 
     def choose(self) -> Choices:
         detours = self.lay_side_by_side()
@@ -165,7 +173,9 @@ class _Chooser:
         """Return the quantization of a family: what is fixed for what it comes from, else what covers its range."""
         covered = self.covered(names)
         if max(-covered.low, covered.high) > _GREATEST:
-            raise QuantizationError(self.too_great(names))
+            raise QuantizationError(self.beyond(names, f"ends at {_GREATEST:g}: scale them down"))
+        if 0 < covered.high - covered.low < LEAST_WIDTH:
+            raise QuantizationError(self.beyond(names, f"begins at {LEAST_WIDTH:g}: scale them up"))
         sources = self.sources(names)
         kinds = {node.kind if isinstance(node := self.makers.get(name), Function) else "" for name in sources}
         if len(kinds) == 1 and (fixed := FIXED.get((self.bits, kinds.pop()))):
@@ -175,6 +185,8 @@ class _Chooser:
         if integers and len(sources) == 1:
             exact = quantization_of_integers(np.dtype(integers[0].dtype), covered, self.bits)
             return exact or quantization_of(covered, self.bits)
+        if covered.high == covered.low:
+            covered = functools.reduce(Range.union, (self.stand_ins[name] for name in names))
         return quantization_of(covered, self.bits)
 
     def sources(self, names: Iterable[str]) -> list[str]:
@@ -195,14 +207,11 @@ class _Chooser:
                     f"model this input twice, once for each"
                 )
 
-    def too_great(self, names: list[str]) -> str:
+    def beyond(self, names: list[str], bound: str) -> str:
         name = max(names, key=lambda name: max(-self.ranges[name].low, self.ranges[name].high))
         covered, node = self.ranges[name], self.makers.get(name)
         where = f"layer {_named(node)} gives" if node else f"input {name!r} has"
-        return (
-            f"{where} numbers from {covered.low:.3g} to {covered.high:.3g}, and what the chip scales ends at "
-            f"{_GREATEST:g}: scale them down"
-        )
+        return f"{where} numbers from {covered.low:.3g} to {covered.high:.3g}, and what the chip scales {bound}"
 
     def trimmed(self, names: list[str], chosen: Mapping[str, Quantization]) -> Quantization:
         """Return the quantization of a family, finer when only functions look at it that are flat at its ends."""
@@ -212,10 +221,13 @@ class _Chooser:
         if not functions or len(functions) < len(users) or self.delivered & members or members & set(self.ports):
             return own
         covered = self.covered(names)
+        if covered.high == covered.low:
+            return own
         distinct = {(user.kind, self.families.of(user.output)): user for user in functions}
         steps = [(user, chosen[family].scale) for (_, family), user in distinct.items()]
         parts = [without_flat_ends(covered, user.apply, width) for user, width in steps]
-        return quantization_of(functools.reduce(Range.union, parts), self.bits)
+        part = functools.reduce(Range.union, parts)
+        return own if part.high - part.low < LEAST_WIDTH else quantization_of(part, self.bits)
 
     # 3. Room for the sums.
 
@@ -232,6 +244,20 @@ class _Chooser:
         reach = (own.low, own.high)
         needed = [needed_bits(node.weights, node.bias, own.scale, reach) for node in distinct]
         return min(max(needed, default=0), _SPARE_BITS)
+
+
+def _stand_ins(network: Network, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Return what tensors cover; where nothing but 0 was seen, what those that it is made of reach, on both sides.
+
+    An input that was 0 throughout is taken to be between -1 and 1.
+    """
+    found = {name: one if one.high > one.low else Range(-1.0, 1.0) for name, one in ranges.items()}
+    for node in network.nodes:
+        if node.output in ranges and ranges[node.output].high == ranges[node.output].low:
+            taken = functools.reduce(Range.union, (found.get(name, Range()) for name in node.inputs), Range())
+            reach = max(-taken.low, taken.high) or 1.0
+            found[node.output] = Range(-reach, reach)
+    return found
 
 
 def _coarser(own: Quantization, spare_bits: int) -> Quantization:

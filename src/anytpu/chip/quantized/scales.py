@@ -24,7 +24,9 @@ FIXED = {
 }
 """Of what comes out of a function, by bits and kind."""
 
-_LEAST_WIDTH = 1e-20  # of a range; what is narrower counts as 0
+LEAST_WIDTH = 1e-20
+"""Of a range; a narrower one has no scale that float32 arithmetic could use."""
+
 _GRID = 1024
 
 
@@ -35,7 +37,7 @@ def quantization_of(covered: Range, bits: int) -> Quantization:
         >>> quantization_of(Range(-1.0, 1.55), 8).zero_point, quantization_of(Range(0, 0), 8)
         (-28, Quantization(scale=1.0, zero_point=0, bits=8))
     """
-    if covered.high - covered.low < _LEAST_WIDTH:
+    if covered.high - covered.low < LEAST_WIDTH:
         return Quantization(1.0, 0, bits)
     scale = float(np.float32(step(covered.low, covered.high, bits)))
     if bits == 16:

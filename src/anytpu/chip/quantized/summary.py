@@ -3,6 +3,8 @@
 Idea: when a quantized model is worse than it should be, one layer is usually to blame. Its output, beside that of the
 float network for the same examples, shows it.
 
+A tensor that was 0 for every example says nothing of its scale; it is named, since that scale is a guess.
+
 Rule: an error is told as the ratio of signal to quantization noise, 10 log10(mean x^2 / mean (x - its integer's)^2), in
 dB: 6 dB are one bit. It is that of everything up to there, not of the layer alone. Bytes are those of weights: float32
 before; int8 with a float32 scale and an int32 bias for each output channel after; what stays on the host stays float32.
@@ -18,7 +20,7 @@ import numpy as np
 
 from anytpu.chip.network.nodes import Convolution, Network, Node
 from anytpu.chip.quantized import reference
-from anytpu.chip.quantized.calibration import check, evaluate_chunks
+from anytpu.chip.quantized.calibration import check, evaluate_chunks, observe
 from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QuantizedNetwork
 from anytpu.errors import HostStepError
 from anytpu.units import format_bytes
@@ -58,6 +60,8 @@ class Summary:
         compared: on how many of them the errors were looked at.
         layers: in order.
         output_sqnr_db: of each output.
+        never_active: the layers whose last tensor, and "input 'name'" of those inputs, was 0 in every example,
+            of those that the chip holds.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Summary:
     compared: int
     layers: tuple[LayerSummary, ...]
     output_sqnr_db: tuple[float, ...]
+    never_active: tuple[str, ...] = ()
 
     @property
     def float_bytes(self) -> int:
@@ -91,6 +96,8 @@ class Summary:
         totals = [format_bytes(size) for size in (self.float_bytes, self.quantized_bytes)]
         errors = ", ".join(f"{error:.1f}" for error in self.output_sqnr_db)
         rows.append(f"{'sum':{width}} {totals[0]:>10} {totals[1]:>10} {errors:>8}")
+        if self.never_active:
+            rows.append(f"never active in calibration, so that scales are guesses: {', '.join(self.never_active)}")
         return "\n".join(rows)
 
 
@@ -107,10 +114,13 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
     """
     arrays = check(network, calibration)
     compared = int(np.clip(_MACS // max(_macs(network), 1), 1, min(_EXAMPLES, len(arrays[0]))))
-    errors = _errors(network, quantized, arrays, compared)
+    powers = _powers(network, quantized, arrays, compared)
+    errors = {name: decibels(*power) for name, power in powers.items()}
     layers: dict[str, list[Node]] = {}
     for node in quantized.nodes:
         layers.setdefault(node.layer or node.name, []).append(node)
+    last = {_last_tensor(nodes, network): layer for layer, nodes in layers.items()}
+    silent = [name for name in last if name in quantized.quantizations and powers[name][0] == 0]
     return Summary(
         name=network.name,
         bits=max((one.bits for one in quantized.quantizations.values()), default=8),
@@ -118,6 +128,14 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
         compared=compared,
         layers=tuple(_layer_summary(layer, nodes, network, errors) for layer, nodes in layers.items()),
         output_sqnr_db=tuple(errors[port.tensor] for port in network.outputs),
+        never_active=(
+            *(
+                f"input {port.tensor!r}"
+                for port, array in zip(network.inputs, arrays, strict=True)
+                if port.tensor in quantized.quantizations and not array.any()
+            ),
+            *(last[name] for name in _always_zero(network, arrays, silent)),
+        ),
     )
 
 
@@ -135,14 +153,24 @@ def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
 
 def _layer_summary(layer: str, nodes: list[Node], network: Network, errors: Mapping[str, float]) -> LayerSummary:
     before, after = weight_bytes(nodes)
-    last = next(node.output for node in reversed(nodes) if node.output in network.shapes)
-    return LayerSummary(layer, tuple(dict.fromkeys(type(node).__name__ for node in nodes)), before, after, errors[last])
+    kinds = tuple(dict.fromkeys(type(node).__name__ for node in nodes))
+    return LayerSummary(layer, kinds, before, after, errors[_last_tensor(nodes, network)])
 
 
-def _errors(
+def _last_tensor(nodes: Sequence[Node], network: Network) -> str:
+    return next(node.output for node in reversed(nodes) if node.output in network.shapes)
+
+
+def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
+    """Return those of some tensors that are 0 in all examples, of which few were compared."""
+    histograms = observe(network, arrays, names, "minmax") if names else {}
+    return [name for name, one in histograms.items() if one.low == one.high]
+
+
+def _powers(
     network: Network, quantized: QuantizedNetwork, arrays: Sequence[np.ndarray], compared: int
-) -> dict[str, float]:
-    """Return the ratio of signal to noise of each tensor on the first few examples, in dB."""
+) -> dict[str, np.ndarray]:
+    """Return the squares of signal and of noise of each tensor on the first few examples, added up."""
     powers = {name: np.zeros(2) for name in network.shapes}
     done, chunks = 0, evaluate_chunks(network, arrays)
     while done < compared:
@@ -158,7 +186,7 @@ def _errors(
             ours = tensors[name] if quantization is None else quantization.dequantize(tensors[name])
             power += _signal_and_noise(np.asarray(values[name], np.float64), ours)
         done = rows.stop
-    return {name: decibels(*power) for name, power in powers.items()}
+    return powers
 
 
 def _signal_and_noise(exact: np.ndarray, ours: np.ndarray) -> np.ndarray:
