@@ -82,6 +82,7 @@ def test_examples_of_calibration_that_are_divided_by_0():
 def test_rows_that_fill_up_a_batch_are_no_reason():
     program = compiled(lambda state, x: x / jnp.sum(x @ state["w"], axis=1, keepdims=True), numbers())
     assert np.isfinite(program.run(numbers(5))).all()
+    assert program.run(numbers(0)).shape == (0, 6)
 
 
 def test_infinities_that_the_model_writes():

@@ -52,6 +52,8 @@ class Runner:
         own = self._images.own
         arrays = ports.arrays_of(own.name, self.inputs, x)
         rows = ports.check_arrays(own.name, self.inputs, arrays)
+        if not rows and all(name in self._face.shapes for name in tensors):
+            return {name: self._nothing(name) for name in tensors}
         # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
         made = []
@@ -61,6 +63,11 @@ class Runner:
             except HostStepError as error:
                 raise HostStepError(error.made, error.row + number * image.batch, error.reason) from None
         return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
+
+    def _nothing(self, tensor: str) -> np.ndarray:
+        """Return a tensor of no rows."""
+        found = self._face.quantizations.get(tensor)
+        return np.zeros((0, *self._face.shapes[tensor]), np.float32 if found is None else found.dtype)
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, max(1, len(arrays[0])), batch):
