@@ -319,3 +319,12 @@ def test_an_unknown_name():
     assert str(caught.value) == (
         "anytpu.chip has no name 'conpile'; it has TPU_V1, ChipProgram, Design, assemble, compile, load."
     )
+
+
+def test_a_window_beyond_the_registers():
+    x = np.random.default_rng(0).normal(size=(2, 70_000, 1)).astype("float32")
+    message = refusal(CapacityError, lambda: tpu.chip.compile(lambda _, b: b.mean(axis=1), x, state={}, batch=1))
+    assert message == (
+        "layer 'average_pool' is too large for the chip: register KERNEL_WIDTH must be a number from 0 to 65535, not "
+        "70000. Use smaller inputs or windows."
+    )
