@@ -136,3 +136,19 @@ def test_shapes_go_there_and_back(shape: tuple[int, ...]):
     x = RANDOM.normal(size=(4, *shape))
     assert canonical(x, shape).shape == (4, *canonical_shape(shape))
     np.testing.assert_array_equal(restored(canonical(x, shape), shape), x)
+
+
+@pytest.mark.parametrize("names", [("tanh", "dense"), ("tanh", "tanh_2"), ("dense", "tanh_3")])
+def test_inputs_that_are_called_as_nodes_would_be(names: tuple[str, str]):
+    x = {name: RANDOM.normal(size=(8, 6)).astype(np.float32) for name in names}
+
+    def function(state: Any, batch: Any) -> Any:
+        made = jnp.tanh(batch[names[0]] @ state["first"]) * (batch[names[1]] @ state["first"])
+        return made, jnp.tanh(made)
+
+    network = read(infers(function, STATE, x))
+    made = [*(port.tensor for port in network.inputs), *(node.output for node in network.nodes)]
+    assert sorted(made) == sorted(set(made)) == sorted(network.shapes)
+    given = [x[port.tensor] for port in network.inputs]
+    for got, want in zip(outputs(network, *given), function(STATE, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -28,17 +28,27 @@ def named(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Por
     tensors = {port.tensor: port.tensor for port in inputs}
     shapes = {port.tensor: graph.shapes[port.tensor] for port in inputs}
     taken: dict[str, int] = {}
+    found = {port.tensor for port in inputs}
     nodes = []
     for node in graph.ordered():
         wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
-        taken[wanted] = taken.get(wanted, 0) + 1
-        unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
+        unique = _unused(wanted, taken, found)
         tensors[node.output] = unique
         shapes[unique] = graph.shapes[node.output]
         given = tuple(tensors[one] for one in node.inputs)
         nodes.append(dataclasses.replace(node, name=unique, inputs=given, output=unique))
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
     return Network(name, tuple(inputs), ports, shapes, tuple(nodes))
+
+
+def _unused(wanted: str, taken: dict[str, int], found: set[str]) -> str:
+    """Return a name that no tensor has; the inputs have those that the user gave them."""
+    while True:
+        taken[wanted] = taken.get(wanted, 0) + 1
+        unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
+        if unique not in found:
+            found.add(unique)
+            return unique
 
 
 def _word(node: Node, graph: Graph) -> str:
