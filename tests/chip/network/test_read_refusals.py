@@ -71,6 +71,12 @@ MIXES = (
 )
 
 
+def moved(x: Any) -> Any:
+    """Multiply the rows of examples, one example after another, with the first rows of all, then the second ones."""
+    rows = x.reshape(8, 2, 2)
+    return jnp.einsum("ri,rj->rij", rows.reshape(16, 2), jnp.swapaxes(rows, 0, 1).reshape(16, 2)).reshape(8, 2, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -81,6 +87,19 @@ MIXES = (
         (lambda _, x: jnp.concatenate([x, x]), "puts examples one after another."),
         (lambda _, x: jnp.pad(x, ((1, 0), (0, 0))), "adds examples to the batch."),
         (lambda _, x: x + jnp.arange(8.0)[:, None], "uses a constant that differs from example to example."),
+        (
+            lambda _, x: jnp.concatenate([x, jnp.arange(8.0)[:, None]], 1),
+            "uses a constant that differs from example to example.",
+        ),
+        (
+            lambda _, x: jnp.einsum("bi,bij->bj", x, jnp.arange(64.0).reshape(8, 4, 2)),
+            "uses a constant that differs from example to example.",
+        ),
+        (
+            lambda _, x: jnp.take_along_axis(jnp.arange(32.0).reshape(8, 4), jnp.argsort(x), 1),
+            "uses a constant that differs from example to example.",
+        ),
+        (lambda _, x: moved(x), "multiplies an example with others."),
         (lambda _, x: x.reshape(4, 8) * 2, "reshapes an array so that rows of several examples come together."),
         (lambda _, x: jnp.sum(jnp.ones((3, 8)) @ x, 0), "sums products over the batch."),
         (lambda _, x: jnp.sort(x, 0), "so does its operation 'sort'."),

@@ -29,6 +29,8 @@ class Mixed(Exception):
 
 Types = Mapping[str, Type]
 
+_DIFFERS = "it uses a constant that differs from example to example"
+
 
 def follow(operations: Sequence[Operation], inputs: Mapping[str, Lay], types: Types) -> dict[str, Lay]:
     """Return where the examples lie in each value.
@@ -71,7 +73,7 @@ def _of_elements(operation: Operation, lays: Mapping[str, Lay], types: Types) ->
     lay = found.pop()
     for one in operation.operands:
         if isinstance(one, np.ndarray) and one.shape == operation.shape and not lay.is_the_same_for_all(one):
-            raise Mixed("it uses a constant that differs from example to example")
+            raise Mixed(_DIFFERS)
     return lay
 
 
@@ -110,6 +112,9 @@ def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Call
         lay = found.pop()
         if found or touched(operation, lay.axis, types):
             raise Mixed(why)
+        for one in operation.operands:
+            if isinstance(one, np.ndarray) and one.ndim == len(operation.shape) and not lay.is_the_same_for_all(one):
+                raise Mixed(_DIFFERS)
         return lay
 
     return rule
@@ -138,16 +143,28 @@ def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
         for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
     ]
     lhs, rhs = places
+    lay = lays[operation.values[0]]
     if lhs is not None and rhs is not None and (lhs[0] != "batching" or rhs != lhs):
         raise Mixed("it multiplies each example with all others")
     kind, index = lhs or rhs or ("", 0)
-    lay = lays[operation.values[0]]
     if kind == "batching":
+        _check_batched(operation, index, lays)
         return dataclasses.replace(lay, axis=index)
     before = len(numbers["lhs_batching"])
     if lhs is None:
         before += np.ndim(operation.operands[0]) - before - len(numbers["lhs_contracting"])
     return dataclasses.replace(lay, axis=before + index)
+
+
+def _check_batched(operation: Operation, index: int, lays: Mapping[str, Lay]) -> None:
+    """Raise where what is multiplied with an example is not its own, or not the same for all."""
+    lay = lays[operation.values[0]]
+    for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
+        if isinstance(one, str) and dataclasses.replace(lays[one], axis=lay.axis) != lay:
+            raise Mixed("it multiplies an example with others")
+        axis = operation.attributes["dot_dimension_numbers"][f"{side}_batching"][index]
+        if isinstance(one, np.ndarray) and not dataclasses.replace(lay, axis=axis).is_the_same_for_all(one):
+            raise Mixed(_DIFFERS)
 
 
 def _place_in_dot(lay: Lay, numbers: Mapping[str, list[int]], side: str) -> tuple[str, int]:
@@ -179,6 +196,15 @@ def _gather(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
             raise Mixed("it picks from all examples by numbers of one")
         if axis == numbers["index_vector_dim"]:
             raise Mixed("it takes the examples of a batch for the axes of an index")
+        if axis in numbers["start_indices_batching_dims"]:
+            place = numbers["operand_batching_dims"][numbers["start_indices_batching_dims"].index(axis)]
+            lay = dataclasses.replace(lays[indices], axis=place)
+            if isinstance(source, np.ndarray) and not lay.is_the_same_for_all(source):
+                raise Mixed(_DIFFERS)
+            if isinstance(source, str) and lays[source] != lay:
+                raise Mixed("it picks from one example by numbers of another")
+        elif isinstance(source, str):
+            raise Mixed("it picks from one example by numbers of another")
         return dataclasses.replace(lays[indices], axis=places[axis - (axis > numbers["index_vector_dim"])])
     assert isinstance(source, str)
     lay = lays[source]
