@@ -138,7 +138,9 @@ def test_shapes_go_there_and_back(shape: tuple[int, ...]):
     np.testing.assert_array_equal(restored(canonical(x, shape), shape), x)
 
 
-@pytest.mark.parametrize("names", [("tanh", "dense"), ("tanh", "tanh_2"), ("dense", "tanh_3")])
+@pytest.mark.parametrize(
+    "names", [("tanh", "dense"), ("tanh", "tanh_2"), ("dense", "tanh_3"), ("%0", "%1"), ("%a", "%a/1x1x6"), ("%2", "x")]
+)
 def test_inputs_that_are_called_as_nodes_would_be(names: tuple[str, str]):
     x = {name: RANDOM.normal(size=(8, 6)).astype(np.float32) for name in names}
 

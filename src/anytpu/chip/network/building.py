@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anytpu.chip.network.drafting import Draft
 from anytpu.chip.network.graph import Graph
 from anytpu.chip.network.nodes import Network, Port
@@ -10,10 +12,10 @@ from anytpu.chip.network.simplifying import simplify
 from anytpu.chip.network.trace import Trace
 
 
-def build(name: str, trace: Trace) -> Network:
-    """Return the network of a trace."""
+def build(name: str, trace: Trace, names: Sequence[str]) -> Network:
+    """Return the network of a trace, its inputs called by names."""
     graph = Graph({value: trace.shape(value) for value in trace.inputs})
     Draft(trace, place(trace), graph).run()
     outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]
     inputs = [Port(value, trace.example(value), trace.dtype(value).name) for value in trace.inputs]
-    return simplify(name, graph, inputs, outputs)
+    return simplify(name, graph, dict(zip(names, inputs, strict=True)), outputs)

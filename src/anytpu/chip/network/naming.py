@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anytpu.chip.network.graph import Graph, is_affine
 from anytpu.chip.network.nodes import (
@@ -23,12 +23,19 @@ from anytpu.chip.network.nodes import (
 _WORDS: dict[type[Node], str] = {Concatenate: "concatenate", Slice: "slice", Reshape: "reshape"}
 
 
-def named(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> Network:
-    """Return the network of a graph, its nodes and tensors named after the layers they came from."""
-    tensors = {port.tensor: port.tensor for port in inputs}
-    shapes = {port.tensor: graph.shapes[port.tensor] for port in inputs}
+def named(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
+    """Return the network of a graph, its nodes and tensors named after the layers they came from.
+
+    Args:
+        name: of the network.
+        graph: its nodes.
+        inputs: by what the user calls them.
+        outputs: in order.
+    """
+    tensors = {port.tensor: called for called, port in inputs.items()}
+    shapes = {called: graph.shapes[port.tensor] for called, port in inputs.items()}
     taken: dict[str, int] = {}
-    found = {port.tensor for port in inputs}
+    found = set(inputs)
     nodes = []
     for node in graph.ordered():
         wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
@@ -38,7 +45,8 @@ def named(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Por
         given = tuple(tensors[one] for one in node.inputs)
         nodes.append(dataclasses.replace(node, name=unique, inputs=given, output=unique))
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
-    return Network(name, tuple(inputs), ports, shapes, tuple(nodes))
+    given = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
+    return Network(name, given, ports, shapes, tuple(nodes))
 
 
 def _unused(wanted: str, taken: dict[str, int], found: set[str]) -> str:

@@ -43,7 +43,7 @@ def read(program: Program) -> Network:
         ['Convolution']
     """
     check_program(program)
-    return build(program.name, _trace(program))
+    return build(program.name, _trace(program), _names(program))
 
 
 def _trace(program: Program) -> Trace:
@@ -64,12 +64,18 @@ def _trace(program: Program) -> Trace:
 
 
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
+    """Declare the inputs under names of our own: those of the user may be like those of values."""
+    types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
+    return [recorder.input(f"input {number}", of) for number, of in enumerate(types)]
+
+
+def _names(program: Program) -> list[str]:
+    """Return what the user calls the inputs."""
     found = jax.tree_util.tree_flatten_with_path(program.batch)[0]
     names = [_key(path) for path, _ in found]
     if not all(names) or len(set(names)) < len(names):
-        names = ["input"] if len(found) == 1 else [f"input_{number}" for number in range(len(found))]
-    types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for _, leaf in found]
-    return [recorder.input(name, of) for name, of in zip(names, types, strict=True)]
+        return ["input"] if len(found) == 1 else [f"input_{number}" for number in range(len(found))]
+    return names
 
 
 def _key(path: Any) -> str:

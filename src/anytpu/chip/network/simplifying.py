@@ -5,7 +5,7 @@ Idea: rules that each look at one node and its neighbours, applied until none fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anytpu.chip.network import folding, joining
 from anytpu.chip.network.graph import Graph
@@ -29,7 +29,7 @@ _RULES: tuple[Callable[[Graph, Node], bool], ...] = (
 )
 
 
-def simplify(name: str, graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> Network:
+def simplify(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
     """Return the network of a graph, simplified and with names for people."""
     graph.outputs = {port.tensor for port in outputs}
     while any([joining.twins(graph), *(_pass(graph, rule) for rule in _RULES)]):
