@@ -128,6 +128,32 @@ def test_what_one_example_of_many_brings_to_life_was_active():
     assert "never active" not in str(summary)
 
 
+class Looked(dict[str, Range]):
+    """Ranges that count how often one is looked up."""
+
+    times = 0
+
+    def __getitem__(self, name: str) -> Range:
+        self.times += 1
+        return super().__getitem__(name)
+
+
+def test_what_is_laid_side_by_side_again_and_again_is_decided_in_linear_time():
+    def looked(steps: int) -> int:
+        nodes: list[Node] = []
+        for step in range(steps):
+            before = f"whole {step - 1}" if step else "x"
+            nodes.append(Function(f"part {step}", "", ("x",), f"part {step}", "tanh", np.tanh))
+            nodes.append(Concatenate(f"whole {step}", "", (before, f"part {step}"), f"whole {step}", 1))
+        names = ["x", *(node.output for node in nodes)]
+        network = Network("laid", (Port("x", (1, 1, 4)),), (), dict.fromkeys(names, (1, 1, 4)), tuple(nodes))
+        ranges = Looked(dict.fromkeys(names, Range(-1, 1)))
+        assert len(set(choose(network, ranges, 16).quantizations.values())) == 1
+        return ranges.times
+
+    assert looked(80) < 2.1 * looked(40)
+
+
 def test_a_change_of_scale_counts_for_a_concatenation_without_a_layer():
     rng = np.random.default_rng(0)
     weights, bias = rng.normal(size=(1, 1, 8, 8)).astype(np.float32), np.zeros(8, np.float32)

@@ -98,6 +98,8 @@ class _Chooser:
         users: the nodes that take it.
         ports: the inputs, by tensor.
         delivered: the outputs' tensors.
+        reach: what each family covers.
+        only_laid: of a family with so many members, whether it is only taken by a Concatenate.
     """
 
     def __init__(self, network: Network, ranges: Mapping[str, Range], bits: int):
@@ -110,6 +112,8 @@ class _Chooser:
         self.ports = {port.tensor: port for port in network.inputs}
         self.delivered = {port.tensor for port in network.outputs}
         self.families = starting_families(network, ranges)
+        self.reach = {family: self.covered(names) for family, names in self.families.members.items()}
+        self.only_laid: dict[tuple[str, int], bool] = {}
         self.stand_ins = _stand_ins(network, ranges)
 
     def choose(self) -> Choices:
@@ -136,33 +140,42 @@ class _Chooser:
 
     def lay_side_by_side(self) -> dict[tuple[Concatenate, str], str]:
         """Join what each Concatenate takes to what it makes, or note that a table must change its scale."""
-        detours = {}
+        detours, of = {}, self.families.of
         for node in self.network.nodes:
-            for name in dict.fromkeys(node.inputs if isinstance(node, Concatenate) else ()):
-                if self.may_join(name, node):
-                    self.families.join([node.output, name])
-                else:
-                    detours[node, name] = f"{name}/as {node.output}"
-        of = self.families.of
+            if isinstance(node, Concatenate):
+                parts = self.covered(node.inputs)
+                for name in dict.fromkeys(node.inputs):
+                    if of(name) == of(node.output) or self.may_join(name, node.output, parts):
+                        self.join(name, node.output)
+                    else:
+                        detours[node, name] = f"{name}/as {node.output}"
         return {(node, name): new for (node, name), new in detours.items() if of(name) != of(node.output)}
 
-    def may_join(self, name: str, node: Node) -> bool:
-        """Tell whether a tensor may have the quantization of what it becomes a part of."""
-        own, others = self.family_of(name), self.family_of(node.output) | set(node.inputs)
-        whole_step = self.step(own | others)
-        users = [user for member in own for user in self.users[member] if user.output not in own]
-        only_there = all(isinstance(user, Concatenate) for user in users) and not self.delivered & own
-        if whole_step > _TOLERATED[self.bits] * self.step(others):
-            return False
-        return only_there or whole_step <= _TOLERATED[self.bits] * self.step(own)
+    def may_join(self, name: str, whole: str, parts: Range) -> bool:
+        """Tell whether a tensor may have the quantization of what it becomes a part of, whose parts cover `parts`."""
+        own, others = self.reach[self.families.of(name)], self.reach[self.families.of(whole)].union(parts)
+        most = self.step(own.union(others)) / _TOLERATED[self.bits]
+        return most <= self.step(others) and (most <= self.step(own) or self.is_only_laid(self.families.of(name)))
 
-    def step(self, names: Iterable[str]) -> float:
-        """Return the real number between two integers, when they cover all that some tensors hold."""
-        covered = self.covered(names)
+    def join(self, name: str, whole: str) -> None:
+        """Make the families of two tensors one."""
+        reach = self.reach[self.families.of(name)].union(self.reach[self.families.of(whole)])
+        self.families.join([whole, name])
+        self.reach[self.families.of(whole)] = reach
+
+    def is_only_laid(self, family: str) -> bool:
+        """Tell whether nobody takes the tensors of a family but to lay them beside others."""
+        # A family only grows: how many members it has says which they are.
+        key = family, len(self.families.members[family])
+        if key not in self.only_laid:
+            own = set(self.families.members[family])
+            users = [user for member in own for user in self.users[member] if user.output not in own]
+            self.only_laid[key] = all(isinstance(user, Concatenate) for user in users) and not self.delivered & own
+        return self.only_laid[key]
+
+    def step(self, covered: Range) -> float:
+        """Return the real number between two integers that cover a range."""
         return float(step(covered.low, covered.high, self.bits))
-
-    def family_of(self, name: str) -> set[str]:
-        return set(self.families.members[self.families.of(name)])
 
     def covered(self, names: Iterable[str]) -> Range:
         return functools.reduce(Range.union, (self.ranges[name] for name in names))
