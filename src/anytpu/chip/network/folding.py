@@ -168,7 +168,8 @@ def flatten(graph: Graph, node: Node) -> bool:
         return False
     height, width, channels = graph.shapes[before.inputs[0]]
     weights = graph.shared(np.reshape, node.weights, (height, width, channels, node.weights.shape[3]))
-    graph.change(node, inputs=before.inputs, weights=weights)
+    # A kernel of one position may be dilated, which means nothing; one of a whole picture may not.
+    graph.change(node, inputs=before.inputs, weights=weights, dilation=(1, 1))
     graph.drop(source)
     return True
 
