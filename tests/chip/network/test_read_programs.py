@@ -15,7 +15,7 @@ import pytest
 
 from anytpu import program
 from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Convolution, Network
+from anytpu.chip.network.nodes import Convolution, Elementwise, Network
 from anytpu.chip.network.shapes import canonical, canonical_shape, restored
 
 RANDOM = np.random.default_rng(0)
@@ -154,3 +154,24 @@ def test_inputs_that_are_called_as_nodes_would_be(names: tuple[str, str]):
     given = [x[port.tensor] for port in network.inputs]
     for got, want in zip(outputs(network, *given), function(STATE, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.mean(x, axis=1, keepdims=True) - x,
+        lambda x: x - jnp.mean(x, axis=1, keepdims=True),
+        lambda x: jnp.tanh(jnp.max(x, axis=1, keepdims=True) - jnp.tanh(x)) * 2,
+        lambda x: (
+            jnp.broadcast_to(jnp.mean(x, 1, keepdims=True), x.shape)
+            - jnp.broadcast_to(jnp.max(x, 1, keepdims=True), x.shape)
+        ),
+    ],
+)
+def test_differences_from_what_is_the_same_at_every_position(function: Any):
+    x = RANDOM.normal(size=(8, 5, 4)).astype(np.float32)
+    network = read(infers(lambda _, given: function(given), (), x))
+    for node in network.nodes:
+        if isinstance(node, Elementwise):
+            assert network.shapes[node.inputs[0]] == network.shapes[node.output]
+    np.testing.assert_allclose(outputs(network, x)[0], function(x), rtol=1e-5, atol=1e-6)

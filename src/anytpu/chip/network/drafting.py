@@ -128,12 +128,18 @@ class Draft:
     def _binary(self, one: Operation) -> None:
         seen = [self._seen_through(value) for value in one.values]
         first, second = [self._graph.tensor(value) for value in seen]
-        if seen[0] != one.values[0]:
-            first, second = second, first
         kind = one.name
         assert kind in ("add", "subtract", "multiply")
-        node = Elementwise(one.result, one.layer, (first, second), one.result, kind)
-        self._graph.add(node, self._trace.shape(one.result))
+        turned = seen[0] != one.values[0]
+        if turned:
+            first, second = second, first
+        # What lies at every position is second; where it was first, the difference is the other way round.
+        opposite = turned and kind == "subtract"
+        result, shape = f"{one.result}/opposite" if opposite else one.result, self._trace.shape(one.result)
+        self._graph.add(Elementwise(result, one.layer, (first, second), result, kind), shape)
+        if opposite:
+            ones = np.ones(shape[2], np.float32)
+            self._graph.affine(one.result, one.layer, result, -ones, 0 * ones)
 
 
 _WRITERS = {

@@ -145,12 +145,18 @@ def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
             _leave(one, placing, "only the host uses it")
             placing.sources[one.result] = frozenset([root])
     elif kind is Kind.BROADCAST:
-        if is_output or any(placing.kinds[user.result] is not Kind.BINARY for user in users):
+        if is_output or not all(_has_whole(user, placing) for user in users):
             _leave(one, placing, "it repeats numbers")
     elif kind in _MOVES and all(placing.is_hosted(user.result) for user in users):
         from_host = all(placing.is_hosted(_seen_through(value, trace, placing)) for value in one.values)
         if from_host or (kind is Kind.VIEW and not is_output):
             _leave(one, placing, "only the host uses it")
+
+
+def _has_whole(one: Operation, placing: Placing) -> bool:
+    """Return whether an operation is of two tensors, one of which has numbers of its own at each position."""
+    repeated = [placing.kinds.get(value) is Kind.BROADCAST for value in one.values]
+    return placing.kinds[one.result] is Kind.BINARY and not all(repeated)
 
 
 def _of_elements(one: Operation, trace: Trace, placing: Placing) -> Kind:
