@@ -1,10 +1,10 @@
 """How fast the chip's machine runs: beside this machine's float32 BLAS, beside onnxruntime, and on a deep network.
 
-    python benchmarks/chip_execution.py [--rounds 11] [--parts layers,digits,deep] [--side 224] [--patience S] [--output FILE]
+    python benchmarks/chip_execution.py [--rounds 11] [--parts layers,digits,deep] [--patience S] [--output FILE]
 
 layers: single layers whose tiles are full, compiled and run as any model is: quantized input in, integers out, through
     the checked program. Contenders take turns, with a pause between them, so that no thread of one still spins while
-    the next is timed:
+    the next works; of two runs of a turn the second is timed:
         blas         numpy's product of two float32 matrices of 2048 by 2048, with the BLAS's own threads
         anytpu       the chip's machine; its rate counts the layer's own multiply-adds only
         ort s8, u8   onnxruntime: the same quantized layer, written by `to_onnx` (QLinearConv; QLinearMatMul for a dense
@@ -110,15 +110,16 @@ def ticks() -> tuple[int, int]:
 
 
 def take_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each contender, round by round. The first two rounds are not counted."""
+    """Return the seconds of each contender, round by round. The first round is not counted."""
     turns: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 2):
+    for number in range(rounds + 1):
         wait_until_idle()
         for name, work in contenders.items():
             time.sleep(PAUSE_S)
+            work()  # wakes the cores, and brings back what the others drove out of the caches
             start_s = time.perf_counter()
             work()
-            if number >= 2:
+            if number >= 1:
                 turns[name].append(time.perf_counter() - start_s)
     return turns
 
@@ -245,19 +246,19 @@ def main() -> None:
     options = parser.parse_args()
     global patience_s
     patience_s = options.patience
-    parts = options.parts.split(",")
     record: dict[str, Any] = {"machine": this_machine(), "rounds": options.rounds}
     with tempfile.TemporaryDirectory() as folder:
-        if "layers" in parts:
-            record["layers"] = measure_layers(options.rounds, folder)
-        if "digits" in parts:
-            record["digits"] = measure_digits(options.rounds, folder)
-        if "deep" in parts:
-            record["deep"] = measure_deep(options.rounds, options.side)
-    if hasattr(os, "getloadavg"):
-        record["load_at_the_end"] = os.getloadavg()[0]
-    if options.output:
-        Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
+        measures: dict[str, Callable[[], Any]] = {
+            "layers": lambda: measure_layers(options.rounds, folder),
+            "digits": lambda: measure_digits(options.rounds, folder),
+            "deep": lambda: measure_deep(options.rounds, options.side),
+        }
+        for part in options.parts.split(","):
+            record[part] = measures[part]()
+            if hasattr(os, "getloadavg"):
+                record[part]["load_at_the_end"] = os.getloadavg()[0]
+            if options.output:
+                Path(options.output).write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
