@@ -1,7 +1,9 @@
 """The operations of StableHLO that work number by number, in NumPy.
 
 Source: the specification of StableHLO (https://openxla.org/stablehlo/spec): whole numbers divide towards zero, `sign`
-keeps the sign of nothing, `round_nearest_afz` rounds halves away from zero.
+keeps the sign of nothing, `round_nearest_afz` rounds halves away from zero. What it leaves open is done as XLA does it:
+whole numbers divided by 0 have all bits set and leave themselves as the rest, and casts to whole numbers end at their
+ends.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if np.issubdtype(x.dtype, np.integer):
-        safe = np.where(y == 0, 1, y)
-        return ((np.abs(x) // np.abs(safe)) * np.sign(x) * np.sign(safe)).astype(x.dtype)
-    return np.divide(x, y)
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.divide(x, y)
+    safe = np.where(y == 0, y.dtype.type(1), y)
+    down = np.floor_divide(x, safe)
+    up = (np.remainder(x, safe) != 0) & ((x < 0) != (safe < 0))
+    return np.where(y == 0, ~x.dtype.type(0), down + up.astype(x.dtype))
 
 
 def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.fmod(x, np.where(y == 0, 1, y)) if np.issubdtype(x.dtype, np.integer) else np.fmod(x, y)
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.fmod(x, y)
+    return np.where(y == 0, x, np.fmod(x, np.where(y == 0, y.dtype.type(1), y)))
 
 
 def _logistic(x: np.ndarray) -> np.ndarray:
@@ -156,4 +162,14 @@ def compute(
 
 
 def _converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return x != 0 if dtype.kind == "b" else x.astype(dtype)
+    if dtype.kind == "b":
+        return x != 0
+    return _whole(x, dtype) if dtype.kind in "iu" and x.dtype.kind not in "iub" else x.astype(dtype)
+
+
+def _whole(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return real numbers as whole ones: what is beyond them ends at their ends, what is no number is 0."""
+    ends, numbers = np.iinfo(dtype), np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    inside = (numbers > float(ends.min)) & (numbers < float(ends.max))
+    beyond = np.where(numbers > 0, dtype.type(ends.max), dtype.type(ends.min))
+    return np.where(inside, np.where(inside, numbers, 0).astype(dtype), beyond)
