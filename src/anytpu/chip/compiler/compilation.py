@@ -11,16 +11,15 @@ from typing import Literal
 
 from anytpu.chip.compiler.drafting import draft
 from anytpu.chip.compiler.fitting import find_room
+from anytpu.chip.compiler.limits import check_registers
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.ordering import order
 from anytpu.chip.compiler.residence import Residence
 from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Binding, Image, Resident, Tag
-from anytpu.chip.isa.encoding import fault_of
-from anytpu.chip.isa.instructions import DebugTag, Instruction, SetConfiguration
+from anytpu.chip.image import Binding, Image, Resident
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QuantizedNetwork
-from anytpu.errors import CapacityError, SettingError
+from anytpu.errors import SettingError
 
 _WAYS = ("auto", "native", "packed")
 
@@ -57,7 +56,7 @@ def compile_image(
     lowering, residence = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
     drafted = draft(lowering, residence)
     program, numbers = order(drafted.items)
-    _check_registers(program, drafted.tags)
+    check_registers(program, drafted.tags)
     return Image(
         network.name,
         program,
@@ -71,17 +70,6 @@ def compile_image(
         _residents(lowering, residence, drafted.ranges, numbers),
         design,
     )
-
-
-def _check_registers(program: Sequence[Instruction], tags: Sequence[Tag]) -> None:
-    """Refuse a layer whose geometry is more than a register holds."""
-    layer = ""
-    for instruction in program:
-        if isinstance(instruction, DebugTag):
-            tag = tags[instruction.tag]
-            layer = tag.layer or tag.name
-        elif isinstance(instruction, SetConfiguration) and (fault := fault_of(instruction)):
-            raise CapacityError(f"layer {layer!r} is too large for the chip: {fault} Use smaller inputs or windows.")
 
 
 def _bindings(ports: Sequence[Port], lowering: Lowering) -> tuple[Binding, ...]:
