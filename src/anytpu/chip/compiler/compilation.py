@@ -17,7 +17,6 @@ from anytpu.chip.compiler.ordering import order
 from anytpu.chip.compiler.residence import Residence
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Binding, Image, Resident
-from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import SettingError
 
@@ -63,8 +62,8 @@ def compile_image(
         lowering.memory.image(filled=weights),
         batch,
         residence.host_bytes,
-        _bindings(network.inputs, lowering),
-        _bindings(network.outputs, lowering),
+        _bindings([port.tensor for port in network.inputs], lowering),
+        _bindings([port.tensor for port in network.outputs], lowering),
         tuple(lowering.services),
         drafted.tags,
         _residents(lowering, residence, drafted.ranges, numbers),
@@ -72,10 +71,9 @@ def compile_image(
     )
 
 
-def _bindings(ports: Sequence[Port], lowering: Lowering) -> tuple[Binding, ...]:
-    """Return where the tensors of ports lie in the host's buffer, each once."""
-    tensors = dict.fromkeys(port.tensor for port in ports)
-    return tuple(lowering.bindings[tensor] for tensor in tensors if tensor in lowering.bindings)
+def _bindings(tensors: Sequence[str], lowering: Lowering) -> tuple[Binding, ...]:
+    """Return where tensors lie in the host's buffer, each once; those that never do are left out."""
+    return tuple(lowering.bindings[tensor] for tensor in dict.fromkeys(tensors) if tensor in lowering.bindings)
 
 
 def _residents(
