@@ -25,6 +25,7 @@ class Graph:
         self._same: dict[str, str] = {}
         self.outputs: set[str] = set()
         self._arrays: dict[object, tuple[np.ndarray, object]] = {}
+        self._order: tuple[set[str], tuple[Node, ...]] | None = None
 
     def tensor(self, value: str) -> str:
         """Return the tensor that holds a value."""
@@ -36,6 +37,7 @@ class Graph:
         """Add a node, or put it in place of the one that makes the same tensor."""
         if node.output in self.nodes:
             self._forget(node.output)
+        self._order = None
         self.nodes[node.output] = node
         self.shapes[node.output] = shape
         for one in node.inputs:
@@ -62,6 +64,7 @@ class Graph:
             return
         node = self.nodes[tensor]
         self._forget(tensor)
+        self._order = None
         del self.nodes[tensor]
         for one in node.inputs:
             self.drop(one)
@@ -111,6 +114,11 @@ class Graph:
 
     def ordered(self) -> Iterator[Node]:
         """Yield the nodes in an order in which they can be computed, those that made an output alone."""
+        if self._order is None or self._order[0] != self.outputs:
+            self._order = (set(self.outputs), tuple(self._in_order()))
+        return iter(self._order[1])
+
+    def _in_order(self) -> Iterator[Node]:
         done: set[str] = set()
         needed = {node.output for output in self.outputs for node in self._before(output, done)}
         done = set()
