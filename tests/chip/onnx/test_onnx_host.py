@@ -157,7 +157,7 @@ def test_operations_of_several_operators(tmp_path: Path, name: str):
     }[name]
     x = np.random.default_rng(0).normal(0, 1, (5, 6)).astype(np.float32)
     x[0, :3] = [0.5, np.inf, -3]
-    if name in ("remainder", "chlo.erfc"):
+    if name in ("remainder", "chlo.erfc", "select"):  # of an infinity they would make one, which is refused
         x[0, 1] = 2
     assert_same(network_of(steps_of(made, shape)), tmp_path / "m.onnx", x)
 
