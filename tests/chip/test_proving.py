@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import anytpu as tpu  # isort: skip
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,3 +79,22 @@ def test_half_precision_is_compared_roughly(dtype: str):
 
     program = of(rough, (np.full((3, 2), 0.3, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
     prove(program, read(program), [X])
+
+
+def test_a_model_that_computes_with_its_number_of_examples():
+    def sized(weights: Any, x: Any) -> Any:
+        return x @ weights / x.shape[0]
+
+    with pytest.raises(QuantizationError) as caught:
+        tpu.chip.compile(sized, X, state=np.ones((3, 2), np.float32))
+    assert str(caught.value).startswith("the output 'dense' of sized depends on how many examples a batch has: with ")
+    assert str(caught.value).endswith(
+        "The chip computes each example for itself; take the size of the batch out of the model."
+    )
+
+
+def test_a_model_that_only_knows_it():
+    def known(weights: Any, x: Any) -> Any:
+        return (x @ weights + jnp.float32(x.shape[0])) - jnp.float32(x.shape[0])
+
+    assert tpu.chip.compile(known, X, state=np.ones((3, 2), np.float32)).run(X).shape == (5, 2)

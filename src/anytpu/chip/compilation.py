@@ -7,6 +7,7 @@ the ranges of its numbers, the network is quantized, and instructions are made o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.images import Settings, check_batch
-from anytpu.chip.jobs import TRACED_ROWS, program_of
+from anytpu.chip.jobs import OTHER_ROWS, TRACED_ROWS, has_one_size, is_path, program_of
 from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
@@ -79,17 +80,14 @@ def compile(
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
-    prove(program, network, arrays)
+    resized = None if has_one_size(job) else functools.partial(program_of, job, calibration, state, OTHER_ROWS)
+    prove(program, network, arrays, resized)
     summary = summarize(network, quantized, arrays)
     say(f"compiling {network.name}")
     rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
     return ChipProgram(image, quantized, settings, summary, example)
-
-
-def _is_path(job: Any) -> bool:
-    return isinstance(job, str) or hasattr(job, "__fspath__")
 
 
 def _check(activation_bits: Any, method: Any, design: Any, progress: Any) -> None:
@@ -111,7 +109,7 @@ def _check_calibration(calibration: Any) -> None:
         )
     several = calibration.values() if isinstance(calibration, dict) else calibration
     for one in several if isinstance(calibration, dict | list | tuple) else [calibration]:
-        if _is_path(one):
+        if is_path(one):
             raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(one)!r}).")
         if not _is_array(one):
             raise CalibrationError(

@@ -24,13 +24,18 @@ _JOBS = "give a Keras model, a JAX function and state=weights, a Program, or the
 _OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
 
 
-def program_of(job: Any, calibration: Any, state: Any) -> Program:
+OTHER_ROWS = 5
+"""Another number, so that a model is found out that computes with the number of its examples."""
+
+
+def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) -> Program:
     """Return the Program of a job.
 
     Args:
         job: a Keras model, a function `outputs = function(state, x)`, a Program, or the path of a program file.
         calibration: examples, for a job that does not know the shapes of its inputs.
         state: the weights of a function; None for everything else.
+        rows: examples to trace a model or a function with; a Program has its own.
 
     Raises:
         ProgramError: it is none of those, or it fails when it is traced. SettingError: a state beside a job that has
@@ -45,10 +50,15 @@ def program_of(job: Any, calibration: Any, state: Any) -> Program:
             f"{str(job)!r} is a file of Keras: hand in the model itself, keras.models.load_model({str(job)!r})."
         )
     if hasattr(job, "predict"):
-        return _of_model(job, calibration, state)
+        return _of_model(job, calibration, state, rows)
     if is_path(job) or not callable(job):
         raise ProgramError(f"{job!r:.60} cannot be compiled for the chip: {_JOBS}.")
-    return _of_function(job, calibration, state)
+    return _of_function(job, calibration, state, rows)
+
+
+def has_one_size(job: Any) -> bool:
+    """Tell whether a job is for batches of one size, as a Program is."""
+    return isinstance(job, Program) or is_path(job)
 
 
 def is_path(value: Any) -> bool:
@@ -56,22 +66,22 @@ def is_path(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
-def _of_model(model: Any, calibration: Any, state: Any) -> Program:
+def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
     name = getattr(model, "name", "model")
     if state is not None:
         raise SettingError(_OWN_STATE.format(which=f"Keras model {name!r}"))
     try:
-        return of(model, None, "infer", True, batch_size=TRACED_ROWS)
+        return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
         # A model that does not know the shapes of its inputs is given those of the examples.
         return _told(
             f"The Keras model {name!r} cannot be called with",
             calibration,
-            lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=TRACED_ROWS),
+            lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
         )
 
 
-def _of_function(function: Any, calibration: Any, state: Any) -> Program:
+def _of_function(function: Any, calibration: Any, state: Any, rows: int) -> Program:
     name = getattr(function, "__name__", "function")
     if state is None:
         raise ProgramError(
@@ -81,7 +91,7 @@ def _of_function(function: Any, calibration: Any, state: Any) -> Program:
     return _told(
         f"The function {name!r} cannot be called with",
         calibration,
-        lambda: of(_step(function, name), (state, _rows_of(calibration)), "infer", True, batch_size=TRACED_ROWS),
+        lambda: of(_step(function, name), (state, _rows_of(calibration)), "infer", True, batch_size=rows),
     )
 
 

@@ -9,7 +9,8 @@ Rule: what differs by more than rounding is refused, never compiled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,23 +28,26 @@ ROUGH_TOLERANCE = 0.06
 """The same for a program that computes in bfloat16 or float16 in part, which is read as if in float32."""
 
 
-def prove(program: Program, network: Network, arrays: Sequence[np.ndarray]) -> None:
+def prove(
+    program: Program, network: Network, arrays: Sequence[np.ndarray], other: Callable[[], Program] | None = None
+) -> None:
     """Run a program and the network that was read from it on some examples, and compare their outputs.
 
     Args:
         program: of mode "infer", with its values.
         network: what was read from it.
         arrays: examples for each input, `(rows, ...)`, at least one row.
+        other: makes the program for another number of examples; None where there is none.
 
     Raises:
-        QuantizationError: they differ, or the program's outputs depend on the place of an example in its batch.
+        QuantizationError: they differ, or the program's outputs depend on the place of an example in its batch, or on
+            how many examples there are.
     """
     count = program.rows or 1
     few = [np.asarray(array)[:count] for array in arrays]
     chunks = list(evaluate_chunks(network, few))
     found = {port.tensor: np.concatenate([one[port.tensor] for one in chunks]) for port in network.outputs}
-    lowered = jax.jit(program.step).lower(program.tensors, program.batch)
-    text = lowered.as_text()
+    lowered, text = _lowered(program)
     tolerance = ROUGH_TOLERANCE if "bf16" in text or "xf16" in text else TOLERANCE
     run = lowered.compile()
     order = np.arange(count) % len(few[0])
@@ -53,6 +57,24 @@ def prove(program: Program, network: Network, arrays: Sequence[np.ndarray]) -> N
     moved = np.roll(order, count // 2 + 1)
     for port, wanted in zip(network.outputs, _outputs(run, program, few, moved), strict=True):
         _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][moved], tolerance, _MIXED)
+    if other is None:
+        return
+    resized = other()
+    lowered, resized_text = _lowered(resized)
+    if _constants(resized_text) == _constants(text):
+        return  # nothing in it can have come from the number of examples
+    order = np.arange(resized.rows or 1) % len(few[0])
+    for port, wanted in zip(network.outputs, _outputs(lowered.compile(), resized, few, order), strict=True):
+        _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][order], tolerance, _COUNTED)
+
+
+def _lowered(program: Program) -> tuple[Any, str]:
+    lowered = jax.jit(program.step).lower(program.tensors, program.batch)
+    return lowered, lowered.as_text()
+
+
+def _constants(text: str) -> list[str]:
+    return re.findall(r"stablehlo\.constant dense<(.*?)> :", text)
 
 
 _MISREAD = (
@@ -63,6 +85,12 @@ _MIXED = (
     "the output {output!r} of {name} depends on where in its batch an example stands: in another order it is off by "
     "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take what mixes them out "
     "of the model."
+)
+
+_COUNTED = (
+    "the output {output!r} of {name} depends on how many examples a batch has: with another number it is off by "
+    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take the size of the batch "
+    "out of the model."
 )
 
 
