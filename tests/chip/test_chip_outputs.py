@@ -31,7 +31,9 @@ def run(function: Any, calibration: Any = X, state: Any = STATE) -> Any:
 
 
 def test_a_model_of_which_the_host_does_all():
-    model = keras.Sequential([keras.Input((4, 4, 4, 2)), layers.Conv3D(4, 2), layers.Softmax()], name="mine")
+    model = keras.Sequential(
+        [keras.Input((4, 4, 4, 2)), layers.Conv3D(4, 2), layers.Softmax(name="softmax")], name="mine"
+    )
     volumes = np.random.default_rng(0).normal(size=(4, 4, 4, 4, 2)).astype(np.float32)
     assert refusal(model, volumes) == (
         "Nothing of 'mine' can be computed on the chip: 'softmax' (it divides by a sum over channels)."
