@@ -328,3 +328,10 @@ def test_a_window_beyond_the_registers():
         "layer 'average_pool' is too large for the chip: register KERNEL_WIDTH must be a number from 0 to 65535, not "
         "70000. Use smaller inputs or windows."
     )
+
+
+def test_no_rows_of_a_program_without_a_network(program: ChipProgram):
+    again = tpu.chip.assemble(program.disassemble(weights=True))
+    assert again.run(X[:0]).shape == program.run(X[:0]).shape == (0, 4)
+    assert again.run_int8(X[:0]).shape == program.run_int8(X[:0]).shape
+    assert again.run_int8(X[:0]).dtype == np.int8

@@ -21,7 +21,7 @@ class Face:
 
     Attributes:
         inputs, outputs: in order.
-        shapes: of each tensor that goes in, `(height, width, channels)`.
+        shapes: of each tensor that goes in or comes out, or that the host sees, `(height, width, channels)`.
         quantizations: of each tensor that the chip holds and the host sees.
         steps: what the host does.
     """
@@ -41,7 +41,10 @@ def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
     return Face(
         inputs=inputs,
         outputs=outputs,
-        shapes={port.tensor: canonical_shape(port.shape) for port in inputs},
+        shapes={
+            **{port.tensor: canonical_shape(port.shape) for port in (*inputs, *outputs)},
+            **{one.tensor: one.shape for one in _bindings(image)},
+        },
         quantizations={one.tensor: one.quantization for one in _bindings(image)},
         steps=tuple(service.step for service in image.services),
     )

@@ -52,7 +52,7 @@ class Runner:
         own = self._images.own
         arrays = ports.arrays_of(own.name, self.inputs, x)
         rows = ports.check_arrays(own.name, self.inputs, arrays)
-        if not rows and all(name in self._face.shapes for name in tensors):
+        if not rows:
             return {name: self._nothing(name) for name in tensors}
         # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
@@ -70,13 +70,12 @@ class Runner:
         return np.zeros((0, *self._face.shapes[tensor]), np.float32 if found is None else found.dtype)
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
-        for start in range(0, max(1, len(arrays[0])), batch):
+        for start in range(0, len(arrays[0]), batch):
             # The last batch is filled up with its last row, of which the host makes nothing that it did not before.
             rows = np.minimum(np.arange(start, start + batch), len(arrays[0]) - 1)
-            full = [array[rows] if len(array) else np.zeros((batch, *array.shape[1:]), array.dtype) for array in arrays]
             yield {
-                port.tensor: ports.tensor_of(port, one, self._face.shapes, self._face.quantizations)
-                for port, one in zip(self.inputs, full, strict=True)
+                port.tensor: ports.tensor_of(port, array[rows], self._face.shapes, self._face.quantizations)
+                for port, array in zip(self.inputs, arrays, strict=True)
             }
 
     def _held(self, tensor: str) -> list[str]:
@@ -89,4 +88,4 @@ class Runner:
 
 
 def _power_of_two(rows: int) -> int:
-    return 1 << max(0, rows - 1).bit_length()
+    return 1 << (rows - 1).bit_length()
