@@ -101,6 +101,163 @@ def variables() -> dict:
     return {"assign_add": made, "metric_mean_of_ids": float(mean.result())}
 
 
+def aggregates() -> dict:
+    """Variables that start at 2 and are read after an assignment in the same step: a replica's reading, and the end."""
+
+    def number():
+        return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+
+    def reading(aggregation, synchronization, write):
+        with STRATEGY.scope():
+            variable = tf.Variable(
+                0.0 if synchronization == "ON_READ" else 2.0,
+                aggregation=getattr(tf.VariableAggregation, aggregation),
+                synchronization=getattr(tf.VariableSynchronization, synchronization),
+            )
+
+        def step():
+            write(variable)
+            return variable.read_value()
+
+        return {"read": parts(run(step)), "after": float(variable.numpy())}
+
+    outer = tf.constant(1.0)
+
+    def twice(variable):
+        variable.assign(number() + 1)
+        variable.assign_add(number())
+
+    writes = {
+        "assign": lambda variable: variable.assign(number() + 1),
+        "assign_add": lambda variable: variable.assign_add(number() + 1),
+        "assign_sub": lambda variable: variable.assign_sub(number() + 1),
+        "assign of a change": lambda variable: variable.assign(variable + number()),
+        "twice": twice,
+        "made in the step": lambda variable: variable.assign_add(tf.constant(1.0)),
+        "a number": lambda variable: variable.assign(1.0),
+        "a number added": lambda variable: variable.assign_add(1.0),
+        "made outside": lambda variable: variable.assign(outer),
+    }
+    made = {}
+    for aggregation in ("SUM", "MEAN", "ONLY_FIRST_REPLICA"):
+        for name, write in writes.items():
+            made[f"{aggregation.lower()}, {name}"] = answer(lambda a=aggregation, w=write: reading(a, "AUTO", w))
+        for name in ("assign_add", "a number"):
+            made[f"{aggregation.lower()} on_read, {name}"] = reading(aggregation, "ON_READ", writes[name])
+    return made
+
+
+def plain_reductions() -> dict:
+    """What `reduce` says of a value that is not one a replica."""
+    given = {"3": np.float32(3), "0": np.float32(0), "vector": np.float32([1, 2]), "zeros": np.zeros(2, "float32")}
+    return {
+        f"{op} {axis} {name}": answer(
+            lambda op=op, axis=axis, value=value: numpy(STRATEGY.reduce(op, value, axis=axis))
+        )
+        for op in ("SUM", "MEAN")
+        for axis in (None, 0)
+        for name, value in given.items()
+        if axis is None or value.ndim
+    }
+
+
+def answer(call):
+    """Return what a call returns, or the class of what it raises."""
+    try:
+        return call()
+    except Exception as error:
+        return {"raises": type(error).__name__}
+
+
+def contexts() -> dict:
+    """`has_strategy`, `in_cross_replica_context`, and whether the replica context is None."""
+    distribute = tf.distribute
+
+    def state(*_):
+        found.append(
+            [distribute.has_strategy(), distribute.in_cross_replica_context(), distribute.get_replica_context() is None]
+        )
+
+    def seen(call):
+        found.clear()
+        call()
+        return found[0]
+
+    def scoped(strategy):
+        with strategy.scope():
+            state()
+
+    found, default = [], distribute.get_strategy()
+    return {
+        "outside": seen(state),
+        "scope": seen(lambda: scoped(STRATEGY)),
+        "run": seen(lambda: STRATEGY.run(state)),
+        "merge": seen(lambda: STRATEGY.run(lambda: distribute.get_replica_context().merge_call(state))),
+        "default run": seen(lambda: default.run(state)),
+        "default scope": seen(lambda: scoped(default)),
+        "default merge": seen(lambda: distribute.get_replica_context().merge_call(state)),
+    }
+
+
+def optionals() -> list:
+    """Five calls of get_next_as_optional on 21 rows by 10."""
+    iterator = iter(STRATEGY.experimental_distribute_dataset(tf.data.Dataset.range(21).batch(10)))
+    found = [iterator.get_next_as_optional() for _ in range(5)]
+    return [[bool(one.has_value()), parts(one.get_value()) if one.has_value() else None] for one in found]
+
+
+def gathered() -> dict:
+    """all_gather of parts of different lengths, and of a batch that does not fill the replicas."""
+    context = tf.distribute.get_replica_context
+    lengths = STRATEGY.experimental_distribute_values_from_function(
+        lambda one: tf.fill((one.replica_id_in_sync_group + 1, 2), one.replica_id_in_sync_group)
+    )
+    batches = STRATEGY.experimental_distribute_dataset(tf.data.Dataset.range(21).batch(10))
+    return {
+        "gather": numpy(STRATEGY.gather(lengths, axis=0)),
+        "all_gather": parts(run(lambda x: context().all_gather(x, 0), lengths))[0],
+        "of batches": [parts(run(lambda x: context().all_gather(x, 0), batch))[7] for batch in batches],
+    }
+
+
+def made_in_steps() -> dict:
+    """What two runs return of a variable, a layer, an optimizer and a metric that the first one makes."""
+
+    def twice(make, use):
+        made = []
+
+        def step():
+            if not made:
+                made.append(make())
+            return use(made[0])
+
+        compiled = tf.function(lambda: STRATEGY.run(step))
+        return [parts(compiled()), parts(compiled())]
+
+    def anew():
+        variable = tf.Variable(1.0)
+        return variable.assign_add(1.0)
+
+    with STRATEGY.scope():
+        weight = tf.Variable(1.0)
+    x = tf.ones((1, 2))
+
+    def trained(optimizer):
+        optimizer.apply_gradients([(tf.constant(1.0), weight)])
+        return weight.read_value()
+
+    return {
+        "variable": twice(lambda: tf.Variable(1.0), lambda one: one.assign_add(1.0)),
+        "variable of the first replica's value": twice(
+            lambda: tf.Variable(tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)),
+            lambda one: one.read_value(),
+        ),
+        "layer": twice(lambda: tf.keras.layers.Dense(2, kernel_initializer="ones"), lambda layer: layer(x)),
+        "optimizer": twice(lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9), trained),
+        "anew": answer(lambda: parts(tf.function(lambda: STRATEGY.run(anew))())),
+    }
+
+
 def losses() -> dict:
     per_replica = STRATEGY.experimental_distribute_values_from_function(
         lambda context: tf.constant([1.0, 2.0]) * (context.replica_id_in_sync_group + 1)
@@ -174,9 +331,24 @@ def uneven_fit() -> dict:
     }
 
 
+PARTS = (
+    values,
+    splits,
+    variables,
+    aggregates,
+    plain_reductions,
+    contexts,
+    optionals,
+    gathered,
+    made_in_steps,
+    losses,
+    training,
+    uneven_fit,
+)
+
 if __name__ == "__main__":
     golden = {
         "made_by": f"tensorflow {tf.__version__}, MirroredStrategy on 8 logical CPUs, scripts/golden_custom_loops.py",
-        **{part.__name__: part() for part in (values, splits, variables, losses, training, uneven_fit)},
+        **{part.__name__: part() for part in PARTS},
     }
     print(json.dumps(golden, indent=1))

@@ -1,7 +1,11 @@
 """The tests' surroundings: the CPU, anytpu before Keras, and property tests that find the same cases each time."""
 
 import os
+import signal
 
+# A shell starts what runs in the background with SIGINT ignored, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Plans and runs of the tests are not this user's.

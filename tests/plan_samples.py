@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from anytpu.planning.records import Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
-from anytpu.planning.target import Target, target_named
+from anytpu.planning.target import target_named
 from anytpu.units import GIB, MIB
 
 BY = "the TPU compiler (libtpu 0.0.51)"
@@ -88,7 +89,7 @@ def prediction(name: str, batch: int, rate: float, limit_gib: float, **changes) 
     step_s = (share + 8) / rate + 0.0004 * target.devices**0.5
     peak = int(0.35 * GIB + share * 33 * MIB)
     flops = share * 24.6e9
-    known = EVIDENCE.get(target.chip.name if target.chip else "", ())
+    known = EVIDENCE.get(target.chip.name, ())
     time = StepTime(ops(step_s, flops, target.hbm_bytes_per_s), step_s, (0.86 * step_s, 1.15 * step_s), (), known)
     held = buffers(round(share))
     waste = sum(one.bytes - one.logical_bytes for one in held)
@@ -128,7 +129,7 @@ def unfit(one: Prediction) -> Prediction:
 
 def cost(one: Prediction) -> Cost | None:
     """Return what a run costs, by the prices of this file."""
-    price = PRICES.get(one.target.chip.name if one.target.chip else "")
+    price = PRICES.get(one.target.chip.name)
     if price is None or one.step_s is None or one.batch_size is None:
         return None
     assert price.usd_per_chip_hour is not None and price.spot_usd_per_chip_hour is not None
@@ -226,10 +227,29 @@ def hostile() -> Plan:
     return Plan(evil, (one, five()["v2-8"]))
 
 
-def gpu() -> Plan:
-    """Return a plan of a system that is no TPU: no chip, no price, nothing known of the memory."""
-    target = Target("NVIDIA H200", None, 1, 1, 1, (1, 1, 1), "sm_90", device_kind="NVIDIA H200")
-    single = dataclasses.replace(
-        five()["v3-8"], target=target, cost=None, memory=None, predicted_by="the CUDA compiler", advice=()
-    )
+def bare() -> Plan:
+    """Return a plan of one system of which neither memory nor price is known."""
+    single = dataclasses.replace(five()["v5e-8"], cost=None, memory=None, advice=())
     return Plan("step", (single,))
+
+
+def floors() -> Plan:
+    """Return a plan of three systems that the compiler gave no answer for: one of them does not fit."""
+    why = "The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'"
+    fits = [floor(one, why) for one in (five()["v3-8"], five()["v6e-8"])]
+    v2 = dataclasses.replace(five()["v2-8"], largest_batch=None, compile_s=None)
+    return Plan("resnet50/train", (*fits, floor(v2, why)), examples=EXAMPLES, epochs=EPOCHS)
+
+
+def floor(one: Prediction, why: str) -> Prediction:
+    """Return the floor of a system, with the time that its prediction has."""
+    time = None
+    if one.step_s is not None:
+        op = OpTime("the whole step", "floor", "matmul", one.step_s, flops=1e12, bytes=1e9, priced_by="floor")
+        time = StepTime((op,), one.step_s, (one.step_s, math.inf), (), ("The products of the step take that.",))
+    assert one.memory is not None
+    memory = dataclasses.replace(one.memory, padding_waste_bytes=0, said="")
+    note = "This is a floor, not a forecast."
+    return dataclasses.replace(
+        one, memory=memory, time=time, advice=(), notes=(why, note), predicted_by="a floor", basis="floor"
+    )

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,7 +282,8 @@ def test_the_environment_of_the_compiler(monkeypatch: pytest.MonkeyPatch):
         "kept",
     )
     assert environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
-    assert _env.compiler_arguments() == "--xla_tpu_flag=1"
+    assert _env.compiler_settings()["LIBTPU_INIT_ARGS"] == " --xla_tpu_flag=1 "
+    assert "PYTHONPATH" not in _env.compiler_settings()
     assert environment["LIBTPU_INIT_ARGS"] == " --xla_tpu_flag=1 "
 
 
@@ -323,3 +325,82 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
 def test_the_version_of_libtpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert _env.libtpu_version() is None
+
+
+def test_the_memory_that_is_left(tmp_path: Path):
+    assert _env.available_memory_bytes(tmp_path) is None
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  2000 kB\nMemAvailable:  1000 kB\n")
+    assert _env.available_memory_bytes(tmp_path) == 1000 * 1024
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/some/group\n1:cpu:/\n0::/box\n")
+    old, new = tmp_path / "sys/fs/cgroup/memory/some/group", tmp_path / "sys/fs/cgroup/box"
+    old.mkdir(parents=True)
+    new.mkdir(parents=True)
+    (old / "memory.limit_in_bytes").write_text("9000\n")
+    (old / "memory.usage_in_bytes").write_text("5000\n")
+    (old / "memory.stat").write_text("cache 700\ntotal_inactive_file 600\n")
+    assert _env.available_memory_bytes(tmp_path) == 4600
+    (new / "memory.max").write_text("max\n")
+    (new / "memory.current").write_text("7\n")
+    assert _env.available_memory_bytes(tmp_path) == 4600
+    (old.parent / "memory.limit_in_bytes").write_text("50\n")
+    (old.parent / "memory.usage_in_bytes").write_text("60\n")
+    assert _env.available_memory_bytes(tmp_path) == 0
+
+
+READ = "--xla_cpu_enable_fast_math=false"
+
+
+@pytest.fixture
+def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ask for flags that XLA can read, in a process and a cache folder that have tried none; returns their notes."""
+    monkeypatch.setenv("XLA_FLAGS", READ)
+    monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(_env, "_TRIED_FLAGS", set())
+    return tmp_path / "cache/xla_flags"
+
+
+def test_flags_are_tried_without_the_modules_of_the_working_folder(
+    flags: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "jaxlib.py").write_text("open('was_run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path / 'elsewhere'}")  # Python takes an empty entry as this folder.
+    _env.check_jax_settings()
+    assert not (tmp_path / "was_run").exists()
+    assert len(list(flags.iterdir())) == 1
+
+
+def test_bad_flags_are_named_from_such_a_folder_too(flags: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "jaxlib.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_bogus=1")
+    with pytest.raises(SettingError) as caught:
+        _env.check_jax_settings()
+    assert str(caught.value) == (
+        "XLA cannot read XLA_FLAGS='--xla_bogus=1' and would end this process: Unknown flag in XLA_FLAGS: "
+        "--xla_bogus=1. Take that flag out, or: unset XLA_FLAGS"
+    )
+    assert not flags.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("_READS_FLAGS", "import no_such_module"),
+        ("_READS_FLAGS", "import os; os.kill(os.getpid(), 9)"),
+        ("FLAGS_TIMEOUT_S", 0.001),
+    ],
+)
+def test_a_failed_child_does_not_say_that_flags_are_right(
+    flags: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+):
+    monkeypatch.setattr(_env, name, value)
+    _env.check_jax_settings()
+    assert not flags.exists()
+
+
+def test_a_child_that_cannot_start_does_not_say_it_either(flags: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    _env.check_jax_settings()
+    assert not flags.exists()

@@ -44,6 +44,7 @@ NAMES = [
     ("keras.src.trainers.epoch_iterator", "EpochIterator", "our epochs are one"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator.reset", "our epochs start again where Keras's do"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator.catch_stop_iteration", "fit walks inside it"),
+    ("keras.src.trainers.epoch_iterator", "EpochIterator._interrupted_warning", "it says why the data ended"),
     ("keras.src.backend.common.variables", "Variable", "variables remember the scope that they were made in"),
     ("keras.src.backend.common.stateless_scope", "get_stateless_scope", "where a replica's variables are"),
     ("keras.src.trainers.data_adapters.array_data_adapter", "ArrayDataAdapter", "its arrays lie on the device"),
@@ -166,6 +167,13 @@ def test_a_variable_that_is_forgotten_gets_no_value():
         _keras.forget_uninitialized(forgotten)
     assert _keras.value_of(kept) is not None
     assert _keras.value_of(forgotten) is None
+
+
+def test_all_variables_that_are_forgotten_get_no_value():
+    with keras.StatelessScope():
+        forgotten = [keras.Variable("ones", shape=(1,)) for _ in range(2)]
+        _keras.forget_all_uninitialized()
+    assert [_keras.value_of(one) for one in forgotten] == [None, None]
 
 
 def test_a_wrapper_is_put_on_once():

@@ -15,7 +15,7 @@ import pytest
 from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
 
 FLOORS = (
-    {"errors", "units", "_env", "_keras", "_replaced", "showing"},
+    {"errors", "units", "_env", "_keras", "_replaced", "showing", "files"},
     {"program", "system"},
     {"engine"},
     {"strategy", "planning", "chip", "remote", "pipeline", "port"},
@@ -23,11 +23,12 @@ FLOORS = (
     {"report", "bench"},
     {"cli", "__init__", "__main__"},
 )
-# Siblings that may be imported after all: a Program's layout is over cores, every part may raise our errors, the
-# command line is a client of the public names, and `python -m anytpu` is the command line.
+# Siblings that may be imported after all: a Program's layout is over cores, every part may raise our errors and
+# show a size, the command line is a client of the public names, and `python -m anytpu` is the command line.
 ALLOWED_SIBLINGS = {
     ("program", "anytpu.system.cores"),
     *((part, "anytpu.errors") for part in ("units", "_env", "_keras", "showing")),
+    *(("files", module) for module in ("anytpu.units", "anytpu._env")),
     ("cli", "anytpu"),
     ("__main__", "anytpu.cli"),
 }

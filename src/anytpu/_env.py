@@ -10,11 +10,14 @@ those that can. What a user set himself stays as he set it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from anytpu.errors import SettingError
@@ -45,8 +48,10 @@ _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "
 
 # What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
 _NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
-# What it reads once, as it starts.
-_OF_THE_COMPILER = ("LIBTPU_", "XLA_", "MEGASCALE_", "PYTHONPATH", "LD_LIBRARY_PATH")
+_NOT_FOR_A_TRIAL = ("JAX_", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_TELLS_THE_COMPILER = ("LIBTPU_", "XLA_", "MEGASCALE_")
+# What the compiler reads once, as it starts.
+_OF_THE_COMPILER = (*_TELLS_THE_COMPILER, "PYTHONPATH", "LD_LIBRARY_PATH")
 # Without these libtpu asks a metadata server that is not there, and complains.
 _FOR_THE_COMPILER = {
     "JAX_PLATFORMS": "cpu",
@@ -60,14 +65,28 @@ _FOR_THE_COMPILER = {
 }
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
-# Google's network card and disk have its vendor number too. From jax/_src/hardware_utils.py of jax 0.10.2.
-_TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
+# Google's network card and disk have its vendor number too. From jax/_src/hardware_utils.py of jax 0.12.0.
+_TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x007c", "0x0083"}
 _GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
 _NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
+
+# Of the two versions of control groups: limit, use, and what of the use can be given back at once.
+_GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+_TRUTH_VALUES = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
+# The first use of XLA reads its flags; no device is started.
+_READS_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
+_TRIED_FLAGS: set[str] = set()
 
 _NO_HOME = Path(os.devnull) / "no-home"
 
 ROOT = Path("/")
+
+FLAGS_TIMEOUT_S = 60.0
+"""Seconds after which the child that tries XLA_FLAGS is ended; it takes less than one."""
 
 
 def tpu_settings() -> tuple[tuple[str, str], ...]:
@@ -149,14 +168,15 @@ def compiler_surroundings() -> dict[str, str]:
     return started | {"libtpu": str(libtpu_version())}
 
 
+def compiler_settings() -> dict[str, str]:
+    """Return the variables that tell the TPU compiler what to do: LIBTPU_INIT_ARGS and its like, no paths."""
+    settings = {name: value for name, value in compiler_environment().items() if name.startswith(_TELLS_THE_COMPILER)}
+    return dict(sorted(settings.items()))
+
+
 def package_folder() -> Path:
     """Return the folder that this anytpu is imported from: of the sources, or site-packages."""
     return Path(__file__).parent.parent
-
-
-def compiler_arguments() -> str:
-    """Return what LIBTPU_INIT_ARGS tells the TPU compiler, or ""."""
-    return os.environ.get("LIBTPU_INIT_ARGS", "").strip()
 
 
 def libtpu_version() -> str | None:
@@ -169,27 +189,42 @@ def libtpu_version() -> str | None:
     return "unknown"
 
 
-def plan_cache() -> Path:
-    """Return the folder of what the TPU compiler answered: below ANYTPU_CACHE_DIR, XDG_CACHE_HOME or ~/.cache."""
+def cache_folder() -> Path:
+    """Return the folder of what can be computed again: ANYTPU_CACHE_DIR, or below XDG_CACHE_HOME or ~/.cache."""
     own, everyones = (os.environ.get(name, "").strip() for name in ("ANYTPU_CACHE_DIR", "XDG_CACHE_HOME"))
     if own:
-        return _expanded(own) / "plan"
-    return (Path(everyones) if everyones else _expanded("~/.cache")) / "anytpu" / "plan"
+        return _expanded(own)
+    return (Path(everyones) if everyones else _expanded("~/.cache")) / "anytpu"
+
+
+def plan_cache() -> Path:
+    """Return the folder of what the TPU compiler answered: "plan" in the cache folder."""
+    return cache_folder() / "plan"
+
+
+def xla_flags() -> str:
+    """Return what XLA_FLAGS tells XLA, or ""."""
+    return os.environ.get("XLA_FLAGS", "").strip()
+
+
+def trial_environment() -> dict[str, str]:
+    """Return the environment of a process that tries what XLA's CPU compiler can do.
+
+    It has the XLA_FLAGS of this process, and none of its settings for JAX: no compiled program is read from a cache.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_A_TRIAL)}
+    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": _with_our_sources()}
 
 
 def forced_devices(count: int) -> dict[str, str]:
     """Return the environment of a process whose JAX has so many devices, forced out of the CPU, and nothing else."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    source = package_folder()
-    # What is installed is found anyway, and its neighbours are not to come before the standard library.
-    own = [] if source.name in ("site-packages", "dist-packages") else [str(source)]
-    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **{name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES},
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": flags,
         "PJRT_NPROC": str(max(2 * count, 16)),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": _with_our_sources(),
     }
 
 
@@ -215,6 +250,48 @@ def prepare_jax() -> None:
             os.environ["JAX_PLATFORMS"] = "cpu"
 
 
+def check_jax_settings() -> None:
+    """Check the environment variables that end the process, or the import of JAX, when they are wrong.
+
+    XLA ends a process whose XLA_FLAGS it cannot read, without an exception. So a child tries them first, once for each
+    jaxlib version and value. Values that XLA accepts are recorded in the cache folder.
+
+    Raises:
+        SettingError: JAX_ENABLE_X64 is no truth value, or XLA cannot read XLA_FLAGS.
+    """
+    wide = os.environ.get("JAX_ENABLE_X64", "")
+    if wide and wide.lower() not in _TRUTH_VALUES:
+        raise SettingError(f"JAX_ENABLE_X64 must be 1 or 0, not {wide!r}: unset JAX_ENABLE_X64")
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if not flags or flags in _TRIED_FLAGS:
+        return
+    key = hashlib.sha256(f"{importlib.metadata.version('jaxlib')} {flags}".encode()).hexdigest()
+    note = plan_cache().parent / "xla_flags" / key
+    # A flag without dashes in front is a file, which may change.
+    if not (note.exists() and flags.startswith("--")) and _reads_xla_flags(flags):
+        with contextlib.suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+    _TRIED_FLAGS.add(flags)
+
+
+def _reads_xla_flags(flags: str) -> bool:
+    """Tell whether XLA is known to read its flags; False where something else is wrong, of which JAX itself tells."""
+    command = [sys.executable, "-P", "-c", _READS_FLAGS]  # -P: a jaxlib.py of the working folder is not imported.
+    given = {"env": trial_environment(), "stdin": subprocess.DEVNULL, "timeout": FLAGS_TIMEOUT_S}
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **given)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    said = re.search(r"^F\d{4} .*?parse_flags_from_env\.cc:\d+\] (.*)", tried.stderr, re.MULTILINE)
+    if not tried.returncode or not said:
+        return not tried.returncode
+    raise SettingError(
+        f"XLA cannot read XLA_FLAGS={flags!r} and would end this process: {said[1].strip().rstrip('.')}. Take that "
+        "flag out, or: unset XLA_FLAGS"
+    )
+
+
 def tpu_chips(root: Path = ROOT) -> int:
     """Return the number of TPU chips of this machine, seen on its PCI bus; JAX is not asked.
 
@@ -228,6 +305,18 @@ def tpu_chips(root: Path = ROOT) -> int:
         return known
     # A chip newer than this file: Google's, neither its network card nor its disk, and with a device file.
     return sum(device not in _GOOGLE_OTHER_PCI_DEVICES for device in google)
+
+
+def available_memory_bytes(root: Path = ROOT) -> int | None:
+    """Return the memory that programs may still take, or None where the system does not say.
+
+    Of a container that has a limit of its own it is what is left of that.
+
+    Args:
+        root: where the machine's file system begins.
+    """
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    return max(0, min([int(found[1]) * 1024, *_left_in_groups(root)])) if found else None
 
 
 def has_nvidia(root: Path = ROOT) -> bool:
@@ -271,6 +360,14 @@ def own_folder() -> Path:
     """Return the folder in which anytpu keeps what it learns from this user's runs: XDG_DATA_HOME or ~/.local/share."""
     home = os.environ.get("XDG_DATA_HOME", "").strip()
     return (Path(home) if home else _expanded("~/.local/share")) / "anytpu"
+
+
+def _with_our_sources() -> str:
+    """Return the PYTHONPATH of a process of this Python that is to import this anytpu."""
+    source = package_folder()
+    # What is installed is found anyway, and its neighbours are not to come before the standard library.
+    own = [] if source.name in ("site-packages", "dist-packages") else [str(source)]
+    return os.pathsep.join([*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def _expanded(path: str) -> Path:
@@ -318,6 +415,22 @@ def _reserve_threads() -> None:
 def _has_accelerator_files(root: Path) -> bool:
     numbered = [p for p in _children(root / "dev/vfio") if p.name.isdigit()]
     return bool(numbered) or any(p.name.startswith("accel") for p in _children(root / "dev"))
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """Yield what is left to this process in each of its control groups that limits memory; files' pages count."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds not in ("", "memory"):
+            continue
+        above = root / "sys/fs/cgroup" / kinds
+        limit, used, cached = _GROUP_FILES[kinds]
+        group = above / path.lstrip("/")
+        for folder in (group, *(one for one in group.parents if one == above or above in one.parents)):
+            most, now = _read(folder / limit), _read(folder / used)
+            pages = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            if most.isdigit() and now.isdigit():
+                yield max(int(most) - int(now) + (int(pages[1]) if pages else 0), 0)
 
 
 def _children(folder: Path) -> list[Path]:

@@ -120,6 +120,13 @@ def forget_uninitialized(variable: Any) -> None:
     waiting[:] = [one for one in waiting if one is not variable]
 
 
+def forget_all_uninitialized() -> None:
+    """Leave all such variables: one whose initializer raises would raise again wherever Keras traces next."""
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute("uninitialized_variables", [])
+
+
 def row_arrays(adapter: Any) -> Any | None:
     """Return the arrays of an `ArrayDataAdapter` as NumPy arrays, cast as Keras casts; None for other adapters.
 

@@ -255,6 +255,20 @@ _STRATEGY = (
         target="tpu.get_replica_context",
     ),
     Replacement(
+        ("distribute.has_strategy",),
+        "is_distributed = tf.distribute.has_strategy()",
+        "is_distributed = tpu.has_strategy()",
+        "rename",
+        target="tpu.has_strategy",
+    ),
+    Replacement(
+        ("distribute.in_cross_replica_context",),
+        "sees_all = tf.distribute.in_cross_replica_context()",
+        "sees_all = tpu.in_cross_replica_context()",
+        "rename",
+        target="tpu.in_cross_replica_context",
+    ),
+    Replacement(
         ("distribute.ReduceOp",),
         "total = strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)",
         "total = strategy.reduce(tpu.ReduceOp.SUM, per_replica, axis=None)",

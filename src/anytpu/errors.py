@@ -48,6 +48,10 @@ class FileError(AnyTPUError, OSError):
     """A file cannot be found, opened, read or written, on this machine or in a bucket."""
 
 
+class DamageError(FileError):
+    """A checkpoint is not what was written: the message names the file or the array."""
+
+
 class StrategyError(AnyTPUError, RuntimeError):
     """A strategy is used where it cannot be: after shutdown, mixed with another, outside its scope."""
 
@@ -82,6 +86,10 @@ class PortError(AnyTPUError, ValueError):
 
 class PlanError(AnyTPUError, RuntimeError):
     """A program cannot be planned: the compiler refused it, ended or took too long, or is not installed."""
+
+
+class NoAnswerError(PlanError):
+    """The TPU compiler took too much time or memory for a program, and was ended."""
 
 
 class CompilerMissingError(PlanError):

@@ -11,6 +11,8 @@ import pytest
 
 from anytpu.cli.arrays import accuracy, read_arrays, read_labels, write_arrays
 from anytpu.errors import SettingError
+from anytpu.files import memory
+from anytpu.units import format_bytes
 
 ONE, TWO = np.arange(6.0).reshape(2, 3), np.arange(4)
 
@@ -73,6 +75,19 @@ def test_files_that_are_damaged():
             assert error(read_arrays, Path(name)) == (
                 f"{name!r} is cut short or damaged; write it again, with np.save or np.savez"
             )
+
+
+def test_a_small_file_of_a_large_array(monkeypatch: pytest.MonkeyPatch):
+    zeros = np.zeros(2**20, np.uint8)
+    np.savez_compressed("zeros.npz", zeros)
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**20)
+    assert error(read_arrays, Path("zeros.npz")) == (
+        f"'zeros.npz' is too large: it unpacks from {format_bytes(Path('zeros.npz').stat().st_size)} to 1 MiB, and "
+        "above 1 MiB a file may unpack to 100 times its size; if you trust it, np.savez('zeros_stored.npz', "
+        "**np.load('zeros.npz')) writes it uncompressed, and that is read; or give fewer rows of it, x[:1000]"
+    )
+    np.savez("zeros_stored.npz", **np.load("zeros.npz"))
+    assert read_arrays(Path("zeros_stored.npz")).tolist() == zeros.tolist()
 
 
 def test_python_objects_are_never_read():

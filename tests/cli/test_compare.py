@@ -46,7 +46,7 @@ def test_a_job_of_ones_own(tmp_path: Path):
     ("word", "message"),
     [
         ("digit", "there is no job 'digit'; the jobs are digits, iris, imdb, mnist, or name yours, path.py:function"),
-        ("no.py:job", "there is no file 'no.py'; a job of yours is named path.py:function"),
+        ("no.py:job", "there is no file 'no.py'; name a function of a file, like bench.py:job"),
         ("mine.py:large", "mine.py has no function 'large'; a job of yours is named path.py:function"),
         ("mine.py:ROWS", "mine.py has no function 'ROWS'; a job of yours is named path.py:function"),
     ],

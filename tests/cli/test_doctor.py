@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from anytpu.cli import examination
@@ -39,3 +41,34 @@ def test_a_step_that_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPat
     *_, check = examination.system_checks("virtual", 2, look_at_machine())
     assert (check.status, check.name, check.found) == ("failed", "small step", "the compiler refused")
     assert check.command == "anytpu env"
+
+
+BAD_FLAGS = (
+    "XLA cannot read XLA_FLAGS='--xla_bogus=1' and would end this process: Unknown flag in XLA_FLAGS: --xla_bogus=1. "
+    "Take that flag out, or: unset XLA_FLAGS"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("XLA_FLAGS", "--xla_bogus=1", BAD_FLAGS),
+        ("JAX_ENABLE_X64", "banana", "JAX_ENABLE_X64 must be 1 or 0, not 'banana': unset JAX_ENABLE_X64"),
+    ],
+)
+def test_settings_that_end_jax_are_a_check_that_failed(tmp_path: Path, name: str, value: str, found: str):
+    settings = {"COLUMNS": "1000", "ANYTPU_CACHE_DIR": str(tmp_path), name: value}
+    run = anytpu("doctor", "--tpu", "virtual", folder=tmp_path, **settings)
+    assert run.returncode == 1, run.stderr
+    assert " ".join(run.stdout.split()).startswith(f"failed settings {' '.join(found.split())}"), run.stdout
+    assert line_of("memory", run.stdout) and line_of("extra dev", run.stdout)
+    other = anytpu("devices", folder=tmp_path, **settings)
+    assert (other.returncode, other.stdout, other.stderr) == (2, "", f"anytpu: {found}\n")
+
+
+def test_flags_that_xla_reads_are_tried_once(tmp_path: Path):
+    flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false", "ANYTPU_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        run = anytpu("devices", "--tpu", "virtual", folder=tmp_path, **flags)
+        assert run.returncode == 0, run.stderr
+    assert len(list((tmp_path / "xla_flags").iterdir())) == 1

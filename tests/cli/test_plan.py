@@ -16,7 +16,9 @@ import anytpu
 from anytpu.cli import main
 from anytpu.cli.parser import build_parser
 from anytpu.cli.planning import show
-from anytpu.program import ROWS, of, write
+from anytpu.cli.script import job_of
+from anytpu.errors import SettingError
+from anytpu.program import ROWS, Layout, of, write
 from cli.commands import anytpu as command
 
 SCRIPT = """\
@@ -85,7 +87,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
     return made
 
 
-DEFAULTS = {"input_specs": None, "mode": None, "precision": None, "timeout_s": 600.0, "use_cache": True}
+DEFAULTS = {
+    "input_specs": None,
+    "mode": None,
+    "precision": None,
+    "batch_axis": None,
+    "timeout_s": 600.0,
+    "use_cache": True,
+}
 RUN_DEFAULTS = {
     **DEFAULTS,
     "steps_per_execution": None,
@@ -131,9 +140,9 @@ def test_what_is_asked_of_plan(folder: Path, calls: list, capsys: pytest.Capture
 
 
 def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    words = "--tpu v3-8,v5e-16 --batch 64 --infer --precision bfloat16 --steps-per-execution 50 --input-rate 1e4"
+    words = "--tpu v3-8,v5e-16 --batch 64 --infer --precision bfloat16 --steps-per-execution 50 --batch-axis -1"
     more = "--examples 6400 --epochs 90 --prices p.csv --advise --sweep-batch 32,128 --timeout 60 --no-cache"
-    files = "--html a.html --json a.json --svg plots"
+    files = "--input-rate 1e4 --html a.html --json a.json --svg plots"
     (folder / "p.csv").write_text("chip,usd_per_chip_hour\nv3,1.5\n")
     assert main(["plan", "train.py:create_model", *words.split(), *more.split(), *files.split()]) == 0
     ((_, _, settings),) = calls
@@ -144,6 +153,7 @@ def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.
         "input_specs": None,
         "mode": "infer",
         "precision": "bfloat16",
+        "batch_axis": -1,
         "timeout_s": 60.0,
         "use_cache": False,
         "steps_per_execution": 50,
@@ -185,6 +195,78 @@ def test_the_arguments_of_a_file_that_are_split(folder: Path, calls: list):
     assert main(["plan", "net.mlir", "--split", "0,2"]) == 0
     ((_, (job,), settings),) = calls
     assert (job, settings["input_specs"]) == ("net.mlir", {0: ROWS, 2: ROWS})
+
+
+STEPS = """\
+    import jax
+
+
+    def step(state, batch):
+        return state, {}
+
+
+    def create_images():
+        spec = jax.ShapeDtypeStruct
+        return step, ((), {"labels": spec((64,), "int32"), "images": spec((8, 8, 3, 64), "float32")})
+
+
+    def create_step(devices, rows=8):
+        mesh = jax.sharding.AbstractMesh((devices,), ("data",))
+        lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+        return step, ((), jax.ShapeDtypeStruct((rows * devices,), "float32", sharding=lies))
+
+
+    def create_number(devices):
+        return devices
+
+
+    def fails(devices):
+        return devices.rows
+    """
+
+
+def test_the_axes_of_the_examples(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    (folder / "steps.py").write_text(textwrap.dedent(STEPS))
+    assert main(["plan", "steps.py:create_images", "--batch-axis", "3,0"]) == 0
+    assert main(["plan", "steps.py:create_step", "--batch-axis=0,none"]) == 0
+    assert [settings["batch_axis"] for _, _, settings in calls] == [{"images": 3, "labels": 0}, (0, None)]
+    assert main(["plan", "net.mlir", "--split", "0,2", "--batch-axis", "3"]) == 0
+    assert main(["plan", "net.mlir", "--split", "0,2", "--batch-axis", "3,0"]) == 0
+    assert [(settings["input_specs"], settings["batch_axis"]) for _, _, settings in calls[2:]] == [
+        ({0: Layout(3), 2: Layout(3)}, None),
+        ({0: Layout(3), 2: Layout(0)}, None),
+    ]
+    capsys.readouterr()
+    assert error_of(capsys, "steps.py:create_images", "--batch-axis", "3,0,1") == (
+        "--batch-axis names 3 axes, and the batch has 2 arrays; name one axis, or one for each array"
+    )
+    assert error_of(capsys, "net.mlir", "--split", "0", "--batch-axis", "3,0") == (
+        "--batch-axis names 2 axes, and --split names 1 arguments; name one axis, or one for each argument"
+    )
+    assert error_of(capsys, "net.mlir", "--split", "0", "--batch-axis", "-1") == (
+        "--batch-axis counts the axes of a file's arguments from 0; write 3, not -1"
+    )
+    assert error_of(capsys, "net.mlir", "--batch-axis", "3") == (
+        "--batch-axis is that of the arguments of net.mlir that --split names; add --split 0"
+    )
+
+
+def test_a_function_of_the_devices(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    (folder / "steps.py").write_text(textwrap.dedent(STEPS))
+    assert main(["plan", "steps.py:create_step", "--tpu", "v5e", "--scaling", "8,16"]) == 0
+    ((name, (made, _, _), settings),) = calls
+    step, (_, batch) = made(16)
+    assert (name, step.__name__, batch.shape, settings["input_specs"]) == ("scaling", "step", (128,), None)
+    capsys.readouterr()
+    with pytest.raises(SettingError) as raised:
+        job_of("steps.py", "create_number")[0](8)
+    assert str(raised.value).startswith("create_number() in steps.py returned 8 (int), of which nothing can be planned")
+    with pytest.raises(SettingError) as raised:
+        job_of("steps.py", "fails")[0](8)
+    assert str(raised.value) == (
+        "steps.py, line 24, in fails: AttributeError: 'int' object has no attribute 'rows'; --traceback shows the "
+        "whole of it"
+    )
 
 
 def test_scaling(folder: Path, calls: list):
@@ -244,6 +326,10 @@ def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str
         (["--sweep-batch", "8,x"], "argument --sweep-batch: must be a positive integer, not 'x'"),
         (["--input-rate", "fast"], "argument --input-rate: must be a positive number, not 'fast'"),
         (["--timeout", "0"], "argument --timeout: must be a positive number, not '0'"),
+        (
+            ["--batch-axis", "a"],
+            "argument --batch-axis: must be axes, with commas between them, like 3,0,none, not 'a'",
+        ),
         (["--split", "a"], "argument --split: must be numbers from 0, with commas between them, not 'a'"),
     ],
 )

@@ -31,7 +31,7 @@ def error_of(*words: str) -> str:
 
 
 def test_what_is_right(folder: Path):
-    words = "--tpu v5e-8,gpu,v4-8:cores,2xv5e-256 --html a.html --json folder/a.json --svg a/b --png folder"
+    words = "--tpu v5e-8,v4-8:cores,2xv5e-256 --html a.html --json folder/a.json --svg a/b --png folder"
     check(build_parser().parse_args(["plan", "net.mlir", *words.split()]))
     check(build_parser().parse_args(["plan", "net.mlir", "--tpu", "v3", "--scaling", "8,32"]))
     assert sorted(one.name for one in folder.iterdir()) == ["file", "folder", "train.py"]

@@ -361,7 +361,8 @@ def a_state_that_differs_between_replicas_is_named(backend: Backend) -> None:
         assert error_of(ReplicaError, backend.compile, program, loop) == (
             f"The step of 'differing/train' returns a state that differs between its {cores} replicas: 'layer/bias'. "
             "State is the same on every core: sum it with jax.lax.psum or average it with jax.lax.pmean, over the axis "
-            "'replica', or return it with the outputs, of which each replica has its own."
+            "'replica', or return it with the outputs, of which each replica has its own. Gradients of one replica "
+            'alone are reduced before they are used: tpu.get_replica_context().all_reduce("MEAN", gradients).'
         )
 
 

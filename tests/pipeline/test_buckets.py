@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import http.server
 import importlib.util
 import os
 import pickle
+import shutil
+import tempfile
 import threading
+import tracemalloc
 
 import fsspec
 import pytest
@@ -155,3 +159,74 @@ def test_lines_and_local_urls(tmp_path, memory):
     memory.pipe_file("/x", b"one\ntwo")
     assert list(lines([f"file://{tmp_path}/x", "memory://x"])) == ["local", "one", "two"]
     assert os.listdir(tmp_path) == ["x"]
+
+
+GIANT_BYTES = 3 * 2**30
+
+
+class Giant(http.server.BaseHTTPRequestHandler):
+    """Ignores which part is asked for and sends zeros: as many gigabytes as it says, or fewer. It counts requests."""
+
+    asked = 0
+    sent_bytes = GIANT_BYTES
+
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(GIANT_BYTES if self.path == "/giant" else 100 * 2**20))
+        self.end_headers()
+
+    def do_GET(self):
+        Giant.asked += 1
+        self.do_HEAD()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(Giant.sent_bytes // 2**20):
+                self.wfile.write(bytes(2**20))
+
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture
+def giant():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Giant)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Giant.asked = 0
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_without_ranges_sends_nothing_into_memory(giant, monkeypatch):
+    Giant.sent_bytes = GIANT_BYTES
+    tracemalloc.start()
+    assert stored(f"{giant}/giant").read_at(0, 1000) == bytes(1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(2**30, 0, 2**30))
+    folder = tempfile.gettempdir()
+    assert error_of(stored(f"{giant}/giant").read_at, 2**20, 1000) == (
+        f"cannot read '{giant}/giant': its server sends whole files only, and {folder!r} has no room for a copy of "
+        "3 GiB; download it to where there is"
+    )
+    assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    tracemalloc.stop()
+
+
+def test_a_large_file_of_a_server_without_ranges_is_copied_once(giant):
+    Giant.sent_bytes = 100 * 2**20
+    file = stored(f"{giant}/large")
+    with pytest.warns(UserWarning) as told:
+        assert file.read_at(2**20, 3) == b"\0\0\0"
+    assert [str(one.message) for one in told] == [
+        f"'{giant}/large': its server sends whole files only, so 100 MiB are copied into {tempfile.gettempdir()!r} "
+        "first; they are removed when the program ends"
+    ]
+    assert file.read_at(99 * 2**20, 2**21) == bytes(2**20)
+    assert Giant.asked == 2  # the part that came whole, and the copy
+    assert pickle.loads(pickle.dumps(file)).path == file.path
+
+
+def test_a_server_that_sends_less_than_it_says(giant):
+    Giant.sent_bytes = 2**20
+    with pytest.warns(UserWarning, match="copies|copied"):
+        message = error_of(stored(f"{giant}/short").read_at, 2**21, 1)
+    assert message.startswith(f"cannot read '{giant}/short': ")

@@ -13,6 +13,8 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DataError, SettingError
+from anytpu.files import memory
+from anytpu.units import format_bytes
 
 PIPELINE = tpu.pipeline
 
@@ -159,4 +161,45 @@ def test_a_length_that_is_none(files: dict[str, Path], maxlen: Any):
         PIPELINE.imdb(files["imdb"], maxlen=maxlen)
     assert str(caught.value) == (
         f"maxlen must be a whole number from 1 up, or None for lists of any length, not {maxlen!r}"
+    )
+
+
+def test_reviews_that_need_more_memory_than_is_free(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def check(needed_bytes: int) -> None:
+        asked.append(needed_bytes)
+        raise ValueError("it needs 2 GiB of memory, and 1 GiB are free")
+
+    monkeypatch.setattr("anytpu.pipeline.keras_files.check_memory", check)
+    with pytest.raises(DataError) as caught:
+        PIPELINE.imdb(files["imdb"])
+    assert str(caught.value) == (
+        f"{files['imdb']} is too large: it needs 2 GiB of memory, and 1 GiB are free. End other programs, or take a "
+        "machine with more"
+    )
+    with np.load(files["imdb"], allow_pickle=True) as found:
+        reviews = [words for name in ("x_train", "x_test") for words in found[name]]
+    assert asked == [56 * sum(map(len, reviews)) + 400 * len(reviews)]
+
+
+def test_files_that_unpack_to_much_more_than_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    zeros, archive = tmp_path / "zeros.npz", tmp_path / "zeros.tar.gz"
+    np.savez_compressed(zeros, x_train=np.zeros(2**20, np.uint8))
+    (tmp_path / "data_batch_1").write_bytes(bytes(2**20))
+    with tarfile.open(archive, "w:gz") as writing:
+        writing.add(tmp_path / "data_batch_1", "data_batch_1")
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
+    why = "to 1 MiB, and above 512 KiB a file may unpack to 100 times its size."
+    with pytest.raises(DataError) as caught:
+        PIPELINE.mnist(zeros)
+    assert str(caught.value) == (
+        f"{zeros} cannot be read as .npz: it unpacks from {format_bytes(zeros.stat().st_size)} {why} If it is right, "
+        "write it uncompressed, with np.savez. Get the file anew"
+    )
+    with pytest.raises(DataError) as caught:
+        PIPELINE.cifar10(archive)
+    assert str(caught.value) == (
+        f"{archive} cannot be read as an archive: it unpacks from {format_bytes(archive.stat().st_size)} {why} Get the "
+        "file anew"
     )

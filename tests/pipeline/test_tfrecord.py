@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.errors import FileError, RecordError, SettingError
+from anytpu.files import memory
 from anytpu.pipeline import RecordSource, RecordStream, records, write_records
 from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.sources import Origin
 from anytpu.pipeline.tfrecord import frame
-from anytpu.units import MIB
+from anytpu.units import MIB, format_bytes
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENTS = [b"", b"a", bytes(range(256)), b"\x00" * 1000]
@@ -244,6 +245,18 @@ def test_a_forged_length_never_allocates(tmp_path, length, compression):
             'of 4, and 9 bytes are left; on_error="skip" goes on without it'
         )
         assert peak_bytes < 4 * MIB
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_a_record_that_unpacks_to_much_more_than_the_file(tmp_path, compression, monkeypatch):
+    path = tmp_path / "x"
+    write_records(path, [bytes(2**20)], compression=compression)
+    assert outcome(path, compression) == [bytes(2**20)]
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
+    assert outcome(path, compression) == (
+        f"{path}, record 0 at byte 0: the record cannot be read: it unpacks from {format_bytes(path.stat().st_size)} "
+        'to 1 MiB, and above 512 KiB a file may unpack to 100 times its size; on_error="skip" goes on without it'
+    )
 
 
 # Going on without what is damaged.

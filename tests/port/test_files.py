@@ -106,3 +106,15 @@ def test_line_ends_and_encodings_stay(tmp_path: Path):
     (tmp_path / "old.py.bak").unlink()
     write([ported_file(path)])
     assert path.read_bytes() == b"\xef\xbb\xbf" + NEW.encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 2000, "[" * 50_000 + "]" * 50_000, "x = " + "-" * 50_000 + "1", "not " * 900 + "x"]
+)
+def test_a_program_that_nests_too_deeply(tmp_path: Path, text: str):
+    path = tmp_path / "deep.py"
+    path.write_text(f"import tensorflow as tf\n{text}\n")
+    with pytest.raises(PortError) as caught:
+        ported_file(path)
+    told = str(caught.value).replace(f"{path}, line 2: ", "").replace(f"{path}: ", "")
+    assert told == "it nests too deeply to be read; split what is nested into parts with names of their own"

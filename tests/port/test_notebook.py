@@ -70,3 +70,15 @@ def test_what_is_no_notebook(text: str, tmp_path: Path):
     with pytest.raises(PortError) as caught:
         ported_file(path)
     assert str(caught.value) == f"{path} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [1, ["a"], [{"cell_type": "code"}], [{"source": 1}], [{"source": ["a", 1]}], [{"source": "\ud800"}], [[]] * 3],
+)
+def test_cells_that_are_none(tmp_path: Path, cells: Any):
+    path = tmp_path / "some.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    with pytest.raises(PortError) as caught:
+        ported_file(path)
+    assert str(caught.value) == f"{path} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it"

@@ -38,12 +38,12 @@ def test_the_newest_runs_are_shown():
 
 
 def test_corrections_are_told():
-    factors = (LocalFactor("v3", "compiler", 1.07, 0.1, 4, 12), LocalFactor("NVIDIA L4", "gpu", 0.9, 0.1, 1, 1))
+    factors = (LocalFactor("v3", "compiler", 1.07, 0.1, 4, 12), LocalFactor("v5e", "compiler", 0.9, 0.1, 1, 1))
     assert factor_lines(LocalCalibration((RUN,), factors), 200) == [
-        "What is predicted for v3 by the TPU compiler is multiplied by 1.07 from now on: 12 runs of 4 programs, drawn "
-        "towards 1 as long as they are few.",
-        "What is predicted for NVIDIA L4 by this GPU's compiler and a roofline is multiplied by 0.90 from now on: 1 "
-        "run of 1 program, drawn towards 1 as long as they are few.",
+        "What is predicted for v3 is multiplied by 1.07 from now on: 12 runs of 4 programs, drawn towards 1 as long as "
+        "they are few.",
+        "What is predicted for v5e is multiplied by 0.90 from now on: 1 run of 1 program, drawn towards 1 as long as "
+        "they are few.",
     ]
 
 

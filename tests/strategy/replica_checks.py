@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+import pytest
 
 import anytpu as tpu
+from anytpu.errors import ReplicaError
 
 ROWS = 24
 
@@ -261,6 +263,38 @@ def check_a_variable_without_aggregation_may_be_written_the_same(strategy: Any) 
     for _ in range(3):
         strategy.run(lambda: counter.assign_add(1))
     assert int(counter) == 3
+
+
+def check_a_loss_may_assign_the_variable_that_it_is_differentiated_by(strategy: Any) -> None:
+    with strategy.scope():
+        weight = keras.Variable(3.0)
+
+    def loss() -> Any:
+        value = weight * weight
+        weight.assign(weight + 1.0)
+        return value
+
+    def step() -> Any:
+        value, (gradient,) = tpu.value_and_grad(loss, [weight], local=True)()
+        return value, gradient
+
+    value, gradient = strategy.run(step)
+    replicas = strategy.num_replicas_in_sync
+    near(parts(strategy, value), np.full(replicas, 9.0))
+    near(parts(strategy, gradient), np.full(replicas, 6.0))
+    assert float(weight) == 4.0
+
+
+def check_an_assignment_in_a_scan_is_refused(strategy: Any) -> None:
+    with strategy.scope():
+        weight = keras.Variable(0.0, aggregation="mean")
+
+    def step(x: Any) -> Any:
+        return jax.lax.scan(lambda carry, row: (carry, weight.assign(row.sum())), 0.0, x)[1]
+
+    with pytest.raises(ReplicaError, match=f"^the variable {weight.path!r} is assigned inside a function that JAX"):
+        strategy.run(step, args=(split(strategy, floats((ROWS, 3))),))
+    assert float(weight) == 0.0
 
 
 def check_losses_that_layers_add_are_there(strategy: Any) -> None:

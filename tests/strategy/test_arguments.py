@@ -104,8 +104,23 @@ def test_parts_have_one_shape(strategy):
         strategy.run(lambda x: x, args=(tpu.PerReplica([np.zeros(3), np.zeros((2, 3))]),))
     assert str(caught.value) == (
         "the values of this PerReplica have different shapes, (3,), (2, 3): every replica runs the same compiled step, "
-        "so give each a value of the same shape"
+        "so give each a value of the same shape. The values are in value.values: pad or cut them there"
     )
+
+
+def test_parts_of_different_lengths(strategy):
+    value = tpu.PerReplica([np.zeros((3, 2)), np.ones((5, 2))])
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(lambda x: x, args=(value,))
+    assert str(caught.value) == (
+        "the values of this PerReplica have different shapes, (3, 2), (5, 2): every replica runs the same compiled "
+        "step, so give each a value of the same shape. Where only the rows differ, "
+        "joined = strategy.gather(value, axis=0) is one array of all rows, and "
+        "next(iter(strategy.distribute_dataset([joined]))) splits it evenly"
+    )
+    joined = strategy.gather(value, axis=0)
+    sums = strategy.run(lambda x: x.sum(), args=(next(iter(strategy.distribute_dataset([joined]))),))
+    assert [float(one) for one in sums.values] == [2.0, 8.0]
 
 
 def test_a_keras_variable_is_not_an_argument(strategy):

@@ -4,6 +4,8 @@ import functools
 import types
 from typing import Any
 
+import numpy as np
+
 from anytpu.strategy.identity import Identity
 
 
@@ -141,6 +143,26 @@ def test_long_and_circular_lists():
     assert Identity(names.step) == before
     names.items = [1]
     names.items.append(names.items)
+    assert Identity(names.step) == Identity(names.step)
+
+
+def test_long_lists_of_arrays():
+    names = cell("def step(): return items")
+    names.items = [np.zeros(1) for _ in range(1024)]
+    before = Identity(names.step)
+    names.items[0] = np.zeros(1)
+    assert Identity(names.step) != before
+    # A longer one is compared by its identity: each call would have to look at each of its items.
+    names.items.append(np.zeros(1))
+    before = Identity(names.step)
+    names.items[0] = np.zeros(1)
+    assert Identity(names.step) == before and len(before.key) < 20
+
+
+def test_a_long_list_that_holds_itself():
+    names = cell("def step(): return items")
+    names.items = [np.zeros(1) for _ in range(70)]
+    names.items.insert(0, names.items)
     assert Identity(names.step) == Identity(names.step)
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import weakref
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,7 @@ def strategy():
 
 
 def test_a_step_made_anew_in_each_call_is_compiled_once(strategy):
-    total = keras.Variable(0.0, aggregation="sum")
+    total = keras.Variable(0.0)
 
     def train_step(x):
         def step_fn(x):
@@ -33,7 +35,7 @@ def test_a_step_made_anew_in_each_call_is_compiled_once(strategy):
     for number in range(5):
         train_step(float(number))
     assert strategy.compilations == 1
-    assert float(total) == 20.0
+    assert float(total) == 10.0
 
 
 CELL = "def step():\n    model.assign_add(rate)\n    return model.value"
@@ -109,6 +111,183 @@ def test_a_strategy_that_is_dropped_frees_its_steps_and_their_models(strategy):
     assert [ref() for ref in gone] == [None, None, None]
 
 
+CLOSURE = """
+def made(model):
+    def step(x):
+        return model(x).sum()
+    return step
+"""
+
+
+def dense() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+class Job:
+    def __init__(self):
+        self.model = dense()
+
+    def step(self, x):
+        return self.model(x).sum()
+
+
+class Pair(NamedTuple):
+    model: keras.Model
+    rate: float
+
+
+def in_closure(strategy, x) -> list:
+    model, unused = dense(), np.ones((1000, 1000))
+    strategy.run(lambda x: model(x).sum() * unused[0, 0], args=(x,))
+    return [model, unused, *model.weights]
+
+
+def in_globals(strategy, x) -> list:
+    names = {"model": dense()}
+    exec("def step(x): return model(x).sum()", names)
+    strategy.run(names["step"], args=(x,))
+    return [names["model"], names["step"].__code__]
+
+
+def in_arguments(strategy, x) -> list:
+    model = dense()
+    strategy.run(lambda model, x: model(x).sum(), args=(model, x))
+    return [model]
+
+
+def in_keywords(strategy, x) -> list:
+    model = dense()
+    strategy.run(lambda x, made: made[0](x).sum(), args=(x,), kwargs={"made": [model]})
+    return [model]
+
+
+def in_a_method(strategy, x) -> list:
+    job = Job()
+    strategy.run(job.step, args=(x,))
+    return [job, job.model]
+
+
+def in_a_partial(strategy, x) -> list:
+    model = dense()
+    strategy.run(functools.partial(lambda model, x: model(x).sum(), model), args=(x,))
+    return [model]
+
+
+def in_a_default(strategy, x) -> list:
+    model = dense()
+    strategy.run(lambda x, model=model: model(x).sum(), args=(x,))
+    return [model]
+
+
+def in_a_named_tuple(strategy, x) -> list:
+    pair = Pair(dense(), 0.5)
+    strategy.run(lambda x: pair.model(x).sum() * pair.rate, args=(x,))
+    return [pair.model]
+
+
+def in_a_long_list(strategy, x) -> list:
+    weights = [keras.Variable(float(number)) for number in range(65)]
+    strategy.run(lambda: sum(weight.value for weight in weights))
+    return weights
+
+
+def in_a_loop(strategy, x) -> list:
+    model = dense()
+    strategy.run_steps(lambda x: model(x).sum(), iter(strategy.distribute_dataset([np.ones((2, 2), "float32")])), 1)
+    return [model]
+
+
+def in_a_state(strategy, x) -> list:
+    model, state = dense(), jnp.ones((1000, 1000))
+    batches = iter(strategy.distribute_dataset([np.ones((2, 2), "float32")]))
+    strategy.run_steps(lambda state, x: (state + model(jnp.ones((1, 2))), None), batches, 1, state=state)
+    return [model, state]
+
+
+PLACES = [
+    in_closure, in_globals, in_arguments, in_keywords, in_a_method, in_a_partial, in_a_default, in_a_named_tuple,
+    in_a_long_list, in_a_loop, in_a_state,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_model_that_is_dropped_is_freed_with_its_step(strategy, place):
+    x = np.ones((2, 2), "float32")
+    place(strategy, x)
+    gc.collect()
+    arrays, executables = len(jax.live_arrays()), live_executables()
+    gone = [weakref.ref(one) for one in place(strategy, x)]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * len(gone)
+    assert len(strategy._steps) == 0
+    assert (len(jax.live_arrays()), live_executables()) == (arrays, executables)
+
+
+def live_executables() -> int:
+    return len(jax.devices()[0].client.live_executables())
+
+
+def test_a_dropped_model_takes_only_its_own_steps_along(strategy):
+    names: dict[str, Any] = {}
+    exec(CLOSURE, names)
+    x, kept, dropped = np.ones((2, 2), "float32"), dense(), dense()
+    for model in (kept, dropped):
+        strategy.run(names["made"](model), args=(x,))
+    del model, dropped
+    gc.collect()
+    strategy.run(names["made"](kept), args=(x,))
+    assert (len(strategy._steps), strategy.compilations) == (1, 2)
+
+
+def test_a_new_model_at_the_address_of_one_that_is_gone(strategy):
+    names: dict[str, Any] = {}
+    exec("def step(): return weight.value", names)
+    addresses = set()
+    for number in range(60):
+        names["weight"] = keras.Variable(float(number))
+        has_been_there = id(names["weight"]) in addresses
+        addresses.add(id(names["weight"]))
+        assert strategy.run(names["step"]).values[0] == number
+        del names["weight"]
+        gc.collect()
+        if has_been_there:
+            break  # Which address is given out again, and when, is the allocator's choice.
+
+
+def test_a_variable_that_takes_the_place_of_another_in_an_object(strategy):
+    class Holder:
+        weight = keras.Variable(1.0)
+
+    def step():
+        return Holder.weight.value
+
+    assert strategy.run(step).values[0] == 1.0
+    Holder.weight = keras.Variable(2.0)
+    gc.collect()
+    assert len(strategy._steps) == 0
+    assert strategy.run(step).values[0] == 2.0
+
+
+def test_what_cannot_be_weakly_referenced_is_held_with_its_step(strategy, monkeypatch):
+    class Slotted:
+        __slots__ = ("model",)
+
+    def used() -> weakref.ref:
+        slotted = Slotted()
+        slotted.model = dense()
+        strategy.run(lambda x: slotted.model(x).sum(), args=(np.ones((2, 2), "float32"),))
+        return weakref.ref(slotted.model)
+
+    model = used()
+    gc.collect()
+    # The code of the lambda lives in `used`; the model is held until newer steps take the place of this one.
+    assert model() is not None
+    monkeypatch.setattr(kept_steps, "MOST_STEPS", 1)
+    strategy.run(lambda: 1.0)
+    gc.collect()
+    assert model() is None
+
+
 def test_the_batch_of_the_first_run_is_not_kept(strategy):
     x = jnp.ones(1000)
     ref = weakref.ref(x)
@@ -151,7 +330,7 @@ def test_a_step_that_makes_a_new_layer_each_time(strategy):
 
 
 def test_after_a_step_that_raises_the_next_one_runs(strategy):
-    total = keras.Variable(0.0, aggregation="sum")
+    total = keras.Variable(0.0)
 
     def step(x, fails):
         total.assign_add(x)
@@ -161,7 +340,7 @@ def test_after_a_step_that_raises_the_next_one_runs(strategy):
     with pytest.raises(RuntimeError, match="mine"):
         strategy.run(step, args=(1.0, True))
     strategy.run(step, args=(1.0, False))
-    assert float(total) == 2.0
+    assert float(total) == 1.0
 
 
 def test_what_the_user_assigns_between_two_runs_counts(strategy):
@@ -191,7 +370,7 @@ def test_an_interrupt_leaves_the_variables_whole(strategy, capsys):
         weight.assign_add(1.0)
 
     strategy.run(step)
-    executable = next(iter(strategy._steps._steps.values()))[0].executable
+    executable = next(iter(strategy._steps._steps.values())).steps[0].executable
 
     class Interrupted(type(executable)):
         def step(self, state, batch):

@@ -20,6 +20,15 @@ def test_a_part_is_the_first_cores_and_is_kept():
     assert repr(tpu.connect("virtual", cores=3).part(1)) == "<TPUStrategy: 1 of 3 virtual cores>"
 
 
+def test_strategies_of_one_system_share_the_backends_of_their_parts():
+    parts = [tpu.connect("virtual", cores=3).part(2) for _ in range(3)]
+    assert parts[0] is not parts[1]
+    assert len({id(part.backend) for part in parts}) == 1
+    callbacks = len(parts[0].system._callbacks)
+    tpu.connect("virtual", cores=3).part(2)
+    assert len(parts[0].system._callbacks) == callbacks
+
+
 def test_a_part_compiles_and_counts_by_itself(strategy):
     part, before = strategy.part(1), strategy.compilations
     assert int(part.run(lambda: jnp.int32(tpu.get_strategy().num_replicas_in_sync))) == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -41,9 +42,32 @@ def test_the_sum_of_truths_is_a_count(strategy):
     assert strategy.reduce("MEAN", right, axis=0) == 0.75
 
 
-def test_a_plain_value_is_one_replicas(strategy):
-    assert strategy.reduce("SUM", np.float32(3), axis=None) == 3
-    assert strategy.reduce("MEAN", np.array([1.0, 3.0]), axis=0) == 2
+def test_a_plain_value_is_that_of_every_replica(eight):
+    assert eight.reduce("MEAN", {"a": np.float32(3)}, axis=None) == {"a": 3}
+    assert eight.reduce("MEAN", np.array([1.0, 3.0]), axis=0) == 2
+    assert eight.reduce("SUM", np.array([1.0, 3.0]), axis=0) == 32
+    assert eight.reduce("SUM", 0.0, axis=None) == 0
+    one = tpu.connect("virtual", cores=1)
+    assert one.reduce("SUM", one.run(lambda: 3.0), axis=None) == 3
+
+
+@pytest.mark.parametrize(("value", "what"), [(3.0, "3.0"), (np.ones((2, 3)), "an array of shape (2, 3)")])
+def test_the_sum_of_a_plain_value_is_refused(eight, value, what):
+    with pytest.raises(ReplicaError) as caught:
+        eight.reduce("SUM", [value], axis=None)
+    assert str(caught.value) == (
+        f'strategy.reduce("SUM", ...) was given {what}, one value for all 8 replicas and not one for each: pass what '
+        'strategy.run returned. For the value itself type strategy.reduce("MEAN", value, axis=None); for its sum over '
+        "the replicas, value * strategy.num_replicas_in_sync"
+    )
+
+
+def test_the_sum_of_a_plain_value_is_refused_while_merging(eight):
+    def step():
+        return tpu.get_replica_context().merge_call(lambda strategy: strategy.reduce("SUM", jnp.float32(1)))
+
+    with pytest.raises(ReplicaError, match="one value for all 8 replicas and not one for each"):
+        eight.run(step)
 
 
 def test_gather(eight, strategy):
@@ -84,7 +108,9 @@ def test_values_of_different_shapes(strategy):
         strategy.reduce("SUM", tpu.PerReplica([np.zeros(2), np.zeros(3)]), axis=None)
     assert str(caught.value) == (
         "the values of this PerReplica have different shapes, (2,), (3,): every replica runs the same compiled step, "
-        "so give each a value of the same shape"
+        "so give each a value of the same shape. Where only the rows differ, "
+        "joined = strategy.gather(value, axis=0) is one array of all rows, and "
+        "next(iter(strategy.distribute_dataset([joined]))) splits it evenly"
     )
     with pytest.raises(ReplicaError) as caught:
         strategy.gather(tpu.PerReplica([np.zeros((1, 2)), np.zeros((1, 3))]), axis=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import SettingError
+from anytpu.errors import ReplicaError, SettingError
 
 
 @pytest.fixture(params=[("virtual", 8), ("twin", 3), ("virtual", 1)], ids=str)
@@ -109,3 +109,40 @@ def test_the_sum_of_a_variable_is_that_of_its_values():
     strategy, weight = tpu.connect("virtual", cores=2), keras.Variable(2.0)
     sums = strategy.run(lambda: tpu.get_replica_context().all_reduce("SUM", [weight, 1.0]))
     assert [float(one.values[0]) for one in sums] == [4.0, 2.0]
+
+
+def test_the_rows_of_each_batch_are_gathered_without_pads():
+    strategy = tpu.connect("virtual", cores=4)
+    data = [np.arange(8), np.arange(8, 13), np.arange(13, 18), np.arange(18, 19)]
+
+    def step(rows):
+        context = tpu.get_replica_context()
+        return context.all_gather(rows, axis=0), context.all_gather(rows.max()[None], axis=0)
+
+    before, found = strategy.compilations, []
+    for batch in strategy.distribute_dataset(data):
+        rows, most = strategy.run(step, args=(batch,))
+        found.append(parts(strategy, rows)[3])
+        assert np.shape(most.values[0]) == (4,)
+    assert found == [rows.tolist() for rows in data]
+    assert strategy.compilations == before + 3
+
+
+def test_pads_that_cannot_be_left_out():
+    strategy = tpu.connect("virtual", cores=2)
+    made = strategy.distribute_dataset([np.ones((4, 2)), np.ones((3, 2))])
+    gather = lambda axis: lambda rows: tpu.get_replica_context().all_gather(rows, axis)  # noqa: E731
+    with pytest.raises(ReplicaError) as error:
+        strategy.run(gather(-1), args=(list(made)[1],))
+    assert str(error.value) == (
+        "all_gather was given axis=-1 and a value of shape (2, 2) with the rows of a batch that does not fill all "
+        "replicas, so that the replicas have different numbers of rows: gather along axis 0, or make batches of a size "
+        "that the replicas divide"
+    )
+    with pytest.raises(ReplicaError) as error:
+        strategy.run_steps(gather(0), iter(made), 2)
+    assert str(error.value) == (
+        "all_gather in a loop of run_steps cannot leave out the pads of a batch that does not fill all replicas: each "
+        "batch has its own number of rows, and the loop is compiled once. Use strategy.run, or make batches of a size "
+        "that the replicas divide, for example with batch(rows, drop_remainder=True)"
+    )

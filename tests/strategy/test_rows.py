@@ -69,34 +69,64 @@ def test_a_metric_that_takes_no_weights(strategy, batch):
     class Largest(keras.metrics.Metric):
         def __init__(self):
             super().__init__(name="largest")
-            self.largest = self.add_variable((), "zeros", name="value")
+            self.largest = keras.Variable(0.0, aggregation="mean")
 
         def update_state(self, values):
-            self.largest.assign(jnp.max(values))
+            self.largest.assign(jnp.max(-values))
 
         def result(self):
             return self.largest
 
     with strategy.scope():
         metric = Largest()
-    with pytest.raises(ReplicaError) as error:
-        strategy.run(lambda x: metric.update_state(x), args=(batch,))
-    assert str(error.value) == (
-        "the metric 'largest' cannot leave out the pads of a batch that does not fill all replicas: its update_state "
-        "takes no sample_weight. Add that argument, or make batches of a size that the replicas divide"
-    )
+    strategy.run(lambda x: metric.update_state(x), args=(batch,))
+    assert float(metric.result()) == (-1.0 - 4.0) / 2
 
 
-def test_a_metric_over_numbers_of_no_columns(strategy, batch):
+METRICS = {
+    "mean": (keras.metrics.MeanAbsoluteError, "columns"),
+    "columns": (keras.metrics.MeanSquaredError, "columns"),
+    "auc": (keras.metrics.AUC, "scores"),
+    "auc_of_columns": (lambda: keras.metrics.AUC(multi_label=True, num_labels=3), "columns_of_scores"),
+    "precision": (keras.metrics.Precision, "scores"),
+    "recall_of_the_best": (lambda: keras.metrics.Recall(top_k=1), "columns_of_scores"),
+    "f1": (lambda: keras.metrics.F1Score(threshold=0.5), "columns_of_scores"),
+    "r2": (keras.metrics.R2Score, "columns"),
+    "accuracy": (keras.metrics.SparseCategoricalAccuracy, "classes"),
+    "accuracy_of_two": (lambda: keras.metrics.SparseTopKCategoricalAccuracy(k=2), "classes"),
+    "iou": (lambda: keras.metrics.MeanIoU(num_classes=3), "images"),
+    "cosine": (keras.metrics.CosineSimilarity, "columns"),
+    "entropy": (keras.metrics.BinaryCrossentropy, "columns_of_scores"),
+}
+
+
+def _rows_for(kind, count):
+    random = np.random.default_rng(0)
+    scores = random.uniform(0.05, 0.95, (count, 3)).astype("float32")
+    hits = random.integers(0, 2, (count, 3)).astype("float32")
+    hits[0], hits[-1] = [0, 1, 0], [1, 0, 1]
+    classes = random.integers(0, 3, count)
+    return {
+        "columns": (hits, scores),
+        "scores": (hits[:, :1], scores[:, :1]),
+        "columns_of_scores": (hits, scores),
+        "classes": (classes, scores),
+        "images": (random.integers(0, 3, (count, 2, 2)), random.integers(0, 3, (count, 2, 2))),
+    }[kind]
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_of_keras_see_the_real_rows(strategy, name):
+    make, kind = METRICS[name]
+    labels, made = _rows_for(kind, 9)
     with strategy.scope():
-        metric = keras.metrics.MeanAbsoluteError()
-    with pytest.raises(ReplicaError) as error:
-        strategy.run(lambda x: metric.update_state(x, x), args=(batch,))
-    assert str(error.value).startswith(
-        "the metric 'mean_absolute_error' cannot weigh the rows of a batch that does not fill all replicas, which "
-        "leaves its pads out. Where labels and predictions are one number a row, pass them as columns, (rows, 1). "
-        "Keras says: "
-    )
+        metric = make()
+    batch = next(iter(strategy.distribute_dataset([(labels, made)])))
+    strategy.run(lambda y, p: metric.update_state(y, p), args=batch)
+    alone = make()
+    alone.update_state(labels, made)
+    assert np.allclose(metric.result(), alone.result(), atol=1e-5)
 
 
 def test_a_mean_loss_is_refused_in_a_step(strategy, batch):
@@ -122,23 +152,38 @@ def test_two_batches_that_do_not_fit_together(strategy, batch):
     )
 
 
-def test_statistics_of_a_partly_filled_replica_are_approximate(strategy):
+def test_batch_norm_sees_the_real_rows_of_each_replica(strategy):
     with strategy.scope():
         norm = keras.layers.BatchNormalization()
         norm.build((None, 2))
-    batch = next(iter(strategy.distribute_dataset([np.zeros((3, 2), "float32")])))
+    rows = np.arange(10, dtype="float32").reshape(5, 2) ** 2
+    batch = next(iter(strategy.distribute_dataset([rows])))
+    made = strategy.run(lambda x: norm(x, training=True), args=(batch,))
+    halves = rows[:3], rows[3:]
+    for got, real in zip(made.values, halves, strict=True):
+        assert np.allclose(got, (real - real.mean(0)) / np.sqrt(real.var(0) + norm.epsilon), atol=1e-4)
+    mean = (3 * halves[0].mean(0) + 2 * halves[1].mean(0)) / 5
+    assert np.allclose(np.asarray(norm.moving_mean.value), 0.01 * mean, rtol=1e-5)
+    variance = (3 * halves[0].var(0) + 2 * halves[1].var(0)) / 5
+    assert np.allclose(np.asarray(norm.moving_variance.value), 0.99 + 0.01 * variance, rtol=1e-5)
 
-    def normalise(x):
-        return norm(x, training=True)
 
-    with pytest.warns(UserWarning) as told:
-        strategy.run(normalise, args=(batch,))
-    assert [str(one.message) for one in told] == [
-        "normalise was given a batch that does not fill all replicas, and updates the statistics of BatchNorm: those "
-        "of a replica that got some of its rows only are approximate. Leave the last batch out, for example with "
-        "batch(rows, drop_remainder=True), or use fit, whose BatchNorm sees the whole batch"
-    ]
-    strategy.run(normalise, args=(batch,))
+def test_batch_norm_of_a_replica_without_rows(strategy):
+    with strategy.scope():
+        norm = keras.layers.BatchNormalization()
+        norm.build((None, 2))
+    batch = next(iter(strategy.distribute_dataset([np.ones((1, 2), "float32")])))
+
+    def step(x):
+        loss, gradients = tpu.value_and_grad(
+            lambda: keras.ops.sum(norm(x, training=True) * 3), norm.trainable_variables
+        )()
+        return loss, [gradient.array for gradient in gradients]
+
+    loss, gradients = strategy.run(step, args=(batch,))
+    assert [float(one) for one in loss.values] == [0.0, 0.0]
+    assert [gradient.values[0].tolist() for gradient in gradients] == [[0.0, 0.0], [3.0, 3.0]]
+    assert np.allclose(np.asarray(norm.moving_mean.value), 0.01)
 
 
 def test_outside_of_a_step():

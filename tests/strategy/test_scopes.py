@@ -4,6 +4,7 @@ import keras
 import pytest
 
 import anytpu as tpu
+from anytpu.errors import ReplicaError
 from anytpu.strategy.scopes import system_of
 
 
@@ -17,6 +18,38 @@ def test_variables_made_in_a_step_belong_to_its_system(strategy):
     layer = keras.layers.Dense(1)
     strategy.run(layer, args=(keras.ops.ones((2, 3)),))
     assert system_of(layer.kernel) is strategy.system
+
+
+def test_a_first_value_that_the_step_computes(strategy):
+    made = []
+
+    def step(x):
+        made.append(keras.Variable(x * 2))
+
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(step, args=(tpu.PerReplica([[1.0] * 3] * 2),))
+    assert str(caught.value) == (
+        "a variable is made inside strategy.run with a first value that the step computes, an array of shape (3,). A "
+        "variable is made once, before the first step, so give it a value that is known then: a number, a NumPy array, "
+        'or an initializer with a shape, such as keras.Variable("zeros", shape=(3,)); or make it outside of the step'
+    )
+
+
+def test_an_initializer_that_raises_raises_once(strategy):
+    made = []
+
+    def first(shape, dtype):
+        if made and tpu.get_replica_context().num_replicas_in_sync == 1:
+            raise ValueError("mine")
+        return keras.ops.ones(shape, dtype)
+
+    def step():
+        made.append(keras.Variable(first, shape=()))
+        return made[0].value
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        strategy.run(step)
+    assert float(strategy.run(lambda: 1.0).values[0]) == 1.0
 
 
 def test_keras_by_itself_is_as_ever(strategy):

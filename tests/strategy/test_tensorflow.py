@@ -81,6 +81,151 @@ def test_variables(eight, aggregation):
     assert float(variable.value) == GOLDEN["variables"]["assign_add"][aggregation]
 
 
+def index():
+    return tpu.get_replica_context().replica_id_in_sync_group.astype("float32")
+
+
+def twice(variable):
+    variable.assign(index() + 1)
+    variable.assign_add(index())
+
+
+OUTER = jnp.ones(())
+WRITES = {
+    "assign": lambda variable: variable.assign(index() + 1),
+    "assign_add": lambda variable: variable.assign_add(index() + 1),
+    "assign_sub": lambda variable: variable.assign_sub(index() + 1),
+    "assign of a change": lambda variable: variable.assign(variable + index()),
+    "twice": twice,
+    "made in the step": lambda variable: variable.assign_add(jnp.float32(1.0)),
+    "a number": lambda variable: variable.assign(1.0),
+    "a number added": lambda variable: variable.assign_add(1.0),
+    "made outside": lambda variable: variable.assign(OUTER),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN["aggregates"])
+def test_a_variable_is_read_after_an_assignment(eight, name):
+    (aggregation, *on_read), write = name.split(", ")[0].split(), WRITES[name.split(", ")[1]]
+    synchronization = "on_read" if on_read else "auto"
+    with eight.scope():
+        variable = keras.Variable(
+            0.0 if on_read else 2.0, aggregation=aggregation, synchronization=synchronization, name="level"
+        )
+
+    def step():
+        write(variable)
+        return variable.value
+
+    def found():
+        return {"read": parts(eight, eight.run(step)), "after": float(variable.value)}
+
+    golden = GOLDEN["aggregates"][name]
+    if "raises" in golden:
+        with pytest.raises(ValueError, match=r"^the variable 'level' has aggregation=\"sum\" and was assigned "):
+            found()
+    else:
+        assert found() == golden
+
+
+@pytest.mark.parametrize("name", GOLDEN["plain_reductions"])
+def test_reductions_of_a_plain_value(eight, name):
+    given = {"3": np.float32(3), "0": np.float32(0), "vector": np.float32([1, 2]), "zeros": np.zeros(2, "float32")}
+    (op, axis, value), golden = name.split(), GOLDEN["plain_reductions"][name]
+
+    def found():
+        return eight.reduce(op, given[value], axis=None if axis == "None" else int(axis)).tolist()
+
+    if isinstance(golden, dict):
+        with pytest.raises(ValueError, match=r'^strategy.reduce\("SUM", ...\) was given '):
+            found()
+    else:
+        assert found() == golden
+
+
+def test_contexts(eight):
+    found = []
+
+    def state(*_):
+        found.append([tpu.has_strategy(), tpu.in_cross_replica_context(), tpu.get_replica_context() is None])
+
+    def merging(*_):
+        return tpu.get_replica_context().merge_call(state)
+
+    def scoped(strategy):
+        with strategy.scope():
+            state()
+
+    default = tpu.get_strategy()
+    calls = {
+        "outside": state,
+        "scope": lambda: scoped(eight),
+        "run": lambda: eight.run(state),
+        "merge": lambda: eight.run(merging),
+        "default run": lambda: default.run(state),
+        "default scope": lambda: scoped(default),
+        "default merge": merging,
+    }
+    for name, call in calls.items():
+        found.clear()
+        call()
+        assert found[0] == GOLDEN["contexts"][name], name
+
+
+def test_batches_that_may_be_missing(eight):
+    data = [np.arange(21)[first : first + 10] for first in range(0, 21, 10)]
+    batches = iter(eight.distribute_dataset(data))
+    found = [batches.get_next_as_optional() for _ in range(5)]
+    assert [[one.has_value(), parts(eight, one.get_value()) if one.has_value() else None] for one in found] == GOLDEN[
+        "optionals"
+    ]
+
+
+def test_gathering(eight):
+    golden = GOLDEN["gathered"]
+    lengths = eight.experimental_distribute_values_from_function(
+        lambda one: np.full((one.replica_id_in_sync_group + 1, 2), one.replica_id_in_sync_group)
+    )
+    assert eight.gather(lengths, axis=0).tolist() == golden["gather"]
+    data = [np.arange(21)[first : first + 10] for first in range(0, 21, 10)]
+    batches = eight.distribute_dataset(data)
+    every = [eight.run(lambda x: tpu.get_replica_context().all_gather(x, 0), args=(batch,)) for batch in batches]
+    assert [parts(eight, one)[7] for one in every] == golden["of batches"]
+
+
+def test_what_a_step_makes(eight):
+    def twice(make, use):
+        made = []
+
+        def step():
+            if not made:
+                made.append(make())
+            return use(made[0])
+
+        return [parts(eight, eight.run(step)), parts(eight, eight.run(step))]
+
+    def anew():
+        return keras.Variable(1.0).assign_add(1.0)
+
+    def trained(optimizer):
+        optimizer.apply_gradients([(jnp.float32(1.0), weight)])
+        return weight.value
+
+    with eight.scope():
+        weight = keras.Variable(1.0)
+    x = np.ones((1, 2), "float32")
+    golden = GOLDEN["made_in_steps"]
+    assert twice(lambda: keras.Variable(1.0), lambda one: one.assign_add(1.0)) == golden["variable"]
+    first = twice(
+        lambda: keras.Variable(lambda shape, dtype: jnp.full(shape, index(), dtype), shape=()), lambda one: one.value
+    )
+    assert first == golden["variable of the first replica's value"]
+    assert twice(lambda: keras.layers.Dense(2, kernel_initializer="ones"), lambda one: one(x)) == golden["layer"]
+    assert twice(lambda: keras.optimizers.SGD(0.1, momentum=0.9), trained) == golden["optimizer"]
+    with pytest.raises(ValueError, match=r"^anew makes the variable 'variable.*' anew each time it runs"):
+        eight.run(anew)
+
+
 def test_metrics(eight):
     with eight.scope():
         mean = keras.metrics.Mean()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import DataExhaustedError, SettingError
+from anytpu.errors import SettingError
 from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
 
 X, Y = rows()
@@ -68,8 +68,7 @@ def test_callbacks_come_once_a_call(steps: int, size: int):
     for place in PLACES:
         _, (ours, our_calls) = run(in_groups(steps), train, place)
         close(ours, theirs)
-        # Keras counts the steps of a call to k even where the epoch is over before.
-        assert our_calls == [(name, min(step, 5)) for name, step in their_calls]
+        assert our_calls == their_calls
 
 
 @pytest.mark.parametrize("steps", [4, "auto"])
@@ -177,42 +176,148 @@ def test_it_warns_where_a_pass_ends_inside_an_epoch():
     ]
 
 
-@pytest.mark.parametrize("data", ["arrays", "generator"])
-def test_a_pass_too_short_for_an_epoch(data: str):
-    model, _ = run(classifier, lambda model: None, "virtual")
-    given = {"x": X, "y": Y, "batch_size": 8} if data == "arrays" else {"x": once(), "shuffle": False}
-    with pytest.raises(DataExhaustedError) as raised:
-        model.fit(steps_per_epoch=9, verbose=0, **given)
-    assert str(raised.value) == (
-        "the data ended after 6 of the 9 steps of epoch 1. The model stands at the last finished step. Pass "
-        "steps_per_epoch=6 or fewer, or data that goes on, such as a generator with an endless loop"
-    )
-    assert int(model.optimizer.iterations.numpy()) == 6
-    assert len(model.fit(X, Y, verbose=0).epoch) == 1
+class Heard(keras.callbacks.Callback):
+    """Keeps the names of the methods that were called, with the epoch or the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Any] = []
+        for name in dir(keras.callbacks.Callback):
+            if name.startswith("on_") and "_batch_" not in name.replace("on_train_batch_", "").replace(
+                "on_test_batch_", ""
+            ):
+                setattr(self, name, self._keeper(name))
+
+    def _keeper(self, name: str) -> Any:
+        return lambda number=None, logs=None: self.heard.append((name, number if isinstance(number, int) else None))
 
 
-def once():
-    for start in range(0, 48, 8):
+def once(batches: int = 6):
+    for start in range(0, 8 * batches, 8):
         yield X[start : start + 8], Y[start : start + 8]
 
 
-def test_a_generator_that_is_used_up_in_the_second_epoch():
-    model, _ = run(classifier, lambda model: None, "virtual")
-    with pytest.raises(DataExhaustedError) as raised:
-        model.fit(once(), epochs=2, shuffle=False, verbose=0)
-    assert str(raised.value) == (
-        "the data is used up: a generator can be walked over once only. Pass epochs=1, or steps_per_epoch (for "
-        "validation, validation_steps) with a generator that goes on, or a data set that starts again, such as a "
-        "keras.utils.PyDataset"
-    )
-    assert int(model.optimizer.iterations.numpy()) == 6
+class Short(keras.utils.PyDataset):
+    """A data set that says how long it is."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return X[8 * index : 8 * index + 8], Y[8 * index : 8 * index + 8]
 
 
-def test_validation_data_that_is_used_up():
+def arrays() -> dict[str, Any]:
+    return {"x": X, "y": Y, "batch_size": 8}
+
+
+# What is given, and what is asked of it, where the data end before.
+ENDS = {
+    "arrays": (arrays, {"steps_per_epoch": 9, "epochs": 3}),
+    "a data set": (lambda: {"x": Short()}, {"steps_per_epoch": 9, "epochs": 3}),
+    "a generator": (lambda: {"x": once()}, {"steps_per_epoch": 9}),
+    "a generator, then again": (lambda: {"x": once()}, {"steps_per_epoch": 4, "epochs": 4}),
+    "a generator at the end of an epoch": (lambda: {"x": once()}, {"steps_per_epoch": 2, "epochs": 5}),
+    "a generator of unknown length": (lambda: {"x": once()}, {"epochs": 3}),
+    "the validation": (lambda: {**arrays(), "validation_data": once()}, {"epochs": 3}),
+    "the steps of the validation": (
+        lambda: {**arrays(), "validation_data": once()},
+        {"epochs": 2, "validation_steps": 4},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("steps", [1, 2, "auto"])
+@pytest.mark.parametrize("case", ENDS)
+def test_data_that_end_before_end_the_epoch_as_in_keras(case: str, steps: Any, place: str):
+    """The History, the callbacks and the weights are those of plain Keras."""
+    make, asked = ENDS[case]
+
+    def train(model):
+        heard = Heard()
+        history = model.fit(**make(), **asked, callbacks=[heard], shuffle=False, verbose=0)
+        return history, heard.heard, values(model)
+
+    fixed = 1 if steps == "auto" else steps
+    _, (theirs, their_calls, their_values) = run(in_groups(fixed), train, None)
+    _, (ours, our_calls, our_values) = run(in_groups(steps), train, place)
+    close(ours, theirs)
+    assert ours.epoch == theirs.epoch
+    assert our_calls == their_calls
+    close(our_values, their_values)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("data", ["arrays", "a generator"])
+def test_data_that_end_before_the_steps_of_evaluate_and_predict(data: str, place: str):
+    def use(model):
+        given = ENDS[data][0]
+        alone = {name: value for name, value in given().items() if name != "y"}
+        return model.evaluate(**given(), steps=9, verbose=0), model.predict(**alone, steps=9, verbose=0)
+
+    _, theirs = run(classifier, use, None)
+    close(run(classifier, use, place)[1], theirs)
+
+
+@pytest.mark.parametrize("data", ["arrays", "a generator"])
+def test_it_warns_where_the_data_end_before(data: str):
     model, _ = run(classifier, lambda model: None, "virtual")
-    with pytest.raises(DataExhaustedError, match="the data is used up"):
-        model.fit(X, Y, validation_data=once(), epochs=2, verbose=0)
-    assert len(model.fit(X, Y, validation_data=once(), verbose=0).epoch) == 1
+    with pytest.warns(UserWarning) as told:
+        model.fit(steps_per_epoch=9, shuffle=False, verbose=0, **ENDS[data][0]())
+    assert [str(one.message) for one in told] == [
+        "the data ended after 6 of the 9 steps of epoch 1, and the epoch ends there, as in Keras. Pass "
+        "steps_per_epoch=6 or fewer, or data that goes on, such as a generator with an endless loop"
+    ]
+
+
+def test_it_warns_where_the_data_end_before_the_steps_of_an_evaluation():
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.warns(UserWarning) as told:
+        model.evaluate(X, Y, batch_size=8, steps=9, verbose=0)
+    assert [str(one.message) for one in told] == [
+        "the data ended after 6 of the 9 steps, and the epoch ends there, as in Keras. Pass steps=6 or fewer, or data "
+        "that goes on, such as a generator with an endless loop"
+    ]
+
+
+USED_UP = (
+    "the data is used up: a generator can be walked over once only. This epoch had 2 batches, those that Keras had "
+    "kept of the first. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a generator that "
+    "goes on, or a data set that starts again, such as a keras.utils.PyDataset"
+)
+
+
+@pytest.mark.parametrize("given", [{"x": "once"}, {"validation_data": "once"}])
+def test_it_warns_where_a_generator_is_used_up(given: dict):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    data = {**arrays(), "validation_data": once()} if "validation_data" in given else {"x": once()}
+    with pytest.warns(UserWarning) as told:
+        model.fit(**data, epochs=2, shuffle=False, verbose=0)
+    assert [str(one.message) for one in told] == [USED_UP]
+
+
+def test_a_last_save_is_kept_where_the_data_end_before(tmp_path):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    save = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True)
+    with pytest.warns(UserWarning, match="the data ended after 6 of the 9 steps of epoch 1"):
+        model.fit(once(), steps_per_epoch=9, callbacks=[save], shuffle=False, verbose=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["1.weights.h5"]
+
+
+def test_a_callback_that_raises_stop_iteration_ends_the_epoch_as_in_keras():
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                raise StopIteration
+
+    def train(model):
+        with pytest.warns(UserWarning, match=r"^Your input ran out of data; interrupting training"):
+            return model.fit(X, Y, batch_size=8, epochs=2, callbacks=[Stops()], shuffle=False, verbose=0)
+
+    agrees(classifier, train, places=PLACES)
 
 
 class Shrinking:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,18 @@ def test_what_is_compiled_is_said(caplog: pytest.LogCaptureFixture):
     said, _, seconds = line.rpartition(": ")
     assert said == f"compiled {model.name}/predict for 8 cores and batches of (32, 6)"
     assert seconds.endswith(" s") and float(seconds[:-2]) > 0
+
+
+def test_the_class_of_a_model_that_is_gone_is_freed():
+    def used() -> weakref.ref:
+        class Own(keras.Sequential):
+            pass
+
+        model = Own([keras.Input((FEATURES,)), layers.Dense(CLASSES)])
+        first, second = tpu.keras_to_tpu_model(model), tpu.keras_to_tpu_model(model)
+        assert type(first) is type(second) is not Own
+        return weakref.ref(Own)
+
+    gone = used()
+    gc.collect()
+    assert gone() is None

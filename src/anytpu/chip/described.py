@@ -145,6 +145,8 @@ class Recalling:
         if not isinstance(step, QHostStep):
             raise TypeError(f"{type(step).__name__} is no step of the host")
         inputs = tuple(None if one is None else binding(one) for one in described["inputs"])
+        if not len(inputs) == len(step.inputs) == len(step.step.steps.arguments):
+            raise ValueError(f"{step.name!r:.100} has {len(step.inputs)} inputs, bound to {len(inputs)}")
         output = described["output"]
         return Service(step, inputs, None if output is None else binding(output))
 
@@ -241,7 +243,9 @@ def _read(read: Any) -> Any:
     except ChipError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ChipError(f"Its description makes no sense ({type(error).__name__}: {error}).") from error
+        # What is wrong is quoted, and may be as long as the file.
+        why = f"{type(error).__name__}: {error}"[:300]
+        raise ChipError(f"Its description makes no sense ({why}).") from error
 
 
 def _port(described: Mapping[str, Any]) -> Port:

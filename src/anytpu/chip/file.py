@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,11 @@ from anytpu.chip.design import Design
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.image import Image, Resident, Tag
 from anytpu.chip.images import Settings
-from anytpu.chip.isa import decode, encode
-from anytpu.chip.isa.instructions import Instruction
+from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
+from anytpu.files.opening import read_file
+from anytpu.files.replacing import replaced
 
 SUFFIX = ".tpu"
 """How the name of a file ends."""
@@ -63,13 +63,9 @@ def write(
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
     content = to_bytes(image, network, settings)
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        try:
-            beside.write_bytes(content)
-            os.replace(beside, place)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replaced(place) as unfinished:
+            unfinished.write_bytes(content)
     except OSError as error:
         raise ChipFileError(f"The file {str(path)!r} cannot be written: {error.strerror or error}.") from error
     return place
@@ -90,7 +86,7 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
         >>> image, network, settings = read("model.tpu")  # doctest: +SKIP
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_file(Path(path))
     except OSError as error:
         raise ChipFileError(f"The file {str(path)!r} cannot be read: {error.strerror or error}.") from error
     return from_bytes(content, str(path))
@@ -150,9 +146,9 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     except ChipFileError:
         raise
     except ChipError as error:
-        why = str(error)
+        why = str(error)[:800]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        why = f"Its header makes no sense ({type(error).__name__}: {error})."
+        why = f"Its header makes no sense ({type(error).__name__}: {str(error)[:600]})."
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 

@@ -17,14 +17,17 @@ unpacked before whoever reads has said how large it may be, so a small file cann
 from __future__ import annotations
 
 import dataclasses
+import io
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import google_crc32c
 
 from anytpu.errors import ChipFileError
+from anytpu.files.memory import check_memory, check_ratio, is_swollen
+from anytpu.units import KIB, MIB
 
 FORMAT = 1
 """The format that is written, and the newest that is read."""
@@ -46,6 +49,7 @@ _NUMBERS = ("weights", "arrays")
 _COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
 
 
+_PIECE_BYTES = 64 * KIB
 _MOST_RATIO = 1032
 """So many times smaller zlib can make something, and no more."""
 
@@ -87,9 +91,14 @@ class Packed:
                 f"cannot be used: its part {self.name!r} has {self.size_bytes:,} bytes, and {most_bytes:,} is the most "
                 f"that it can have. Compile it again, or {SAVE_AGAIN}",
             )
+        try:
+            check_ratio(len(self._content), self.size_bytes)
+            check_memory(self.size_bytes)
+        except ValueError as error:
+            _refuse(self.file, f"cannot be used: its part {self.name!r} is too large: {error}. {_COPY_AGAIN}")
         unpacking = zlib.decompressobj()
         try:
-            content = unpacking.decompress(self._content, self.size_bytes + 1)
+            content = _inflated(unpacking, self._content, self.size_bytes)
         except zlib.error:
             self._altered()
         if len(content) != self.size_bytes or not unpacking.eof or unpacking.unused_data:
@@ -123,7 +132,28 @@ def split_parts(content: bytes, name: str) -> dict[str, Packed]:
     return _Content(content, name).parts()
 
 
+def _inflated(unpacking: Any, packed: bytes, size_bytes: int) -> bytes:
+    """Return what is packed, or a little more than so many bytes of it; it is held once."""
+    gathered = io.BytesIO()
+    for start in range(0, len(packed), _PIECE_BYTES):
+        if unpacking.eof:
+            unpacking.decompress(packed[start:])  # becomes its unused_data
+            break
+        left, piece = packed[start : start + _PIECE_BYTES], b""
+        while (left or len(piece) == MIB) and gathered.tell() <= size_bytes and not unpacking.eof:
+            piece = unpacking.decompress(left, MIB)
+            left = unpacking.unconsumed_tail
+            gathered.write(piece)
+    return gathered.getvalue()
+
+
 def _pack(name: str, content: bytes) -> bytes:
+    packed = _deflated(name, content)
+    # A reader refuses what is packed too well.
+    return zlib.compress(content, 0) if is_swollen(len(packed), len(content)) else packed
+
+
+def _deflated(name: str, content: bytes) -> bytes:
     if name not in _NUMBERS:
         return zlib.compress(content)
     # Weights repeat nothing but zeros: looking for more takes three times as long and finds a thousandth.

@@ -56,6 +56,7 @@ class Runner:
             return {name: self._nothing(name) for name in tensors}
         # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
+        machine.check_room(image)  # before the arrays of a batch are made
         made = []
         for number, one in enumerate(self._batches(arrays, image.batch)):
             try:

@@ -7,26 +7,25 @@ unpickled.
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
 from anytpu.cli.outputs import check_file, check_suffix
 from anytpu.errors import SettingError
+from anytpu.files.memory import check_memory
+from anytpu.files.npy import read_header, read_values
+from anytpu.files.opening import open_file
+from anytpu.files.zips import Zip
 
 SUFFIXES = (".npy", ".npz")
 """How the names of files of arrays end."""
 
 _NPY = b"\x93NUMPY"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_DAMAGED = (
-    *(ValueError, EOFError, KeyError, OSError, MemoryError, OverflowError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
-)
+_MEMBER = ".npy"
 
 
 def read_arrays(path: Path) -> Any:
@@ -40,7 +39,7 @@ def read_arrays(path: Path) -> Any:
         SettingError: it cannot be read, is something else, is cut short or damaged, or holds Python objects.
     """
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return _read(path, stream)
     except OSError as error:
         raise SettingError(
@@ -48,39 +47,69 @@ def read_arrays(path: Path) -> Any:
         ) from error
 
 
-def _read(path: Path, stream: BinaryIO) -> Any:
+def _read(path: Path, stream: IO[bytes]) -> Any:
     start = stream.read(len(_NPY))
     if start != _NPY and not start.startswith(_ZIP):
         right = str(path.with_suffix(".npy"))
         raise SettingError(f"{str(path)!r} is no file of arrays, .npy or .npz; np.save({right!r}, x) writes one")
     stream.seek(0)
     try:
-        found = np.load(stream, allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else _unzipped(path, found)
+        return _array(path, stream, path.stat().st_size) if start == _NPY else _unzipped(path)
     except SettingError:
         raise
-    except _DAMAGED as error:
-        raise SettingError(_why(path, error)) from error
-
-
-def _unzipped(path: Path, archive: Any) -> Any:
-    with archive:
-        found = {name: archive[name] for name in archive.files}
-    if not found or not all(isinstance(one, np.ndarray) for one in found.values()):
-        right = str(path.with_suffix(".npz"))
+    except ValueError as error:
         raise SettingError(
-            f"{str(path)!r} is a zip file, and no .npz file of arrays; np.savez({right!r}, x=x) writes one"
-        )
+            f"{str(path)!r} is cut short or damaged; write it again, with np.save or np.savez"
+        ) from error
+
+
+def _unzipped(path: Path) -> Any:
+    with Zip(path) as archive:
+        if not all(name.endswith(_MEMBER) for name in archive) or not list(archive):
+            right = str(path.with_suffix(".npz"))
+            raise SettingError(
+                f"{str(path)!r} is a zip file, and no .npz file of arrays; np.savez({right!r}, x=x) writes one"
+            )
+        _check_ratio(path, archive)
+        _check_room(path, archive.unpacked_bytes())
+        found = {name.removesuffix(_MEMBER): _member(path, archive, name) for name in archive}
     if len(found) == 1:
         return next(iter(found.values()))
     numbered = [f"arr_{number}" for number in range(len(found))]
     return [found[name] for name in numbered] if set(numbered) == set(found) else found
 
 
-def _why(path: Path, error: Exception) -> str:
-    if "allow_pickle" in str(error):
-        return f"{str(path)!r} holds Python objects, and no numbers: x.astype('float32') makes numbers of an array"
-    return f"{str(path)!r} is cut short or damaged; write it again, with np.save or np.savez"
+def _member(path: Path, archive: Zip, name: str) -> np.ndarray:
+    with archive.open(name) as stream:
+        return _array(path, stream, archive.size_bytes(name))
+
+
+def _array(path: Path, stream: IO[bytes], size_bytes: int) -> np.ndarray:
+    _check_room(path, size_bytes)
+    header = read_header(stream)
+    if header.has_objects:
+        raise SettingError(
+            f"{str(path)!r} holds Python objects, and no numbers: x.astype('float32') makes numbers of an array"
+        )
+    return read_values(stream, header, size_bytes)
+
+
+def _check_room(path: Path, size_bytes: int) -> None:
+    try:
+        check_memory(size_bytes)
+    except ValueError as error:
+        raise SettingError(f"{str(path)!r} is too large: {error}; give fewer rows of it, x[:1000]") from error
+
+
+def _check_ratio(path: Path, archive: Zip) -> None:
+    try:
+        archive.check_ratio()
+    except ValueError as error:
+        larger = f"{path.stem}_stored.npz"
+        raise SettingError(
+            f"{str(path)!r} is too large: {error}; if you trust it, np.savez({larger!r}, **np.load({str(path)!r})) "
+            "writes it uncompressed, and that is read; or give fewer rows of it, x[:1000]"
+        ) from error
 
 
 def read_labels(path: Path) -> np.ndarray:

@@ -16,6 +16,7 @@ from anytpu.cli.arrays import accuracy, check_output, check_room, read_arrays, r
 from anytpu.cli.chip_job import chip_job
 from anytpu.cli.outputs import check_file, check_folder, check_suffix
 from anytpu.errors import SettingError
+from anytpu.files.opening import read_text
 from anytpu.report.steps import Steps
 from anytpu.report.terminal import open_console, say
 from anytpu.showing import report
@@ -104,9 +105,10 @@ def asm(arguments: argparse.Namespace) -> None:
     output = arguments.output or arguments.text.with_suffix(SUFFIX)
     _check_program(output)
     try:
-        text = arguments.text.read_text(encoding="utf-8")
+        text = read_text(arguments.text)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{str(arguments.text)!r} cannot be read: {reason(error)}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingError(f"{str(arguments.text)!r} cannot be read: {why}") from error
     _wrote(chip.assemble(text, arguments.text.stem).save(output))
 
 

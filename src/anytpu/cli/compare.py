@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anytpu.bench import Job
 
 ROUNDS = 3
+_HOW = "bench.py:job"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the job everywhere, in turns, and print what it took."""
     import anytpu
+    from anytpu.cli.outputs import check_file
     from anytpu.report.comparison import print_comparison
     from anytpu.report.terminal import open_console
 
+    check_file("--json", arguments.json, "comparison.json")
     console = open_console()
     job = job_named(arguments.job)
     with console.status("") as status:
@@ -55,6 +58,7 @@ def job_named(name: str) -> Job:
         SettingError: there is no such job.
     """
     from anytpu.bench import JOBS
+    from anytpu.cli.script import load
     from anytpu.errors import SettingError
 
     if name in JOBS:
@@ -62,21 +66,11 @@ def job_named(name: str) -> Job:
     path, colon, function = name.rpartition(":")
     if not colon:
         raise SettingError(f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or name yours, path.py:function")
-    if not Path(path).is_file():
-        raise SettingError(f"there is no file {path!r}; a job of yours is named path.py:function")
-    found = _names_of(Path(path)).get(function)
+    found = vars(load(Path(path), _HOW)).get(function)
     if not callable(found):
         raise SettingError(f"{path} has no function {function!r}; a job of yours is named path.py:function")
     job: Any = found
     return job
-
-
-def _names_of(path: Path) -> dict[str, object]:
-    import runpy
-    import sys
-
-    sys.path.insert(0, str(path.parent.resolve()))  # what stands beside the file can be imported
-    return runpy.run_path(str(path))
 
 
 def write_json(path: Path, record: dict[str, object]) -> None:

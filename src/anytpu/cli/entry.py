@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 import anytpu
+from anytpu import _env
 from anytpu.cli.parser import build_parser, check_command
 from anytpu.errors import AnyTPUError
 
@@ -20,6 +21,10 @@ INTERRUPTED_STATUS = 130
 """What a shell reports for a command that Ctrl-C ended."""
 CLOSED_PIPE_STATUS = 141
 """What a shell reports for a command whose reader went away, as in `anytpu env | head -1`."""
+
+
+_WITHOUT_JAX = ("doctor", "env", "docs", "port")
+"""The commands that do without JAX, or tell of its settings themselves."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -63,5 +68,7 @@ def _run(words: list[str]) -> int:
     elif arguments.command is None:
         parser.print_help()
     else:
+        if arguments.command not in _WITHOUT_JAX:
+            _env.check_jax_settings()
         return arguments.run(arguments)
     return 0

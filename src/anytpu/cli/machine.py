@@ -55,7 +55,7 @@ def look_at_machine() -> Machine:
     return Machine(
         system=f"{_system_name()}, {platform.release()}, {platform.machine()}",
         cpu=_cpu(),
-        memory_bytes=_meminfo().get("MemAvailable"),
+        memory_bytes=_env.available_memory_bytes(),
         disk_bytes=shutil.disk_usage(folder).free,
         folder=folder,
         ports_taken=tuple(port for port in WORKER_PORTS if is_taken(port)),
@@ -102,12 +102,6 @@ def _cpu() -> str:
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     usable = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
     return f"{names[0] if names else platform.machine()}, {usable} cores usable"
-
-
-def _meminfo() -> dict[str, int]:
-    """Return Linux's own account of the memory, in bytes; {} elsewhere."""
-    pairs = (line.split() for line in _lines("/proc/meminfo"))
-    return {pair[0].rstrip(":"): int(pair[1]) * units.KIB for pair in pairs if len(pair) == 3}
 
 
 def _lines(path: str) -> list[str]:

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="train.py:create_model, a function of a file that returns a compiled Keras model, a pair (model, "
         "input_specs) where the model does not know its shapes, or a pair (step, input_specs) for a JAX function "
-        "step(state, batch); or a program file, .anytpu (which anytpu.program.write makes) or .mlir (StableHLO)",
+        "step(state, batch); one with an argument devices is called with the number of devices of each system; or a "
+        "program file, .anytpu (which anytpu.program.write makes) or .mlir (StableHLO)",
     )
     _add_settings(parser.add_argument_group("what is planned"))
     _add_run(parser.add_argument_group("the run"))
@@ -34,6 +35,13 @@ def _add_settings(group: Any) -> None:
         "--tpu", metavar="NAMES", type=names, default=names(SYSTEMS), help=f"the systems (default: {SYSTEMS})"
     )
     group.add_argument("--batch", metavar="N", type=positive_integer, help="examples of a step, over all devices")
+    group.add_argument(
+        "--batch-axis",
+        metavar="AXES",
+        type=axes,
+        help="the axis of a JAX function's batch along which examples lie, or one for each of its arrays, none for one "
+        "that has no examples: 3,0,none; by default the axis that a sharding splits over the data, else 0",
+    )
     group.add_argument("--infer", action="store_true", help="a prediction, not a step of training")
     group.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
@@ -74,7 +82,11 @@ def _add_questions(group: Any) -> None:
 
 def _add_compiler(group: Any) -> None:
     group.add_argument(
-        "--timeout", metavar="S", type=positive_number, default=600.0, help="of one compilation (default: 600 seconds)"
+        "--timeout",
+        metavar="S",
+        type=positive_number,
+        default=600.0,
+        help="of one compilation, after which there is a floor in place of a forecast (default: 600 seconds)",
     )
     group.add_argument("--no-cache", action="store_true", help="compile anew what lies compiled on the disk")
 
@@ -88,12 +100,16 @@ def _add_files(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that was asked, and write the files."""
-    from anytpu.cli import planning, questions, typed
+    from anytpu.cli import questions, typed
+
+    if not arguments.calibrate:
+        questions.check_question(arguments, names(SYSTEMS))
+        typed.check(arguments)
+    # It loads JAX: only after what was typed is checked.
+    from anytpu.cli import planning
 
     if arguments.calibrate:
         return planning.calibrate()
-    questions.check_question(arguments, names(SYSTEMS))
-    typed.check(arguments)
     asked = planning.asked(arguments)
     if arguments.check:
         return DIFFERS_STATUS if planning.check(asked) else 0
@@ -134,6 +150,20 @@ def numbers(text: str) -> list[int]:
     if not all(one.isdecimal() for one in names(text)):
         raise argparse.ArgumentTypeError(f"must be numbers from 0, with commas between them, not {text!r}")
     return [int(one) for one in names(text)]
+
+
+def axes(text: str) -> list[int | None]:
+    """Read axes that commas separate: integers, or "none".
+
+    Raises:
+        argparse.ArgumentTypeError: one is neither.
+    """
+    try:
+        return [None if one == "none" else int(one) for one in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be axes, with commas between them, like 3,0,none, not {text!r}"
+        ) from None
 
 
 def positive_number(text: str) -> float:

@@ -11,9 +11,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import anytpu
-from anytpu.cli.script import HOW, job_of
+from anytpu.cli.script import HOW, check_readable, job_of
 from anytpu.errors import SettingError
+from anytpu.files.opening import read_file
 from anytpu.report.steps import Steps
 from anytpu.report.terminal import open_console, say
 from anytpu.train.makers import KERAS_MAKER
@@ -32,6 +35,7 @@ class Asked:
         batch_size: examples of a step, or None.
         arguments: everything as it was typed.
         specs: the input specs of the job, or None.
+        batch_axis: the axis of the batch along which examples lie, or a tree of axes; None for the job's own.
     """
 
     job: Any
@@ -39,6 +43,7 @@ class Asked:
     batch_size: int | None
     arguments: argparse.Namespace
     specs: Any = None
+    batch_axis: Any = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -48,6 +53,7 @@ class Asked:
             "input_specs": self.specs,
             "mode": "infer" if typed.infer else None,
             "precision": typed.precision,
+            "batch_axis": self.batch_axis,
             "timeout_s": typed.timeout,
             "use_cache": not typed.no_cache,
         }
@@ -73,8 +79,10 @@ def asked(arguments: argparse.Namespace) -> Asked:
     Raises:
         SettingError: none was named, or it cannot be loaded.
     """
-    job, specs = _job(arguments.job, arguments.split)
-    return Asked(job, arguments.tpu, arguments.batch, arguments, specs)
+    job, specs = _job(arguments.job, arguments.split, arguments.batch_axis)
+    is_file = isinstance(job, str)  # whose layouts are its specs
+    axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
+    return Asked(job, arguments.tpu, arguments.batch, arguments, specs, axis)
 
 
 def plan(asked: Asked) -> Any:
@@ -169,12 +177,11 @@ def _need_batch(asked: Asked) -> None:
         )
 
 
-def _job(name: str | None, split: list[int] | None) -> tuple[Any, Any]:
+def _job(name: str | None, split: list[int] | None, axes: list[int | None] | None) -> tuple[Any, Any]:
     if name is None:
         raise SettingError(f"name what to plan: a function of a file, like {HOW}, or a program file, .anytpu or .mlir")
     if Path(name).suffix in _FILES:
-        rows = anytpu.program.ROWS
-        return name, None if split is None else dict.fromkeys(split, rows)
+        return name, _layouts(name, split, axes)
     if split is not None:
         raise SettingError(f"--split names arguments of a .mlir file, and {name!r} is none; leave it out")
     path, colon, function = name.rpartition(":")
@@ -183,14 +190,44 @@ def _job(name: str | None, split: list[int] | None) -> tuple[Any, Any]:
     return job_of(path, function)
 
 
+def _layouts(name: str, split: list[int] | None, axes: list[int | None] | None) -> Any:
+    """Return the layout of each argument of a file that is split, or None."""
+    if split is None:
+        if axes is not None:
+            raise SettingError(f"--batch-axis is that of the arguments of {name} that --split names; add --split 0")
+        return None
+    each = axes or [0]
+    each = each * len(split) if len(each) == 1 else each
+    if len(each) != len(split):
+        raise SettingError(_other_number(len(each), f"--split names {len(split)} arguments", "argument"))
+    if any(axis is not None and axis < 0 for axis in each):
+        raise SettingError("--batch-axis counts the axes of a file's arguments from 0; write 3, not -1")
+    return {number: anytpu.program.Layout(axis) for number, axis in zip(split, each, strict=True)}
+
+
+def _batch_axis(axes: list[int | None] | None, specs: Any) -> Any:
+    """Return the axes that were typed as `anytpu.plan` takes them: one, or a tree like the batch."""
+    if axes is None or len(axes) == 1:
+        return axes[0] if axes else None
+    if not isinstance(specs, tuple | list) or len(specs) != 2:
+        return tuple(axes)  # The batch of a function of the devices, most likely; of anything else it is refused.
+    structure = jax.tree.structure(specs[1])
+    if structure.num_leaves != len(axes):
+        raise SettingError(_other_number(len(axes), f"the batch has {structure.num_leaves} arrays", "array"))
+    return jax.tree.unflatten(structure, axes)
+
+
+def _other_number(axes: int, has: str, of: str) -> str:
+    return f"--batch-axis names {axes} axes, and {has}; name one axis, or one for each {of}"
+
+
 def _no_function(name: str) -> str:
     if Path(name).suffix != ".py":
         return (
             f"{name!r} is nothing that can be planned; name a function of a file, like {HOW}, or a program file, "
             ".anytpu or .mlir"
         )
-    if not Path(name).is_file():
-        return f"there is no file {name!r}; name a function of a file, like {HOW}"
+    check_readable(Path(name))
     names = _functions(Path(name))
     hint = f"; its functions are {', '.join(names)}" if names else ""
     return f"name the function of {name} that returns the model, like {name}:create_model{hint}"
@@ -199,7 +236,7 @@ def _no_function(name: str) -> str:
 def _functions(path: Path) -> list[str]:
     """Return the functions of a file that stand at its left edge, without running it."""
     try:
-        body = ast.parse(path.read_bytes()).body
+        body = ast.parse(read_file(path)).body
     except (OSError, SyntaxError, ValueError):
         return []
     return [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]

@@ -14,7 +14,18 @@ _FILES = ("html", "json", "svg", "png")
 _RUN = ("steps_per_execution", "input_rate", "examples", "epochs", "prices")
 
 LEFT_ASIDE = {
-    "check": ("infer", "precision", *_RUN, "advise", "sweep_batch", "scaling", "max_batch", "no_cache", *_FILES),
+    "check": (
+        "infer",
+        "precision",
+        "batch_axis",
+        *_RUN,
+        "advise",
+        "sweep_batch",
+        "scaling",
+        "max_batch",
+        "no_cache",
+        *_FILES,
+    ),
     "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", *_FILES),
     "scaling": ("sweep_batch",),
 }

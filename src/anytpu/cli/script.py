@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from anytpu.errors import SettingError
+from anytpu.files.opening import open_file
 
 HOW = "train.py:create_model"
 """How a function of a file is named, for errors."""
@@ -36,14 +37,29 @@ def job_of(name: str, function: str) -> tuple[Any, Any]:
 
     Args:
         name: the path of the file.
-        function: the function; it is called without arguments and returns the job, or a pair (job, input_specs).
+        function: the function; it is called without arguments and returns the job, or a pair (job, input_specs). One
+            with an argument `devices` is called with the number of devices of each system: it is the job itself, as
+            `anytpu.plan` takes it, and the specs are None.
 
     Raises:
         SettingError: there is no such file or function, it needs arguments, it fails, or returns something else.
     """
+    path = Path(name)
+    found = _function(path, function)
+    if "devices" not in inspect.signature(found).parameters:
+        return _pair(name, function, _called(path, function, found))
+
+    def made(devices: int) -> tuple[Any, Any]:
+        with _told(path):
+            returned = found(devices=devices)
+        return _pair(name, function, returned)
+
+    return made, None
+
+
+def _pair(name: str, function: str, returned: Any) -> tuple[Any, Any]:
     from anytpu.program.makers import is_job
 
-    returned = returned_by(name, function)
     job, specs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not is_job(job):
         raise wrong(name, function, returned, _TO_PLAN)
@@ -57,10 +73,7 @@ def returned_by(name: str, function: str) -> Any:
         SettingError: there is no such file or function, it needs arguments, or it fails.
     """
     path = Path(name)
-    found = _function(path, function)
-    _check_takes_nothing(path, function, found)
-    with _told(path):
-        return found()
+    return _called(path, function, _function(path, function))
 
 
 def wrong(name: str, function: str, returned: Any, wanted: str) -> SettingError:
@@ -75,16 +88,19 @@ def wrong(name: str, function: str, returned: Any, wanted: str) -> SettingError:
     return SettingError(f"{function}() in {Path(name)} returned {_short(returned)}, {wanted}")
 
 
-def load(path: Path) -> ModuleType:
+def load(path: Path, how: str = HOW) -> ModuleType:
     """Run a file as a module, without what stands under `if __name__ == "__main__":`, and return it.
+
+    Args:
+        path: the file.
+        how: how a function of a file is named, for errors.
 
     Raises:
         SettingError: there is no such file, it is no Python, or it fails.
     """
     if path.suffix != ".py":
-        raise SettingError(f"{str(path)!r} is no Python file, so it has no functions; name one like {HOW}")
-    if not path.is_file():
-        raise SettingError(f"there is no file {str(path)!r}; {_near_file(path)}")
+        raise SettingError(f"{str(path)!r} is no Python file, so it has no functions; name one like {how}")
+    check_readable(path, how)
     name = f"_anytpu_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -96,7 +112,27 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def _function(path: Path, function: str) -> Callable[[], Any]:
+def check_readable(path: Path, how: str = HOW) -> None:
+    """Check that a file of functions is there and can be read.
+
+    Args:
+        path: the file.
+        how: how a function of a file is named, for errors.
+
+    Raises:
+        SettingError: it is not, or cannot.
+    """
+    try:
+        open_file(path).close()
+    except FileNotFoundError as error:
+        raise SettingError(f"there is no file {str(path)!r}; {_near_file(path, how)}") from error
+    except OSError as error:
+        raise SettingError(
+            f"{str(path)!r} cannot be read: {error.strerror}; name a function of a file, like {how}"
+        ) from error
+
+
+def _function(path: Path, function: str) -> Callable[..., Any]:
     module = load(path)
     found = vars(module).get(function)
     if callable(found):
@@ -105,6 +141,12 @@ def _function(path: Path, function: str) -> Callable[[], Any]:
     near = difflib.get_close_matches(function, own, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, own)) or 'no function at all'}"
     raise SettingError(f"{path} has no function {function!r}; {hint}")
+
+
+def _called(path: Path, function: str, found: Callable[[], Any]) -> Any:
+    _check_takes_nothing(path, function, found)
+    with _told(path):
+        return found()
 
 
 def _check_takes_nothing(path: Path, function: str, found: Callable[..., Any]) -> None:
@@ -165,8 +207,8 @@ def _what(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _near_file(path: Path) -> str:
+def _near_file(path: Path, how: str) -> str:
     folder = path.parent
     names = sorted(one.name for one in folder.glob("*.py")) if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f"did you mean {str(folder / near[0])!r}?" if near else f"name a function of a file, like {HOW}"
+    return f"did you mean {str(folder / near[0])!r}?" if near else f"name a function of a file, like {how}"

@@ -13,8 +13,6 @@ from anytpu.cli.outputs import check_file, check_folder
 from anytpu.planning.prices import read_prices
 from anytpu.planning.target import target_named
 
-_GPUS = ("gpu", "local")
-
 
 def check(arguments: argparse.Namespace) -> None:
     """Look at the names of systems, the prices, and where the files go.
@@ -23,9 +21,8 @@ def check(arguments: argparse.Namespace) -> None:
         UnknownTPUError: there is no such system.
         SettingError: the prices cannot be read, or a file or a folder cannot be written there.
     """
-    for name in arguments.tpu:
-        if name not in _GPUS and not arguments.scaling:  # which takes a chip alone too, "v3", and names its slices
-            target_named(name)
+    for name in arguments.tpu if not arguments.scaling else ():  # which takes a chip alone too, "v3"
+        target_named(name)
     if arguments.prices:
         read_prices(arguments.prices)
     for option in ("html", "json"):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Executable, Steps
+from anytpu.engine.compilation import compiled
 from anytpu.errors import BackendError
 from anytpu.program.program import Tree
 
@@ -25,7 +26,7 @@ class Compiled(Executable):
     """
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
-        self._compiled = lowered.compile()
+        self._compiled = compiled(lowered)
         self._outputs = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), lowered.out_info[1])
 
     @property

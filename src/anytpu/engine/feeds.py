@@ -74,9 +74,16 @@ class Group(abc.ABC):
         return self
 
     def __next__(self) -> Tree:
-        batch = self.example()
+        # Keras traces it as it is, and JAX warns of a dtype that it then narrows.
+        batch = jax.tree.map(_narrow, self.example())
         # Keras takes a tuple of its own kind for one array.
         return tuple(batch) if isinstance(batch, tuple) else batch
+
+
+def _narrow(leaf: Any) -> Any:
+    """Return an array in the dtype that JAX would give it."""
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return leaf if dtype == leaf.dtype else leaf.astype(dtype)
 
 
 class Source(abc.ABC):
@@ -85,6 +92,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def take(self, most: int) -> Group | None:
         """Return the next group, of at most `most` steps; None when the pass is over."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the pass, and the threads and processes that make its batches."""
 
 
 class ResidentArrays:
@@ -152,6 +163,10 @@ class RowSource(Source):
             self._rows = list(self._start())
         first, self._taken = self._taken, min(self._taken + most, len(self._rows))
         return _RowGroup(self, first, self._taken - first) if self._taken > first else None
+
+    def close(self) -> None:
+        """Let go of the row numbers on the device."""
+        self._chunk = (-1, None)
 
     def rows(self, step: int) -> np.ndarray:
         """Return the row numbers of a step."""
@@ -240,6 +255,12 @@ class BatchSource(Source):
         # Copies: whoever yields these may fill one buffer again and again.
         batches = itertools.chain([first], itertools.islice(self._batches, most - 1))
         return _BatchGroup(self, [jax.tree.map(np.array, batch) for batch in batches])
+
+    def close(self) -> None:
+        """Close the iterator, where it can be closed."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
 
     def put(self, stack: Tree) -> Tree:
         """Bring a stack of batches to the device, the axis of each layout being behind that of the steps."""

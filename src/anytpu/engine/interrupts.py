@@ -1,8 +1,14 @@
-"""Ctrl-C and SIGTERM during training: read between calls, never in the middle of one.
+"""Ctrl-C and SIGTERM during training: at once, but for the moments in which a model is without its weights.
 
-Idea: a signal that lands while arrays are handed over would leave a model without its weights. So while training runs
-the handlers only set a flag, and the loop looks at it between two calls, when the model is whole. Then what was there
-before gets the signal: Python's own handlers (KeyboardInterrupt; the end of the process), or the program's.
+Idea: a call of an executable consumes the arrays that it is handed; a KeyboardInterrupt between it and the new arrays
+would leave a model without weights. `deferred_interrupts` holds signals back for so long. Whatever else training does
+(wait for batches, compile, call callbacks) is in `immediate_interrupts` inside of it, where a signal acts at once. It
+acts as it would without anytpu: Python's own handler raises KeyboardInterrupt, SIGTERM ends the process, and a handler
+of the program is called.
+
+Python ignores an exception that is raised in a callback of the garbage collector, in a callback of a weak reference or
+in `__del__`, and passes it to `sys.unraisablehook`. There the exception of a signal is recognized, and the signal is
+sent again.
 
 Rule: signals belong to the main thread; elsewhere nothing is installed. A signal that was ignored stays ignored. A
 second one does not wait. A process that is forked meanwhile has nothing to finish: it gets the handlers that were there
@@ -11,88 +17,193 @@ before.
 
 from __future__ import annotations
 
+# The functions of `signal` make enumerations of what they return: 3 us each, at every call of an executable.
+import _signal  # pyright: ignore[reportMissingImports]
+import _thread
 import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+import time
+from typing import Any, Literal, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# SIGINT is put back last: KeyboardInterrupt then finds nothing half done.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOPPING = "\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once"
+_Mode = Literal["hold", "act"] | None
+_SIGNAL = "_anytpu_signal"
+"""The attribute of an exception that a signal raised: the number of the signal."""
+_PAUSE_S = 0.01
+"""Time until an ignored signal is sent again: Python is out of an ordinary callback by then; if not, it tries again."""
 
 
 class _Pending:
-    """The signal that came and was not acted on yet, and the handlers that were there before."""
+    """The signal that came and was not acted on yet, and whether signals are held back: None outside of all blocks."""
 
     def __init__(self) -> None:
-        self.depth = 0
+        self.mode: _Mode = None
         self.number: int | None = None
-        self.previous: dict[int, Any] = {}
+
+
+class _Gate:
+    """Stands before the handler of a signal that was there before.
+
+    Args:
+        previous: that handler.
+    """
+
+    def __init__(self, previous: Any) -> None:
+        self.previous = previous
+
+    def __call__(self, number: int, frame: Any) -> None:
+        """Note the signal where signals are held back; else act on it."""
+        is_second, _pending.number = _pending.number is not None, number
+        if _pending.mode != "hold":
+            raise_if_interrupted()
+        elif is_second:
+            _restore()
+            raise_if_interrupted()
+        elif number == signal.SIGINT:
+            # The signal may have come in the middle of a line that is being printed.
+            with contextlib.suppress(RuntimeError, ValueError, OSError):
+                print(_STOPPING, file=sys.stderr)
+
+
+class _UnraisableGate:
+    """Stands before the `sys.unraisablehook` that was there before.
+
+    Args:
+        previous: that hook.
+    """
+
+    def __init__(self, previous: Any) -> None:
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        """Send a signal again whose exception Python ignores; pass anything else on."""
+        number = getattr(unraisable.exc_value, _SIGNAL, None)
+        if number is None:
+            self.previous(unraisable)
+        else:
+            # Not `threading.Thread`: the callback may have come while this thread holds a lock of that module.
+            _thread.start_new_thread(_send_again, (number,))
 
 
 _pending = _Pending()
 
 
-@contextlib.contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back until `raise_if_interrupted` or the end of the block. May be nested."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    mine = _pending
-    if mine.depth == 0:
-        _install()
-    mine.depth += 1
-    try:
-        yield
-    finally:
-        mine.depth -= 1
+class _Block:
+    """A `with` block in which signals are held back, or act at once.
+
+    Args:
+        mode: which of the two.
+    """
+
+    def __init__(self, mode: _Mode) -> None:
+        self._mode: _Mode = mode
+
+    def __enter__(self) -> Self:
+        # Elsewhere than in the main thread, and in a block to act in that is not in one to hold, nothing is done.
+        is_effective = self._mode == "hold" or _pending.mode is not None
+        self._mine = _pending if is_effective and _is_main() else None
+        if self._mine is None:
+            return self
+        self._before: _Mode = self._mine.mode
+        try:
+            # Handlers that the program has put in place since are held back too.
+            if self._mode == "hold" and self._before != "hold":
+                _install()
+            self._mine.mode = self._mode
+            if self._mode == "act":
+                raise_if_interrupted()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         # In a process that was forked inside the block it is another one, and all is put back already.
-        if mine.depth == 0 and mine is _pending:
+        if self._mine is _pending:
+            self._leave()
+            if self._before != "hold":
+                raise_if_interrupted()
+
+    def _leave(self) -> None:
+        if self._before is None:
             _restore()
-            raise_if_interrupted()
+        _pending.mode = self._before
+
+
+def deferred_interrupts() -> contextlib.AbstractContextManager[Any]:
+    """Hold SIGINT and SIGTERM back until the end of the block, or of a block inside that lets them act. May be nested.
+
+    Example:
+        >>> with deferred_interrupts():
+        ...     with immediate_interrupts():
+        ...         batch = [1, 2]
+        ...     weights = sum(batch)
+    """
+    return _Block("hold")
+
+
+def immediate_interrupts() -> contextlib.AbstractContextManager[Any]:
+    """Let SIGINT and SIGTERM act at once in a block inside `deferred_interrupts`, since nothing is at stake in it."""
+    return _Block("act")
 
 
 def raise_if_interrupted() -> None:
     """Act on a signal that was held back: raise KeyboardInterrupt, or end the process as SIGTERM does.
 
-    Call it between two calls of an executable, from any thread; only the main thread acts.
+    May be called from any thread; only the main thread acts.
     """
-    if _pending.number is None or threading.current_thread() is not threading.main_thread():
+    if _pending.number is None or not _is_main():
         return
     number, _pending.number = _pending.number, None
-    previous = _pending.previous.get(number, signal.getsignal(number))
-    if callable(previous):
-        previous(number, None)
+    handler = _signal.getsignal(number)
+    while isinstance(handler, _Gate):
+        handler = handler.previous
+    if callable(handler):
+        try:
+            handler(number, None)
+        except BaseException as error:
+            vars(error)[_SIGNAL] = number
+            raise
         return
     _restore()
     os.kill(os.getpid(), number)
 
 
-def _note(number: int, frame: Any) -> None:
-    is_second, _pending.number = _pending.number is not None, number
-    if is_second:
-        _restore()
-        raise_if_interrupted()
-    elif number == signal.SIGINT:
-        # The signal may have come in the middle of a line that is being printed.
-        with contextlib.suppress(RuntimeError, ValueError, OSError):
-            print(_STOPPING, file=sys.stderr)
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _send_again(number: int) -> None:
+    time.sleep(_PAUSE_S)
+    if hasattr(signal, "pthread_kill"):
+        # It ends a system call that the main thread waits in.
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _install() -> None:
-    _pending.number = None
+    if not isinstance(sys.unraisablehook, _UnraisableGate):
+        sys.unraisablehook = _UnraisableGate(sys.unraisablehook)
     for number in _SIGNALS:
+        handler = _signal.getsignal(number)
         # None: a handler that is not Python's, and that Python could not put back.
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            _pending.previous[number] = signal.signal(number, _note)
+        if not isinstance(handler, _Gate) and handler is not None and handler != signal.SIG_IGN:
+            _signal.signal(number, _Gate(handler))
 
 
 def _restore() -> None:
-    while _pending.previous:
-        signal.signal(*_pending.previous.popitem())
+    """Put back the handlers that were there before, where the program has not put others in place since."""
+    for number in _SIGNALS:
+        while isinstance(handler := _signal.getsignal(number), _Gate):
+            _signal.signal(number, handler.previous)
+    while isinstance(sys.unraisablehook, _UnraisableGate):
+        sys.unraisablehook = sys.unraisablehook.previous
 
 
 def _start_anew() -> None:

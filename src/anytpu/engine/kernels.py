@@ -42,6 +42,8 @@ def fast_kernels(lstm: bool = True) -> Iterator[None]:
         ...     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     """
     _install()
+    if lstm:
+        _install_lstm()
     before, lstm_before = _ON.set(True), _LSTM_ON.set(lstm)
     try:
         yield
@@ -59,6 +61,11 @@ def _install() -> None:
     mlir.register_lowering(lax.dot_general_p, functools.partial(_lower_product, product), platform="cpu")
     loop = mlir._lowerings[while_p].rule
     mlir.register_lowering(while_p, functools.partial(_lower_loop, loop), platform="cpu")
+
+
+@functools.cache
+def _install_lstm() -> None:
+    """Offer Keras the LSTM, for good. It imports Keras."""
     _keras.offer_lstm(lstm, lambda: _LSTM_ON.get())
 
 

@@ -99,7 +99,7 @@ class _Rewriting:
         return self._done[id(value)][1]
 
     def _rewritten(self, function: ClosedJaxpr | Jaxpr) -> ClosedJaxpr | Jaxpr:
-        if isinstance(function, ClosedJaxpr):
+        if not isinstance(function, Jaxpr):  # Until jax 0.11, which made the two one class.
             return function.replace(jaxpr=self.inside(function.jaxpr))
         seen: dict[Var, Var] = {}
         equations: list[JaxprEqn] = []

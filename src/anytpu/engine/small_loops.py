@@ -3,7 +3,7 @@
 Idea: XLA's CPU compiler runs the body of a loop as a sequence of kernels, and each costs it about 0.1 us to start.
 Where a turn itself takes less than that (a training step on one example of a small network), the loop is as slow as the
 starting. Marked as a small call, the whole loop becomes one kernel. The mark is `xla_cpu_small_call`, which XLA's own
-pass gives to loops that touch less than 1 KiB (seen in jaxlib 0.10.2).
+pass gives to loops that touch less than 1 KiB (seen in jaxlib 0.10.0 to 0.12.0).
 
 Rule: XLA's own pass looks at the code when it is done; a mark that comes before must be sure of three things.
 - Every parameter of the kernel is used in it, else XLA aborts the process ("All or none of the slices should have an
@@ -15,7 +15,7 @@ Rule: XLA's own pass looks at the code when it is done; a mark that comes before
   200,000, where a number read or written counts 10 a byte and an operation 1, of which there must be as many as bytes;
   or at 512 KiB.
 Beyond that a loop is marked only if it is of the kind that this was made for: float32, int32 and bool in at most two
-axes, no sorting, gathering or joining; with a jaxlib that `scripts/fuzz_small_loops.py` was run with; and not the
+axes, no sorting, gathering or joining; with a jaxlib that has passed the trial (`engine/trial.py`); and not the
 engine's own loop around a step. Anything else runs as XLA runs it.
 """
 
@@ -28,16 +28,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jaxlib.version
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
+from anytpu.engine import trial
+
 MARK = "xla_cpu_small_call"
-TRIED = frozenset(["0.10.2"])
-"""Versions of jaxlib whose compiler was tried with thousands of such loops."""
 
 _MOST_ARRAY_BYTES = 8 * 2**10
 _MOST_OPERAND_BYTES = 128 * 2**10
@@ -55,11 +54,11 @@ stop_gradient transpose
 """
 _REDUCTIONS = frozenset(["reduce_max", "reduce_sum"])
 _SMALL = frozenset([*_ARITHMETIC.split(), *_MOVES.split(), *_REDUCTIONS, "dot_general"])
-_CALLS = frozenset(["closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit"])
+_CALLS = frozenset(["closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "jit", "pjit"])
 _OPERATIONS = {"logistic": 4, "log1p": 4, "expm1": 4} | dict.fromkeys(_MOVES.split(), 0)
 _DTYPES = frozenset(["bool", "float32", "int32"])
 
-_IS_LEFT = contextvars.ContextVar("anytpu_small_loop_is_left", default=jaxlib.version.__version__ not in TRIED)
+_IS_LEFT = contextvars.ContextVar("anytpu_small_loop_is_left", default=False)
 _IS_NEXT_LEFT = contextvars.ContextVar("anytpu_next_loop_is_left", default=False)
 
 
@@ -77,7 +76,7 @@ def lower_while(plain: Any, context: Any, *operands: Any, **parameters: Any) -> 
     """Lower a loop: JAX's rule, called `plain` here, or the marked one."""
     is_left = _IS_LEFT.get() or _IS_NEXT_LEFT.get()
     _IS_NEXT_LEFT.set(False)
-    if is_left or not is_small_loop(parameters):
+    if is_left or not is_small_loop(parameters) or not trial.has_passed():
         return plain(context, *operands, **parameters)
 
     def kernel(*values: Any) -> Any:

@@ -3,7 +3,7 @@
 Idea: fsspec finds the library for a kind of URL, and each of these fails in its own words when there is no network, no
 credentials, no file. Here all of that becomes one line, with the URL and what to type.
 
-Rule: nothing of a URL is kept on disk, and no connection is pickled: a process opens its own.
+Rule: no connection is pickled: a process opens its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RemoteFile(StoredFile):
 
     def known_size_bytes(self) -> int | None:
         """Return the file's length, or None when its server does not say."""
-        with _explained(self.path, "read"):
+        with explained(self.path, "read"):
             return self._system[0].size(self._system[1])
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
@@ -67,17 +67,13 @@ class RemoteFile(StoredFile):
         end_bytes = min(offset_bytes + length_bytes, self.size_bytes)
         if end_bytes <= offset_bytes:
             return b""
-        with _explained(self.path, "read"):
-            content = self._system[0].cat_file(self._system[1], start=offset_bytes, end=end_bytes)
-        if len(content) > end_bytes - offset_bytes:
-            # A web server may ignore which part was asked for, and send everything.
-            return content[offset_bytes:end_bytes]
-        return content
+        with explained(self.path, "read"):
+            return self._system[0].cat_file(self._system[1], start=offset_bytes, end=end_bytes)
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Readable]:
         """Open the file for reading in order."""
-        with _explained(self.path, "read"):
+        with explained(self.path, "read"):
             file = self._system[0].open(self._system[1], "rb")
         with file:
             yield _ExplainedStream(file, self.path)
@@ -97,7 +93,7 @@ class _ExplainedStream:
         self._file, self._path = file, path
 
     def read(self, length_bytes: int, /) -> bytes:
-        with _explained(self._path, "read"):
+        with explained(self._path, "read"):
             return self._file.read(length_bytes)
 
 
@@ -108,10 +104,10 @@ def remote_matches(url: str) -> list[str]:
         FileError: nothing matches, or the store cannot be asked.
     """
     # In a web address a question mark begins the query.
-    pattern = url.replace("?", "") if _protocol(url) in ("http", "https") else url
+    pattern = url.replace("?", "") if protocol_of(url) in ("http", "https") else url
     if not glob.has_magic(pattern):
         return [url]
-    with _explained(url, "list"):
+    with explained(url, "list"):
         system, path = _file_system(url)
         found = [system.unstrip_protocol(match) for match in sorted(system.glob(path))]
     if not found:
@@ -125,7 +121,7 @@ def upload(local: str, url: str) -> None:
     Raises:
         FileError: it cannot be written there.
     """
-    with _explained(url, "write"):
+    with explained(url, "write"):
         system, path = _file_system(url)
         system.put_file(local, path)
 
@@ -135,7 +131,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
     # gcsfs logs, with its traceback, what it also raises: for whoever has set up logging, not for stderr.
     logging.getLogger("gcsfs").addHandler(_SILENT)
-    protocol = _protocol(url)
+    protocol = protocol_of(url)
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
@@ -150,7 +146,8 @@ _SILENT = logging.NullHandler()
 
 
 @contextlib.contextmanager
-def _explained(url: str, verb: str) -> Iterator[None]:
+def explained(url: str, verb: str) -> Iterator[None]:
+    """Turn an error of a store into a FileError that names the URL and says what to do."""
     try:
         yield
     except FileError:
@@ -166,7 +163,7 @@ def _reason(url: str, verb: str, error: BaseException) -> str:
     if any(_is_of_network(link) for link in chain):
         return f"cannot {verb} {url!r}: its server cannot be reached; check the network and the name ({words})"
     if any(_is_denied(link) for link in chain):
-        login = _LOGIN[_EXTRAS.get(_protocol(url), "https")]
+        login = _LOGIN[_EXTRAS.get(protocol_of(url), "https")]
         return f"cannot {verb} {url!r}: there are no credentials that allow it; {login} ({words})"
     if any(isinstance(link, FileNotFoundError) for link in chain):
         return f"cannot {verb} {url!r}: there is no such file or bucket"
@@ -195,5 +192,6 @@ def _is_denied(error: BaseException) -> bool:
     )
 
 
-def _protocol(url: str) -> str:
+def protocol_of(url: str) -> str:
+    """Return what stands before "://", in small letters."""
     return url.split("://", 1)[0].lower()

@@ -16,6 +16,9 @@ from anytpu.errors import SettingError
 from anytpu.pipeline.stored_file import Readable, Writable
 from anytpu.units import MIB
 
+MAX_RATIO = 1032
+"""Times that deflate can make something smaller, and no more; what both compressions are made of."""
+
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _PIECE_BYTES = MIB // 4
 

@@ -330,13 +330,16 @@ class Dataset:
         """
         self._kept = kept = {}
         walk = iter(self)
-        for batch in walk:
-            numbers, strings = split(batch)
-            self._tell(list(strings))
-            # What has no known end is not kept: it may be more than memory holds.
-            for name, column in strings.items() if self._count is not None else ():
-                kept.setdefault(name, []).append(column)
-            yield numbers
+        try:
+            for batch in walk:
+                numbers, strings = split(batch)
+                self._tell(list(strings))
+                # What has no known end is not kept: it may be more than memory holds.
+                for name, column in strings.items() if self._count is not None else ():
+                    kept.setdefault(name, []).append(column)
+                yield numbers
+        finally:
+            walk.leave()
 
     def on_host(self, name: str) -> np.ndarray:
         """Return a column of strings of the pass that was walked last: the ids of the rows that `predict` returned.

@@ -9,8 +9,6 @@ Rule: the arrays are those of the files. Pickles in them are read without runnin
 from __future__ import annotations
 
 import os
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,9 @@ import numpy as np
 
 from anytpu import _env
 from anytpu.errors import DataError, SettingError
-from anytpu.pipeline.unpickling import arrays_of, load
+from anytpu.files.memory import check_memory
+from anytpu.pipeline.cifar_files import FILES, batch_of, batches_of_archive
+from anytpu.pipeline.npz import arrays_of
 
 Rows = tuple[Any, Any]
 """Examples and their labels, `(x, y)`, of the same length."""
@@ -26,7 +26,11 @@ AnyPath = str | os.PathLike[str]
 
 _STORAGE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
 _CIFAR_FOLDER = "cifar-10-batches-py"
-_CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_MAX_WORD = 2**31
+_WORD_BYTES = 56
+"""Two int64 and, in a list, a pointer and an int: what a word takes while IMDB is made of its file."""
+_REVIEW_BYTES = 400
+"""Two arrays and a list."""
 
 
 def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
@@ -71,10 +75,7 @@ def cifar10(path: AnyPath | None = None) -> tuple[Rows, Rows]:
         ((32, 32, 3), (1,))
     """
     found = _find_cifar(path)
-    if found.is_dir():
-        batches = [_cifar_batch(found / name, (found / name).open) for name in _CIFAR_FILES]
-    else:
-        batches = _cifar_of_archive(found)
+    batches = [batch_of(found / name) for name in FILES] if found.is_dir() else batches_of_archive(found)
     *parts, test = batches
     return (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])), test
 
@@ -124,8 +125,9 @@ def imdb(
         raise SettingError(f"maxlen must be a whole number from 1 up, or None for lists of any length, not {maxlen!r}")
     file = _npz("imdb", path, "make_imdb")
     random = np.random.RandomState(seed)
-    sets = [_in_order(x, y, random) for x, y in _pairs(arrays_of(file), file)]
+    sets = [_in_order(x, y, random) for x, y in _checked_reviews(_pairs(arrays_of(file), file), file)]
 
+    _check_room(sets, file)
     start = np.array([] if start_char is None else [start_char], np.int64)
     reviews = [[np.concatenate([start, np.add(words, index_from or 0)]) for words in x] for x, _ in sets]
     # As Keras has it: without num_words, the word of the highest number is left out.
@@ -156,9 +158,38 @@ def _pairs(arrays: dict[str, np.ndarray], file: Path) -> tuple[Rows, Rows]:
     missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
     if missing:
         raise DataError(
-            f"{file} has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}. Get the file anew"
+            f"{file} has no {', '.join(missing)}; it has {', '.join(arrays)[:200] or 'nothing'}. Get the file anew"
         )
-    return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+    pairs = (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+    for x, y in pairs:
+        if x.shape[:1] != y.shape[:1] or not y.ndim:
+            raise DataError(f"{file} has examples of shape {x.shape} and labels of shape {y.shape}. Get the file anew")
+    return pairs
+
+
+def _checked_reviews(sets: tuple[Rows, Rows], file: Path) -> tuple[Rows, Rows]:
+    for x, _ in sets:
+        for number, words in enumerate(x):
+            numbers = words.tolist() if isinstance(words, np.ndarray) and words.ndim == 1 else words
+            if not isinstance(numbers, list) or not _are_words(numbers):
+                raise DataError(f"{file} is no file of reviews: review {number} is no list of words. Get the file anew")
+    if not sum(len(x) for x, _ in sets):
+        raise DataError(f"{file} has no reviews. Get the file anew")
+    return sets
+
+
+def _check_room(sets: list[Rows], file: Path) -> None:
+    reviews = [words for x, _ in sets for words in x]
+    try:
+        check_memory(_WORD_BYTES * sum(map(len, reviews)) + _REVIEW_BYTES * len(reviews))
+    except ValueError as error:
+        raise DataError(f"{file} is too large: {error}. End other programs, or take a machine with more") from error
+
+
+def _are_words(numbers: list[Any]) -> bool:
+    return {int}.issuperset(map(type, numbers)) and (
+        not numbers or -_MAX_WORD < min(numbers) <= max(numbers) < _MAX_WORD
+    )
 
 
 def _in_order(x: np.ndarray, y: np.ndarray, random: np.random.RandomState) -> Rows:
@@ -187,8 +218,8 @@ def _find_cifar(path: AnyPath | None) -> Path:
     folders = (root, root / _CIFAR_FOLDER, root / f"{_CIFAR_FOLDER}-target" / _CIFAR_FOLDER)
     archives = (root, root / "cifar-10-python.tar.gz", root / f"{_CIFAR_FOLDER}.tar.gz")
     for folder in folders:
-        if (folder / _CIFAR_FILES[0]).is_file():
-            missing = [name for name in _CIFAR_FILES if not (folder / name).is_file()]
+        if (folder / FILES[0]).is_file():
+            missing = [name for name in FILES if not (folder / name).is_file()]
             if missing:
                 raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz anew")
             return folder
@@ -199,33 +230,3 @@ def _find_cifar(path: AnyPath | None) -> Path:
         f"there is no folder {folders[1]}: download https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into "
         f"{root}, or pass its path, cifar10(path). Small rows of the same form: cifar10(tpu.pipeline.make_cifar10())"
     )
-
-
-def _cifar_of_archive(path: Path) -> list[Rows]:
-    try:
-        with tarfile.open(path) as archive:
-            members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
-            missing = [name for name in _CIFAR_FILES if name not in members]
-            if missing:
-                raise DataError(f"{path} has no {', '.join(missing)}. Get the file anew")
-            return [
-                _cifar_batch(f"{path}:{name}", lambda _, name=name: archive.extractfile(members[name]))
-                for name in _CIFAR_FILES
-            ]
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(f"{path} cannot be read as an archive: {error}. Get the file anew") from error
-
-
-def _cifar_batch(path: Path | str, opened: Callable[[str], Any]) -> Rows:
-    with opened("rb") as stream:
-        batch = load(stream, path)
-    if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
-        raise DataError(f"{path} is no batch of CIFAR-10: it has no data and labels. Get the file anew")
-    pixels, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[b"labels"], np.uint8)
-    if pixels.shape != (len(labels), 3 * 32 * 32):
-        raise DataError(
-            f"{path} is no batch of CIFAR-10: {len(labels)} labels and pixels of shape {pixels.shape}. Get the file "
-            "anew"
-        )
-    # Planes of red, green and blue become the channels of a pixel.
-    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels[:, np.newaxis]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anytpu.errors import FileError
+from anytpu.files.replacing import replaced
 from anytpu.pipeline.stored_file import AnyPath, Readable, StoredFile
 from anytpu.units import MIB
 
@@ -101,15 +102,12 @@ def created_here(path: AnyPath) -> Iterator[str]:
         FileError: it cannot be written there.
     """
     final = local_path(path)
-    unfinished = f"{final}.{os.getpid()}.unfinished"
-    with explained(final, "write"):
-        open(unfinished, "wb").close()
-    try:
-        yield unfinished
+    with contextlib.ExitStack() as stack:
         with explained(final, "write"):
-            os.replace(unfinished, final)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
+            unfinished = stack.enter_context(replaced(Path(final)))
+        yield str(unfinished)
+        with explained(final, "write"):
+            stack.pop_all().close()
 
 
 def local_path(path: AnyPath) -> str:

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.compression import CompressionError, Inflated, compression_of
+from anytpu.files.memory import check_memory, check_ratio
+from anytpu.files.zips import read_up_to
+from anytpu.pipeline.compression import MAX_RATIO, CompressionError, Inflated, compression_of
 from anytpu.pipeline.sources import (
     Fault,
     IndexedShard,
@@ -34,6 +36,7 @@ from anytpu.pipeline.stored_file import AnyPath, Readable, StoredFile
 from anytpu.units import MIB
 
 _PIECE_BYTES = MIB
+_SMALL_BYTES = 16 * MIB
 
 
 class Content:
@@ -44,13 +47,31 @@ class Content:
         offset_bytes: how much was read.
     """
 
-    def __init__(self, path: str, stream: Readable, size_bytes: int | None):
+    def __init__(self, path: str, stream: Readable, size_bytes: int | None, packed_bytes: int | None = None):
         self.path, self.offset_bytes = path, 0
-        self._stream, self._size_bytes = stream, size_bytes
+        self._stream, self._size_bytes, self._packed_bytes = stream, size_bytes, packed_bytes
 
     def left_bytes(self) -> int | None:
         """Return how much is left, or None when only reading on would tell."""
         return None if self._size_bytes is None else self._size_bytes - self.offset_bytes
+
+    def fault_of(self, length_bytes: int) -> str | None:
+        """Return why a record of so many bytes cannot be read from here, as far as that is known before it is read.
+
+        A compressed file cannot hold more than `MAX_RATIO` times its bytes.
+        """
+        possible_bytes = length_bytes if self._packed_bytes is None else MAX_RATIO * self._packed_bytes
+        if length_bytes > possible_bytes:
+            # What a small file holds is read to its end, which tells how much is missing.
+            is_small = possible_bytes <= _SMALL_BYTES
+            return None if is_small else f"the record should have {length_bytes:,} bytes, and the file cannot hold them"
+        try:
+            check_memory(length_bytes)
+            if self._packed_bytes is not None:
+                check_ratio(self._packed_bytes, length_bytes)
+        except ValueError as error:
+            return f"the record cannot be read: {error}"
+        return None
 
     def read(self, length_bytes: int) -> bytes:
         """Read the next bytes: as many as asked for, or fewer where the content ends.
@@ -60,16 +81,9 @@ class Content:
         """
         content = self._stream.read(min(length_bytes, _PIECE_BYTES))
         if len(content) < length_bytes and content:
-            content = self._read_on(content, length_bytes)
+            content = read_up_to(self._stream, length_bytes, content)
         self.offset_bytes += len(content)
         return content
-
-    def _read_on(self, first: bytes, length_bytes: int) -> bytes:
-        pieces, missing = [first], length_bytes - len(first)
-        while missing and (piece := self._stream.read(min(missing, _PIECE_BYTES))):
-            pieces.append(piece)
-            missing -= len(piece)
-        return b"".join(pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +158,8 @@ class FormattedShard(Shard):
     def _content(self, stream: Readable) -> Content:
         if self._compression is None:
             return Content(self.path, stream, self._file.known_size_bytes())
-        return Content(self.path, io.BufferedReader(Inflated(stream, self._compression), MIB // 4), None)
+        inflated = io.BufferedReader(Inflated(stream, self._compression), MIB // 4)
+        return Content(self.path, inflated, None, self._file.known_size_bytes())
 
 
 class PlainShard(FormattedShard, IndexedShard):

@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.buckets import RemoteFile, remote_matches, upload
+from anytpu.pipeline.buckets import RemoteFile, protocol_of, remote_matches, upload
 from anytpu.pipeline.local_file import LocalFile, created_here, local_matches, local_path
 from anytpu.pipeline.stored_file import AnyPath, StoredFile
+from anytpu.pipeline.web_file import WebFile
 
 
 def stored(path: AnyPath) -> StoredFile:
@@ -25,7 +26,10 @@ def stored(path: AnyPath) -> StoredFile:
     Raises:
         FileError: the URL is of a kind that nothing installed here can read.
     """
-    return RemoteFile(os.fspath(path)) if is_remote(path) else LocalFile(local_path(path))
+    if not is_remote(path):
+        return LocalFile(local_path(path))
+    url = os.fspath(path)
+    return WebFile(url) if protocol_of(url) in ("http", "https") else RemoteFile(url)
 
 
 def expand(paths: AnyPath | Sequence[AnyPath]) -> tuple[str, ...]:

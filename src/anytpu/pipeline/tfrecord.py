@@ -125,6 +125,9 @@ class TFRecordFormat(Format):
             if left_bytes is not None and found + _CHECKSUM.size > left_bytes:
                 yield _too_short(origin, found, left_bytes)
                 return
+            if (reason := content.fault_of(found + _CHECKSUM.size)) is not None:
+                yield Fault(origin, reason)
+                return
             body = content.read(found + _CHECKSUM.size)
             if len(body) < found + _CHECKSUM.size:
                 yield _too_short(origin, found, len(body))

@@ -19,6 +19,7 @@ from typing import Any, final
 import grain
 import numpy as np
 
+from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.errors import DataError
 
 Tree = Any
@@ -55,12 +56,14 @@ class Walk(Iterator):
     def _begin(self, number: int, taken: int) -> None:
         self.number = number
         self.taken = taken
+        self._has_ended = False
         self._iterator: Any = iter(self._make(number))
 
     def __next__(self) -> Tree:
         try:
             element = next(self._iterator)
         except StopIteration:
+            self._has_ended = True
             self._on_end(self.number)
             raise
         self.taken += 1
@@ -87,7 +90,15 @@ class Walk(Iterator):
 
     def close(self) -> None:
         """End the threads and processes of the walk now. One that nobody holds any more ends them itself."""
-        self._iterator.close()
+        if hasattr(self._iterator, "close"):
+            self._iterator.close()
+
+    def leave(self) -> None:
+        """End the threads and processes of the walk, and do not wait: one may be in a function that never returns."""
+        with deferred_interrupts():
+            iterator, self._iterator = self._iterator, iter(())
+            if not self._has_ended and hasattr(iterator, "close"):
+                threading.Thread(target=iterator.close, name="anytpu leaves a walk", daemon=True).start()
 
     def _end(self) -> None:
         self.close()

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from anytpu.errors import PortError
+from anytpu.files.opening import open_file, read_file
 from anytpu.port.notebook import ported_notebook
 from anytpu.port.program import Ported, ported
 
@@ -54,16 +55,29 @@ def program_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES and not _is_skipped(one, path))
+        if os.path.isdir(path):
+            inside = sorted(one for one in path.rglob("*") if _is_program(one) and not _is_skipped(one, path))
             if not inside:
                 raise PortError(f"the folder {str(path)!r} has no programs: it needs a file *.py or *.ipynb")
             found.update(dict.fromkeys(inside))
-        elif path.exists():
-            found[path] = None
         else:
-            raise PortError(f"there is no file {str(path)!r}; name a program, a notebook or a folder of them")
+            _check(path)
+            found[path] = None
     return list(found)
+
+
+def _check(path: Path) -> None:
+    try:
+        open_file(path).close()
+    except FileNotFoundError as error:
+        raise PortError(f"there is no file {str(path)!r}; name a program, a notebook or a folder of them") from error
+    except OSError as error:
+        raise PortError(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+def _is_program(path: Path) -> bool:
+    """Return whether a path in a folder names a program: an editor's lock file is a link to nothing, `.#old.py`."""
+    return path.suffix in SUFFIXES and os.path.isfile(path)
 
 
 def _is_skipped(path: Path, folder: Path) -> bool:
@@ -78,7 +92,7 @@ def ported_file(path: Path) -> PortedFile:
         PortError: it cannot be read, or is no Python.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = raw.decode(encoding)
     except OSError as error:

@@ -48,11 +48,25 @@ def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
 def _read(text: str, name: str) -> dict[str, Any]:
     try:
         notebook = json.loads(text)
-        if isinstance(notebook["cells"], list):
+        if isinstance(notebook["cells"], list) and all(map(_is_cell, notebook["cells"])):
             return notebook
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise PortError(f"{name} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it")
+
+
+def _is_cell(cell: Any) -> bool:
+    """Tell whether a cell is one whose source is text, or lines of text, that can be written again."""
+    if not isinstance(cell, dict) or not isinstance(cell.get("source"), str | list):
+        return False
+    return all(map(_is_text, cell["source"] if isinstance(cell["source"], list) else [cell["source"]]))
+
+
+def _is_text(line: Any) -> bool:
+    try:
+        return isinstance(line, str) and bool(line.encode() or True)
+    except UnicodeEncodeError:  # Half of a pair of surrogates, which JSON can spell.
+        return False
 
 
 def _is_python(cell: dict[str, Any]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
+import warnings
 
 import libcst as cst
 
@@ -29,6 +31,9 @@ _PLANS = (
     plan_imports,
 )
 """In this order: the patterns first, then each name that none of them has taken."""
+
+
+_NESTS = re.compile(r"too many (?:statically )?nested|too many levels of indentation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +78,13 @@ def ported(text: str, name: str = "this program") -> Ported:
         import anytpu as tpu
         strategy = tpu.get_strategy()
     """
+    try:
+        return _ported(text, name)
+    except (RecursionError, MemoryError) as error:
+        raise PortError(_too_deep(name)) from error
+
+
+def _ported(text: str, name: str) -> Ported:
     module = _parsed(text, name)
     if "tensorflow" not in text:
         return Ported(text, text)
@@ -86,14 +98,32 @@ def ported(text: str, name: str = "this program") -> Ported:
 
 
 def _parsed(text: str, name: str) -> cst.Module:
+    error = _error_of_python(text)
+    if error is not None and _NESTS.search(error.msg):
+        raise PortError(_too_deep(name, error.lineno))  # libcst would run out of its stack, and end the process.
     try:
         return cst.parse_module(text)
-    except cst.ParserSyntaxError as error:
-        line, what = error.raw_line, error.message.partition("\n")[0]
-        try:
-            ast.parse(text)
-        except SyntaxError as other:  # Python's own words are plainer
-            line, what = other.lineno, other.msg
+    except cst.ParserSyntaxError as other:
+        line, what = other.raw_line, other.message.partition("\n")[0]
+        if error is not None:  # Python's own words are plainer
+            line, what = error.lineno, error.msg
         raise PortError(
             f"{name}, line {line}: {what.rstrip('.')}; a program has to be Python 3 to be ported"
-        ) from error
+        ) from other
+
+
+def _error_of_python(text: str) -> SyntaxError | None:
+    """Return what Python's own parser complains of; it knows how deep it may go."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(text)
+    except SyntaxError as error:
+        return error
+    except ValueError as error:  # a null character
+        return SyntaxError(str(error))
+    return None
+
+
+def _too_deep(name: str, line: int | None = None) -> str:
+    where = f"{name}, line {line}" if line else name
+    return f"{where}: it nests too deeply to be read; split what is nested into parts with names of their own"

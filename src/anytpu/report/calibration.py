@@ -14,8 +14,6 @@ from anytpu.report.terminal import hang, say
 _SHOWN = 12
 """The runs of a chip that are shown: the newest."""
 
-_WHO = {"compiler": "the TPU compiler", "roofline": "a roofline", "gpu": "this GPU's compiler and a roofline"}
-
 
 def print_calibration(console: Console, calibration: LocalCalibration) -> None:
     """Print predicted beside measured times of this user's own runs, and what later plans are corrected by."""
@@ -77,6 +75,6 @@ def _sentence(factor: LocalFactor) -> str:
     runs = f"{factor.runs} {'run' if factor.runs == 1 else 'runs'}"
     programs = f"{factor.programs} {'program' if factor.programs == 1 else 'programs'}"
     return (
-        f"What is predicted for {factor.chip} by {_WHO.get(factor.by, factor.by)} is multiplied by {factor.factor:.2f} "
+        f"What is predicted for {factor.chip} is multiplied by {factor.factor:.2f} "
         f"from now on: {runs} of {programs}, drawn towards 1 as long as they are few."
     )

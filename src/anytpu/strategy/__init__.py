@@ -13,7 +13,12 @@ from anytpu.strategy.gradients import SummedGradient, value_and_grad
 from anytpu.strategy.losses import compute_average_loss, scale_regularization_loss
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.reduction import ReduceOp
-from anytpu.strategy.replica_context import ReplicaContext, get_replica_context
+from anytpu.strategy.replica_context import (
+    ReplicaContext,
+    get_replica_context,
+    has_strategy,
+    in_cross_replica_context,
+)
 from anytpu.strategy.rows import row_mask
 from anytpu.strategy.strategy import TPUStrategy
 
@@ -30,6 +35,8 @@ __all__ = [
     "connect",
     "get_replica_context",
     "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
     "row_mask",
     "scale_regularization_loss",
     "value_and_grad",

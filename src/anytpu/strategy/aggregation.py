@@ -1,9 +1,10 @@
 """How the values that the replicas give one variable become one.
 
-Rule: a variable keeps the aggregation that it was made with. Metrics are made with "sum": what each replica adds is
-added up; what replaces the value unread (`metric.reset_state()`) is added up by itself. BatchNorm statistics are known
-by their names and take the mean. Any other variable that would differ is an error, where TensorFlow silently showed
-replica 0's.
+Rule: a variable keeps the aggregation that it was made with, and its assignments are aggregated at once
+(`assignments.py`). Metrics are made with "sum" and synchronization "on_read": each replica has its own value until the
+step ends; then what each added is added up, and what replaces the value unread (`metric.reset_state()`) is added up by
+itself. BatchNorm statistics are known by their names and take the mean. Any other variable that would differ is an
+error, where TensorFlow silently showed replica 0's.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None
     Raises:
         ReplicaError: they differ, and the variable has no aggregation that says what to do.
     """
-    if variable.aggregation == "sum":
+    if variable.aggregation == "sum" and is_local(variable):
         # Eight replicas that count 4 rows each write the same number, and it is 32 rows all the same.
         return _sum if is_overwritten else _sum_of_changes
     if not differs:
@@ -47,14 +48,21 @@ def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None
     if follows_batches(variable):
         return _mean_over_rows
     if variable.aggregation == "mean":
-        _check_has_mean(variable)
+        check_has_mean(variable)
         return _mean
     raise ReplicaError(
         f"you must specify an aggregation method to update the variable {variable.path!r} in a replica: its new value "
         "differs between the replicas, and after a step every replica must hold the same. Make it with "
         'aggregation="sum", "mean" or "only_first_replica", for example '
-        'keras.Variable(0.0, aggregation="sum"), or write a value that is the same on all of them'
+        'keras.Variable(0.0, aggregation="sum"), or write a value that is the same on all of them. Where an optimizer '
+        "writes it, from gradients of one replica alone, take them with tpu.value_and_grad, or reduce them first: "
+        'gradients = tpu.get_replica_context().all_reduce("MEAN", gradients)'
     )
+
+
+def is_local(variable: Any) -> bool:
+    """Say whether each replica has its own value of a variable until the step ends: that of a metric."""
+    return variable.synchronization == "on_read"
 
 
 def follows_batches(variable: Any) -> bool:
@@ -75,6 +83,10 @@ def _mean(_: Any, new: Any, __: Any) -> Any:
 
 
 def _mean_over_rows(_: Any, new: Any, shard: Shard | None) -> Any:
+    return mean_over_rows(new, shard)
+
+
+def mean_over_rows(new: Any, shard: Shard | None) -> Any:
     """Return the mean weighted by real rows, so that a replica that got none counts for nothing."""
     if shard is None:
         return jax.lax.pmean(new, REPLICA_AXIS)
@@ -83,11 +95,17 @@ def _mean_over_rows(_: Any, new: Any, shard: Shard | None) -> Any:
 
 
 def _first(_: Any, new: Any, __: Any) -> Any:
-    mine = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, new, jnp.zeros_like(new))
-    return jax.lax.psum(mine, REPLICA_AXIS).astype(new.dtype)
+    return first(new)
 
 
-def _check_has_mean(variable: Any) -> None:
+def first(value: Any) -> Any:
+    """Return the first replica's value, on every replica."""
+    mine = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, value, jnp.zeros_like(value))
+    return jax.lax.psum(mine, REPLICA_AXIS).astype(value.dtype)
+
+
+def check_has_mean(variable: Any) -> None:
+    """Raise where the mean is no value of a variable's dtype."""
     if not jnp.issubdtype(variable.dtype, jnp.inexact):
         raise ReplicaError(
             f"the variable {variable.path!r} holds {variable.dtype}, and its aggregation is the mean, which is not a "

@@ -3,8 +3,8 @@
 Idea: arrays, numbers and `PerReplica` travel; a bool, a string, None or a model is fixed when the step is compiled, as
 if it were written in it.
 
-Rule: a `Form` says everything about the arguments but the values that travel, so it is what a compiled step is kept by.
-It holds the fixed objects that it compares by identity, so that no id is used again while it lives.
+Rule: a `Form` says everything about the arguments but the values that travel, so a compiled step is kept by its `key`.
+The form holds the fixed objects that it compares by identity, the key does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS, Layout
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.replicas import Shard
+from anytpu.strategy.replicas import RowCounts, Shard
 
 _BY_VALUE = (bool, str, bytes, type(None))
 _NUMBERS = (int, float, complex)
@@ -34,11 +34,13 @@ class Travels:
         shape: of the array; of the stacked one, `(replicas, ...)`, for a `PerReplica`.
         dtype: the one that JAX computes with.
         is_split: each replica gets its own part.
+        is_padded: the parts have pads.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     is_split: bool
+    is_padded: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,11 +52,20 @@ class Fixed:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Fixed):
             return False
-        mine, theirs = self.value, other.value
-        return mine is theirs or (isinstance(mine, _BY_VALUE) and type(mine) is type(theirs) and mine == theirs)
+        return self.value is other.value or self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.value) if isinstance(self.value, _BY_VALUE) else id(self.value)
+        return hash(self.key)
+
+    @property
+    def is_by_value(self) -> bool:
+        """Whether an equal value is the same."""
+        return isinstance(self.value, _BY_VALUE)
+
+    @property
+    def key(self) -> tuple[type, Any]:
+        """What equal leaves have in common. It does not hold an object that counts by identity."""
+        return type(self.value), self.value if self.is_by_value else id(self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,11 +78,24 @@ class Form:
         tree: the structure of `(args, kwargs)`, a `PerReplica` being a leaf.
         leaves: each leaf, in order.
         room: the rows of each replica with pads, where some are pads; else None.
+        counts: the real rows of each replica, where some are pads. They travel, so they make no other form; a step that
+            asks for them is compiled for them.
     """
 
     tree: Any
     leaves: tuple[Travels | Fixed, ...]
     room: int | None = None
+    counts: RowCounts | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def key(self) -> tuple:
+        """What equal forms have in common. It does not hold the objects of `objects`."""
+        return self.tree, tuple([one.key if type(one) is Fixed else one for one in self.leaves]), self.room
+
+    @property
+    def objects(self) -> list[Any]:
+        """The leaves that are part of the code and count by identity, such as a model."""
+        return [one.value for one in self.leaves if type(one) is Fixed and not one.is_by_value]
 
     def rebuilt(self, arrays: list[Any]) -> tuple[tuple, dict]:
         """Return `(args, kwargs)` with these arrays in the place of the leaves that travel."""
@@ -86,14 +110,23 @@ class Form:
         """Return the layout of each array that travels."""
         return [ROWS if one.is_split else REPLICATED for one in self._travellers()]
 
-    def shard(self, arrays: list[Any]) -> Shard | None:
-        """Return one replica's part of a batch that does not fill all replicas, from what travelled to it."""
-        return None if self.room is None else Shard(arrays[-1], self.room)
+    def parts(self) -> list[jax.ShapeDtypeStruct]:
+        """Return the spec of one replica's part of each array that travels."""
+        return [
+            jax.ShapeDtypeStruct(one.shape[1:] if one.is_split else one.shape, one.dtype) for one in self._travellers()
+        ]
 
-    def longer(self) -> Form:
-        """Return the form of a batch that has one more row a replica."""
-        assert self.room is not None
-        return Form(self.tree, tuple(_longer(leaf, self.room) for leaf in self.leaves), self.room + 1)
+    def has_rows(self) -> list[bool]:
+        """Return which arrays that travel have an axis of rows in front, some of which are pads."""
+        return [one.is_padded for one in self._travellers()]
+
+    def shard(self, arrays: list[Any], *, is_recorded: bool = False) -> Shard | None:
+        """Return one replica's part of a batch that does not fill all replicas, from what travelled to it."""
+        return None if self.room is None else Shard(arrays[-1], self.room, self.counts, is_recorded)
+
+    def of_rows(self, room: int) -> Form:
+        """Return the form of a batch that has so many rows a replica."""
+        return Form(self.tree, tuple(_of_rows(leaf, room) for leaf in self.leaves), room, self.counts)
 
     def _travellers(self) -> list[Travels]:
         leaves = [one for one in self.leaves if type(one) is Travels]
@@ -127,7 +160,9 @@ def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
         )
     if not isinstance(kwargs, dict | None):
         raise SettingError(f'kwargs must be a dictionary such as {{"training": True}}, or None, not {_what(kwargs)}')
-    values, tree = jax.tree.flatten((tuple(args), kwargs or {}), is_leaf=is_per_replica)
+    values, tree = jax.tree.flatten(
+        (tuple(args), kwargs or {}), is_leaf=lambda one: isinstance(one, Fixed) or is_per_replica(one)
+    )
     arrays: list[Any] = []
     leaves = tuple([_leaf(value, arrays) for value in values])
     for index, leaf in enumerate(leaves):
@@ -136,7 +171,7 @@ def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
     if not uneven:
         return Form(tree, leaves), arrays
     rows, room = _rows_of(uneven)
-    return Form(tree, leaves, room), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
+    return Form(tree, leaves, room, RowCounts(rows)), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
 
 
 def _rows_of(uneven: list[PerReplica]) -> tuple[tuple[int, ...], int]:
@@ -153,19 +188,21 @@ def _rows_of(uneven: list[PerReplica]) -> tuple[tuple[int, ...], int]:
     return rows, room
 
 
-def _longer(leaf: Travels | Fixed, room: int) -> Travels | Fixed:
-    if isinstance(leaf, Fixed) or not leaf.is_split or leaf.shape[1:2] != (room,):
+def _of_rows(leaf: Travels | Fixed, room: int) -> Travels | Fixed:
+    if isinstance(leaf, Fixed) or not leaf.is_padded:
         return leaf
-    return dataclasses.replace(leaf, shape=(leaf.shape[0], room + 1, *leaf.shape[2:]))
+    return dataclasses.replace(leaf, shape=(leaf.shape[0], room, *leaf.shape[2:]))
 
 
 def _leaf(value: Any, arrays: list[Any]) -> Travels | Fixed:
     """Return what a leaf is, and append it to the arrays when it travels."""
+    if isinstance(value, Fixed):
+        return value
     if isinstance(value, jax.Array):
         leaf = Travels(value.shape, value.dtype, False)
     elif isinstance(value, PerReplica):
         spec = value.spec()
-        leaf = Travels(spec.shape, spec.dtype, True)
+        leaf = Travels(spec.shape, spec.dtype, True, value.rows is not None)
     elif isinstance(value, bool | keras.Variable):
         return Fixed(value)
     elif isinstance(value, _NUMBERS):

@@ -106,7 +106,8 @@ class Strategy(abc.ABC):
 
         Args:
             reduce_op: `ReduceOp.SUM` or `ReduceOp.MEAN`, or their names in any case.
-            value: a tree of `PerReplica`, as `run` returns it; a plain value counts as one replica's.
+            value: a tree of `PerReplica`, as `run` returns it. A plain value is that of every replica: its mean is the
+                value itself, its sum over the replicas is refused, since it may count once or once a replica.
             axis: None reduces over the replicas; 0 also over the first axis of each replica's value, of which each
                 replica may have its own length.
 
@@ -115,7 +116,8 @@ class Strategy(abc.ABC):
 
         Raises:
             SettingError: the operation is not SUM or MEAN, or the values have no such axis.
-            ReplicaError: the values have different shapes, and `axis` is None.
+            ReplicaError: the values have different shapes, or SUM of a plain value other than 0 on more than one
+                replica, and `axis` is None.
             StrategyError: inside a function that `run` runs.
 
         Example:
@@ -123,7 +125,7 @@ class Strategy(abc.ABC):
             np.float32(1.5)
         """
         refuse_inside("reduce", "sum with jax.lax.psum(value, 'replica')")
-        return reduction.reduce(reduction.ReduceOp.of(reduce_op), value, axis)
+        return reduction.reduce(reduction.ReduceOp.of(reduce_op), value, axis, self.num_replicas_in_sync)
 
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate each replica's value along an axis.

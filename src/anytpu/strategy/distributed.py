@@ -17,8 +17,12 @@ import jax
 import numpy as np
 
 from anytpu.errors import DataError, SettingError
+from anytpu.strategy.optional_batch import OptionalBatch
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import refuse_inside
+
+_LEAST_ROOM = 2
+"""The fewest rows of a replica whose batch has pads: an axis of one row cannot be told from other axes of size 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +129,21 @@ class DistributedIterator:
         refuse_inside("distribute_dataset", "use the batch that run was given: strategy.run(fn, args=(next(batches),))")
         return self._next()
 
+    def get_next(self) -> Any:
+        """Return the next batch; `next(iterator)` does the same."""
+        return next(self)
+
+    def get_next_as_optional(self) -> OptionalBatch:
+        """Return the next batch, or that there is none: a loop can end where the data ends.
+
+        Example:
+            >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
+            >>> batches = iter(strategy.distribute_dataset([np.ones(4)]))
+            >>> [batches.get_next_as_optional().has_value() for _ in range(2)]
+            [True, False]
+        """
+        return OptionalBatch.following(self)
+
     def _split(self) -> Any:
         batch = jax.tree.map(np.asarray, next(self._batches))
         rows = _rows(batch)
@@ -137,7 +156,7 @@ class DistributedIterator:
             return jax.tree.map(lambda leaf: _reshaped(leaf, self._replicas), batch)
         self._check_strict(rows)
         # Row r of replica n: the real ones in order, then the batch's first row again.
-        index = np.zeros((self._replicas, self._room), np.int64)
+        index = np.zeros((self._replicas, max(self._room, _LEAST_ROOM)), np.int64)
         for replica, count in enumerate(counts):
             index[replica, :count] = each * replica + np.arange(count)
         return jax.tree.map(lambda leaf: PerReplica.of_stack(leaf[index], counts), batch)
@@ -160,7 +179,8 @@ class DistributedIterator:
         return jax.tree.map(lambda *leaves: PerReplica.of_stack(self._stacked(leaves), tuple(counts)), *parts)
 
     def _stacked(self, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
-        stack = np.empty((self._replicas, self._room, *leaves[0].shape[1:]), leaves[0].dtype)
+        room = max(self._room, _LEAST_ROOM)
+        stack = np.empty((self._replicas, room, *leaves[0].shape[1:]), leaves[0].dtype)
         stack[:] = leaves[0][0]
         for replica, leaf in enumerate(leaves):
             stack[replica, : len(leaf)] = leaf

@@ -24,6 +24,8 @@ from jax.extend.core import jaxpr_as_fun
 from anytpu import _keras
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICA_AXIS
+from anytpu.strategy.assignments import write_back
+from anytpu.strategy.recorded import record_gradients
 from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped, is_on_mesh
 
 
@@ -95,7 +97,7 @@ def value_and_grad(
             (loss, (aux, updates)), gradients = summed_value_and_grad(loss_of, values)
             gradients = [SummedGradient(gradient) for gradient in gradients]
         for variable, update in zip(written, updates, strict=True):
-            variable.assign(update)
+            write_back(variable, update)
         return ((loss, aux) if has_aux else loss), gradients
 
     return call
@@ -112,6 +114,9 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
     Returns:
         The pair that `loss_of` returned, and one gradient for each array.
     """
+    replica = current_replica()
+    if replica is not None and replica.shard is not None and replica.shard.is_recorded:
+        return record_gradients(loss_of, values)
     return (_on_mesh if is_on_mesh() else _over_lanes)(loss_of, values)
 
 

@@ -5,9 +5,11 @@ and a notebook cell that is run again binds a new model to an old global name. S
 defaults, what its closure holds and what the globals that its code reads are bound to now: not by the function object.
 The functions of the same module that it calls count in the same way, and so do functions made inside functions.
 
-Rule: objects are compared by identity and held, so that no id can be used again; Python scalars by value; lists, tuples
-and dictionaries of at most `MOST_ITEMS` items by what they hold. What a step reaches through an object
-(`settings.rate`) is not looked at: bind it to a name.
+Rule: objects are compared by identity; Python scalars by value; lists, tuples and dictionaries of at most `MOST_ITEMS`
+items by what they hold, and so is one of at most `MOST_WATCHED` items whose last item can be weakly referenced, such as
+a list of variables. What a step reaches through an object (`settings.rate`) is not looked at: bind it to a name. An id
+says something only while its object lives: an `Identity` holds its objects. A caller that stores only the key must drop
+it when any of these objects is freed.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from anytpu.program.remembered import Remembered
+
 MOST_ITEMS = 64
 """The most items of a list, tuple or dictionary that is compared by what it holds."""
+
+MOST_WATCHED = 1024
+"""The same for one that holds objects that can be weakly referenced. Each call looks at each of them."""
 
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CONTAINERS = frozenset({list, tuple, dict})
@@ -31,29 +38,38 @@ class Identity:
 
     Args:
         fn: a function, a bound method, a `functools.partial`, or another callable object.
+
+    Attributes:
+        key: ids and scalars. It holds no object.
+        objects: the objects whose ids are in the key.
     """
 
-    __slots__ = ("_held", "_key")
+    __slots__ = ("key", "objects")
 
     def __init__(self, fn: Callable) -> None:
-        parts = _Parts()
+        parts = Parts()
         parts.add(fn, None)
-        self._key = tuple(parts.key)
-        self._held = parts.held
+        self.key = tuple(parts.key)
+        self.objects = parts.held
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self._key == other._key
+        return isinstance(other, Identity) and self.key == other.key
 
 
-class _Parts:
+def is_weakly_referable(one: Any) -> bool:
+    """Say whether an object can be weakly referenced; lists, numbers and some objects with slots cannot."""
+    return type(one).__weakrefoffset__ != 0
+
+
+class Parts:
     """Collects what a callable depends on.
 
     Attributes:
         key: ids and scalars, in the order in which they were met.
-        held: the objects whose ids are in the key.
+        held: the objects whose ids are in the key. Functions and containers are in it by their parts.
     """
 
     __slots__ = ("_met", "held", "key")
@@ -78,8 +94,26 @@ class _Parts:
             self._items((one.func, *one.args, one.keywords), owner)
         elif kind in _CONTAINERS and len(one) <= MOST_ITEMS:
             self._once(one, self._dictionary if kind is dict else self._items, owner)
+        elif kind in _CONTAINERS or isinstance(one, tuple):
+            self._once(one, self._record)
         else:
             self._object(one)
+
+    def _record(self, one: Any) -> None:
+        """Add a named tuple or a long container: by its items where they are objects that can be watched."""
+        if len(one) > MOST_WATCHED:
+            self._object(one)
+            return
+        items = [*one, *one.values()] if type(one) is dict else one
+        if len(items) > MOST_ITEMS and not is_weakly_referable(items[-1]):
+            self._object(one)
+            return
+        self.key += [type(one), len(items)]
+        for item in items:
+            if type(item) is types.FunctionType:
+                self._object(item)
+            else:
+                self.add(item, None)
 
     def _object(self, one: Any) -> None:
         self.key.append(id(one))
@@ -93,7 +127,6 @@ class _Parts:
             return
         self._met[id(one)] = len(self._met)
         self.key.append(add.__name__)
-        self.held.append(one)
         add(one, *args)
 
     def _function(self, fn: types.FunctionType) -> None:
@@ -133,9 +166,14 @@ def _content(cell: Any) -> Any:
         return _UNBOUND
 
 
-@functools.lru_cache(maxsize=1024)
+_NAMES: Remembered[tuple[str, ...]] = Remembered()
+
+
 def _globals_read(code: types.CodeType) -> tuple[str, ...]:
     """Return the global names that a code object and those nested in it read; not the names of attributes."""
+    known = _NAMES.get(code)
+    if known is not None:
+        return known
     names = [one.argval for one in dis.get_instructions(code) if one.opname in _READS_GLOBAL]
     nested = [name for one in code.co_consts if isinstance(one, types.CodeType) for name in _globals_read(one)]
-    return tuple(dict.fromkeys([*names, *nested]))
+    return _NAMES.keep(code, tuple(dict.fromkeys([*names, *nested])))

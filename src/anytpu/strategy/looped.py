@@ -20,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
-from anytpu.engine.interrupts import deferred_interrupts, raise_if_interrupted
+from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.engine.pace import Watch
 from anytpu.errors import DataExhaustedError, SettingError
 from anytpu.program.program import REPLICATED, Tree, spec_of
 from anytpu.strategy import variables as homes
 from anytpu.strategy.compiled import CompiledStep
-from anytpu.strategy.kept_steps import CompiledSteps, check_callable
-from anytpu.strategy.replicas import refuse_inside
+from anytpu.strategy.kept_steps import CompiledSteps, check_step
+from anytpu.strategy.modules import closed, opened, refuse_shared
 from anytpu.strategy.step_source import StepSource
 
 
@@ -62,11 +62,13 @@ class LoopRun:
         self._backend: Backend = strategy.backend
         self._keeps_every = keeps_every
         # Copies: a call consumes the state that it is handed, and these arrays are the user's.
-        copied = None if state is None else _copied(state)
+        refuse_shared(state)
+        copied = None if state is None else _copied(closed(state))
         self._own = None if state is None else spec_of(copied)
         self._own_handles = None if state is None else self._backend.put(copied, REPLICATED)
         self._step: CompiledStep | None = None
-        self._values: list[Any] = []
+        self._variables: list[Any] = []
+        self._values: list[Any] | None = None
         self._watch = Watch()
         self._done = 0
         self._result: tuple[Tree, list[tuple[Tree, int]]] = (None, [])
@@ -80,19 +82,23 @@ class LoopRun:
         source = StepSource(self._backend, batches, self._strategy.num_replicas_in_sync)
         with deferred_interrupts():
             try:
-                while self._done < steps:
-                    raise_if_interrupted()
-                    group = source.take(self._next_steps(steps - self._done))
-                    if group is None:
-                        raise DataExhaustedError(ended(self._done, steps, self._own is not None))
-                    for segment in group.segments(self._loop):
-                        self._call(segment)
+                with immediate_interrupts():
+                    self._run(source, steps)
             finally:
                 self._settle()
         last, every = self._result
         assert self._step is not None
         last = self._step.opened(self._backend, last, source.last_arrays())
-        return LoopResult(last, every, None if self._own is None else self._backend.get(self._own_handles))
+        state = None if self._own is None else opened(self._backend.get(self._own_handles))
+        return LoopResult(opened(last), every, state)
+
+    def _run(self, source: StepSource, steps: int) -> None:
+        while self._done < steps:
+            group = source.take(self._next_steps(steps - self._done))
+            if group is None:
+                raise DataExhaustedError(ended(self._done, steps, self._own is not None))
+            for segment in group.segments(self._loop):
+                self._call(segment)
 
     def _loop(self, _: Tree, loop: Loop) -> Loop:
         return dataclasses.replace(loop, keeps_every=self._keeps_every)
@@ -102,15 +108,21 @@ class LoopRun:
 
     def _call(self, segment: Any) -> None:
         """Run the steps of one `Segment` of the feed."""
-        step = self._compiled.find(self._strategy, self._fn, segment.batch.form, segment.loop, self._own)
-        if step is not self._step:
-            self._settle()
-            self._step, self._values = step, homes.take(self._backend, step.step.variables)
+        # One loop runs batches of any counts of rows.
+        form = dataclasses.replace(segment.batch.form, counts=None)
+        step = self._compiled.find(self._strategy, self._fn, form, segment.loop, self._own)
         self._watch.wait(self._backend)
         began_s = time.perf_counter()
-        state = (self._values, self._own_handles)
-        done = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
-        self._values, self._own_handles = done.state
+        # The call consumes the state that it is handed.
+        with deferred_interrupts():
+            if step is not self._step or self._values is None:
+                self._settle()
+                holder = homes.Holder("strategy.run_steps", self._settle)
+                self._step, self._variables = step, step.variables
+                self._values = homes.take(self._backend, self._variables, holder)
+            state = (self._values, self._own_handles)
+            done = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
+            self._values, self._own_handles = done.state
         self._result = done.last, [*self._result[1], (done.every, done.count)] if self._keeps_every else []
         self._done += done.count
         results = done.last if jax.tree.leaves(done.last) else done.state
@@ -120,8 +132,9 @@ class LoopRun:
 
     def _settle(self) -> None:
         """Let the variables of the step that ran last hold their newest values."""
-        if self._step is not None:
-            homes.settle(self._backend, self._step.step.variables, self._values)
+        if self._step is not None and self._values is not None:
+            homes.settle(self._backend, self._variables, self._values)
+            self._values = None
 
 
 def run_loop(
@@ -140,8 +153,8 @@ def run_loop(
 
 def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
     """Refuse what `run_steps` cannot run; see `run_loop`."""
-    refuse_inside("run_steps", "write the loop with jax.lax.fori_loop")
-    check_callable(fn, "strategy.run_steps(fn, iterator, steps)")
+    instead = "write the loop with jax.lax.fori_loop"
+    check_step(fn, "run_steps", instead, "strategy.run_steps(fn, iterator, steps)")
     if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
         raise SettingError(f"steps must be a positive integer, not {steps!r}")
     if not hasattr(iterator, "__next__"):

@@ -131,7 +131,7 @@ class PerReplica:
             self._spec = jax.ShapeDtypeStruct(self._stack.shape, dtype)
             return self._spec
         _check_shapes(self.values)
-        types = {getattr(value, "dtype", None) or np.result_type(value) for value in self.values}
+        types = {getattr(value, "dtype", None) or np.asarray(value).dtype for value in self.values}
         dtype = jax.dtypes.canonicalize_dtype(np.result_type(*types))
         self._spec = jax.ShapeDtypeStruct((self._replicas, *np.shape(self.values[0])), dtype)
         return self._spec
@@ -175,8 +175,17 @@ def _check_shapes(values: tuple[Any, ...]) -> None:
     if len(set(shapes)) > 1:
         raise ReplicaError(
             f"the values of this PerReplica have different shapes, {', '.join(map(str, shapes))}: every replica runs "
-            "the same compiled step, so give each a value of the same shape"
+            f"the same compiled step, so give each a value of the same shape. {_to_type(shapes)}"
         )
+
+
+def _to_type(shapes: list[tuple[int, ...]]) -> str:
+    if () in shapes or len({shape[1:] for shape in shapes}) > 1:
+        return "The values are in value.values: pad or cut them there"
+    return (
+        "Where only the rows differ, joined = strategy.gather(value, axis=0) is one array of all rows, and "
+        "next(iter(strategy.distribute_dataset([joined]))) splits it evenly"
+    )
 
 
 def is_traced(value: Any) -> bool:

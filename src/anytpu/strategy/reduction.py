@@ -33,9 +33,16 @@ class ReduceOp(enum.Enum):
         raise SettingError(f'reduce_op must be "SUM" or "MEAN", not {name!r}')
 
 
-def reduce(op: ReduceOp, value: Any, axis: int | None) -> Any:
-    """Reduce each leaf over the replicas, and over one axis of each replica's value when `axis` is given."""
-    return jax.tree.map(lambda leaf: _reduce_one(op, leaf, axis), value, is_leaf=is_per_replica)
+def reduce(op: ReduceOp, value: Any, axis: int | None, replicas: int = 1) -> Any:
+    """Reduce each leaf over the replicas, and over one axis of each replica's value when `axis` is given.
+
+    Args:
+        op: the operation.
+        value: a tree of `PerReplica` and of plain values, each of which is the value of every replica.
+        axis: the axis, or None.
+        replicas: how many replicas a plain value stands for.
+    """
+    return jax.tree.map(lambda leaf: _reduce_one(op, leaf, axis, replicas), value, is_leaf=is_per_replica)
 
 
 def gather(value: Any, axis: int) -> Any:
@@ -43,14 +50,29 @@ def gather(value: Any, axis: int) -> Any:
     return jax.tree.map(lambda leaf: _gather_one(leaf, axis), value, is_leaf=is_per_replica)
 
 
-def _reduce_one(op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+def _reduce_one(op: ReduceOp, leaf: Any, axis: int | None, replicas: int) -> Any:
     if axis is None:
+        if not isinstance(leaf, PerReplica) and op is ReduceOp.SUM and replicas > 1:
+            _check_zero(leaf, replicas)
         stacked = leaf.stacked() if isinstance(leaf, PerReplica) else _array(leaf)[None]
         return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
-    parts = _parts(leaf, axis, "reduce")
+    parts = _parts(leaf, axis, "reduce") * (1 if isinstance(leaf, PerReplica) else replicas)
     # Replicas may have different numbers of rows: the mean is over all of them.
     total = sum(part.sum(axis, dtype=_sum_dtype(part)) for part in parts)
     return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
+
+
+def _check_zero(value: Any, replicas: int) -> None:
+    """Refuse the sum of one value for all replicas, unless it is zero."""
+    if not is_traced(value) and not np.any(np.asarray(value)):
+        return
+    what = f"an array of shape {value.shape}" if np.ndim(value) else repr(value)
+    raise ReplicaError(
+        f'strategy.reduce("SUM", ...) was given {what}, one value for all {replicas} replicas and not one for each: '
+        "pass what strategy.run returned. For the value itself type "
+        'strategy.reduce("MEAN", value, axis=None); for its sum over the replicas, '
+        "value * strategy.num_replicas_in_sync"
+    )
 
 
 def _gather_one(leaf: Any, axis: int) -> Any:

@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.errors import SettingError
+from anytpu.errors import ReplicaError, SettingError
 from anytpu.strategy.connection import get_strategy
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.reduction import ReduceOp
-from anytpu.strategy.replicas import Replica, current_replica, outside
+from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
+from anytpu.strategy.rows import mask_of
 
 
 @final
@@ -75,12 +77,17 @@ class ReplicaContext:
     def all_gather(self, value: Any, axis: int) -> Any:
         """Return the replicas' values, one after the other along an axis, on every replica.
 
+        Of the rows of a batch that does not fill all replicas it returns the real ones; the step is compiled anew for
+        another number of them.
+
         Args:
             value: a tree of arrays, of the same shapes on every replica.
             axis: the axis to concatenate along.
 
         Raises:
             SettingError: a value has no such axis.
+            ReplicaError: the value has the rows of a batch that does not fill all replicas, and `axis` is another one,
+                or this is a loop of `run_steps`.
         """
         return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
 
@@ -109,8 +116,30 @@ class ReplicaContext:
                 f"all_gather was given axis={axis}, and this replica's value has the shape {leaf.shape}: the axis "
                 "counts the axes of one value, from 0; for a number type value[None]"
             )
+        counts = self._counts(leaf, axis)
+        if counts is not None:
+            return record_gather(leaf, self._stack, counts)
         stack = self._stack(leaf)
         return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
+
+    def _counts(self, leaf: Any, axis: int) -> tuple[int, ...] | None:
+        """Return how many rows of each replica's value are real; None where the value has no pads."""
+        shard = self._replica.shard
+        if shard is None or mask_of(leaf) is None:
+            return None
+        if axis % leaf.ndim:
+            raise ReplicaError(
+                f"all_gather was given axis={axis} and a value of shape {leaf.shape} with the rows of a batch "
+                "that does not fill all replicas, so that the replicas have different numbers of rows: gather along "
+                "axis 0, or make batches of a size that the replicas divide"
+            )
+        if shard.counts is None:
+            raise ReplicaError(
+                "all_gather in a loop of run_steps cannot leave out the pads of a batch that does not fill all "
+                "replicas: each batch has its own number of rows, and the loop is compiled once. Use strategy.run, or "
+                "make batches of a size that the replicas divide, for example with batch(rows, drop_remainder=True)"
+            )
+        return shard.counts.ask()
 
     def _all(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray):
@@ -139,4 +168,27 @@ def get_replica_context() -> ReplicaContext | None:
     replica = current_replica()
     if replica is not None:
         return ReplicaContext(replica, get_strategy())
-    return ReplicaContext(_DEFAULT, get_strategy()) if CURRENT.get() is None else None
+    return ReplicaContext(_DEFAULT, get_strategy()) if CURRENT.get() is None and not is_merging() else None
+
+
+def in_cross_replica_context() -> bool:
+    """Say whether the caller sees all replicas at once: under a scope, or in a function that `merge_call` calls.
+
+    Inside `strategy.run`, and outside every scope, the caller is one replica.
+
+    Example:
+        >>> with TPUStrategy(TPUClusterResolver("virtual", cores=2)).scope():
+        ...     in_cross_replica_context()
+        True
+    """
+    return get_replica_context() is None
+
+
+def has_strategy() -> bool:
+    """Say whether the caller is in the scope of a `TPUStrategy`, or in a function that one runs.
+
+    Example:
+        >>> has_strategy()
+        False
+    """
+    return CURRENT.get() is not None

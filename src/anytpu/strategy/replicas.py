@@ -12,14 +12,45 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
-from anytpu.errors import StrategyError
+from anytpu import _keras
+from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
+from anytpu.strategy.recorded import record_mask
+
+
+class RowCounts:
+    """The real rows of every replica's part of a batch, known when a step is traced.
+
+    A step that asks for them is compiled for these counts alone; any other for all counts at once.
+
+    Args:
+        counts: one for each replica.
+    """
+
+    def __init__(self, counts: tuple[int, ...]) -> None:
+        self.was_asked = False
+        self._counts = counts
+
+    def ask(self) -> tuple[int, ...]:
+        """Return the counts, for a step that depends on them."""
+        self.was_asked = True
+        return self._counts
+
+    def asked(self) -> tuple[int, ...] | None:
+        """Return the counts if a step depends on them."""
+        return self._counts if self.was_asked else None
+
+    def are(self, counts: tuple[int, ...] | None) -> bool:
+        """Say whether a step that was compiled for these counts fits; None are all counts."""
+        return counts is None or counts == self._counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +60,18 @@ class Shard:
     Attributes:
         rows: how many rows are real, an int32 scalar; 0 for a replica that got none.
         room: how many rows there are with the pads, the same for every replica.
+        counts: the real rows of every replica; None in a loop of many steps, which runs batches of other counts too.
+        is_recorded: the step is traced for a plan that leaves out pads (`padded/`).
     """
 
     rows: Any
     room: int
+    counts: RowCounts | None = None
+    is_recorded: bool = False
 
     def mask(self) -> Any:
         """Return which rows are real, bool `(room,)`."""
-        return jnp.arange(self.room) < self.rows
+        return record_mask(self.room) if self.is_recorded else jnp.arange(self.room) < self.rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +84,19 @@ class Replica:
             traced and no collective exists.
         shard: the replica's part of a batch that does not fill all replicas; None when all rows are real.
         averages_losses: a loss may be the mean over this replica's rows: who runs the step divides by the replicas.
+        shared: the arguments of the step that go to all replicas, one value for all of them.
     """
 
     replicas: int
     axis: str | None = REPLICA_AXIS
     shard: Shard | None = None
     averages_losses: bool = False
+    shared: tuple[Any, ...] = ()
 
     @property
     def index(self) -> Any:
         """This replica's number, as an int32 scalar."""
-        return 0 if self.axis is None else jax.lax.axis_index(self.axis)
+        return np.int32(0) if self.axis is None else jax.lax.axis_index(self.axis)
 
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""
@@ -68,6 +105,7 @@ class Replica:
 
 
 _CURRENT: contextvars.ContextVar[Replica | None] = contextvars.ContextVar("replica", default=None)
+_IS_MERGING: contextvars.ContextVar[bool] = contextvars.ContextVar("is merging", default=False)
 
 
 def current_replica() -> Replica | None:
@@ -97,11 +135,17 @@ def averaging_losses() -> Iterator[None]:
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """Run as nobody in particular, in between the replicas: what `merge_call` calls."""
-    token = _CURRENT.set(None)
+    replica, merging = _CURRENT.set(None), _IS_MERGING.set(True)
     try:
         yield
     finally:
-        _CURRENT.reset(token)
+        _IS_MERGING.reset(merging)
+        _CURRENT.reset(replica)
+
+
+def is_merging() -> bool:
+    """Say whether this is a function that `merge_call` calls."""
+    return _IS_MERGING.get()
 
 
 def refuse_inside(name: str, instead: str) -> None:
@@ -158,7 +202,25 @@ class ReplicaScope(keras.StatelessScope):
         self.seen: list[Any] = []
         self.overwritten: set[int] = set()
         self._known: set[int] = set()
-        self._given = {id(variable) for variable, _ in values}
+        self._given = {id(variable): self.held(variable) for variable, _ in values}
+        self._level: Any = None
+
+    def __enter__(self) -> Self:
+        """Enter the scope: the function that JAX traces now is the one whose writes it takes."""
+        self.begins_here()
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        """Leave the scope, and make the variables that were asked for in it."""
+        try:
+            super().__exit__(*args)
+        except BaseException:
+            _keras.forget_all_uninitialized()
+            raise
+
+    def begins_here(self) -> None:
+        """Take writes of the function that JAX traces now, where the scope was entered outside of it."""
+        self._level = get_opaque_trace_state()
 
     def get_current_value(self, variable: Any) -> Any:
         """Return the value of a variable here, or in the scope around this one; None when neither holds it."""
@@ -169,7 +231,13 @@ class ReplicaScope(keras.StatelessScope):
         return value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Take a write."""
+        """Take a write.
+
+        Raises:
+            ReplicaError: it is made inside of another function that JAX traces, which its value cannot leave.
+        """
+        if get_opaque_trace_state() != self._level:
+            raise ReplicaError(_written_inside(update[0]))
         if id(update[0]) not in self._known:
             self.overwritten.add(id(update[0]))
         self._note(update[0])
@@ -180,11 +248,20 @@ class ReplicaScope(keras.StatelessScope):
         return super().get_current_value(variable)
 
     def written(self) -> list[tuple[Any, Any]]:
-        """Return (variable, value) for each variable written in this scope that was not given to it."""
-        pairs = [(variable, self.held(variable)) for variable in self.seen if id(variable) not in self._given]
-        return [(variable, value) for variable, value in pairs if value is not None]
+        """Return (variable, value) for each variable that was written in this scope."""
+        pairs = [(variable, self.held(variable)) for variable in self.seen]
+        return [(variable, value) for variable, value in pairs if value is not self._given.get(id(variable))]
 
     def _note(self, variable: Any) -> None:
         if id(variable) not in self._known:
             self._known.add(id(variable))
             self.seen.append(variable)
+
+
+def _written_inside(variable: Any) -> str:
+    return (
+        f"the variable {variable.path!r} is assigned inside a function that JAX traces by itself, such as the body of "
+        "jax.lax.scan or a branch of jax.lax.cond: the value cannot leave that function. Return the value from it, and "
+        "assign it outside. Or use tpu.repeat or tpu.while_loop for a loop that assigns, "
+        "variable.assign(jnp.where(condition, new, variable.value)) for a branch, and tpu.value_and_grad for gradients"
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import Any
@@ -20,9 +21,12 @@ import keras
 
 from anytpu import _keras
 from anytpu.errors import ReplicaError, StrategyError
+from anytpu.strategy import assignments
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
-from anytpu.strategy.replicas import current_replica
+from anytpu.strategy.keras_distribution import refuse_distribution
+from anytpu.strategy.per_replica import is_traced
+from anytpu.strategy.replicas import Replica, current_replica, inside
 from anytpu.strategy.rows import without_pads
 
 _SYSTEM = "_anytpu_system"
@@ -33,7 +37,8 @@ def entered(strategy: Any) -> Iterator[Any]:
     """Enter the scope of a strategy.
 
     Raises:
-        StrategyError: inside the scope of a strategy on another system, or after the system was shut down.
+        StrategyError: inside the scope of a strategy on another system, after the system was shut down, or while Keras
+            has a distribution set.
     """
     outer = CURRENT.get()
     if outer is not None and outer.system is not strategy.system:
@@ -42,6 +47,7 @@ def entered(strategy: Any) -> Iterator[Any]:
             "Close the outer scope first; a model belongs to one strategy"
         )
     _ = strategy.backend
+    refuse_distribution(f"the scope of {strategy!r}")
     install()
     token = CURRENT.set(strategy)
     try:
@@ -50,10 +56,32 @@ def entered(strategy: Any) -> Iterator[Any]:
         CURRENT.reset(token)
 
 
+@contextlib.contextmanager
+def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
+    """Run as one replica of a strategy, in its scope."""
+    token = CURRENT.set(strategy)
+    try:
+        with inside(replica):
+            yield
+    finally:
+        CURRENT.reset(token)
+
+
+def prepare(what: str) -> None:
+    """Get Keras ready for a step; refuse one beside `keras.distribution`.
+
+    Args:
+        what: what is called, for the error.
+    """
+    install()
+    refuse_distribution(what)
+
+
 @functools.cache
 def install() -> None:
     """Put the wrappers on Keras, once."""
     _keras.wrap(_keras.variable_class(), "__init__", _remembering)
+    assignments.install()
     _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
     _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
     _keras.wrap(keras.random.SeedGenerator, "next", _folding)
@@ -80,9 +108,34 @@ def _remembering(init: Callable) -> Callable:
         strategy = CURRENT.get()
         if strategy is not None:
             vars(self)[_SYSTEM] = strategy.system
-        init(self, *args, **kwargs)
+        if _keras.stateless_scope() is None or current_replica() is None:
+            init(self, *args, **kwargs)
+        else:
+            init(self, **_known_before(inspect.signature(init).bind(self, *args, **kwargs).arguments))
 
     return __init__
+
+
+def _known_before(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a variable that a step makes, its first value as an initializer.
+
+    Keras makes the variable when the step has been traced, once; until then the initializer stands for it.
+    """
+    given = {name: value for name, value in arguments.items() if name not in ("self", "kwargs")}
+    given |= arguments.get("kwargs", {})
+    first = given["initializer"]
+    if callable(first) or isinstance(first, str):
+        return given
+    with jax.ensure_compile_time_eval():
+        value: Any = keras.ops.convert_to_tensor(first, dtype=given.get("dtype"))
+    if is_traced(value):
+        raise ReplicaError(
+            "a variable is made inside strategy.run with a first value that the step computes, an array of shape "
+            f"{value.shape}. A variable is made once, before the first step, so give it a value that is known then: a "
+            'number, a NumPy array, or an initializer with a shape, such as keras.Variable("zeros", shape=(3,)); or '
+            "make it outside of the step"
+        )
+    return given | {"initializer": lambda shape, dtype: value, "shape": value.shape, "dtype": value.dtype}
 
 
 def _summing(apply: Callable) -> Callable:
@@ -93,7 +146,9 @@ def _summing(apply: Callable) -> Callable:
         return gradient if gradient is None or replica is None else replica.sum(gradient)
 
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        return apply(self, [summed(gradient) for gradient in grads], trainable_variables)
+        gradients = [summed(gradient) for gradient in grads]
+        with assignments.unaggregated():
+            return apply(self, gradients, trainable_variables)
 
     return wrapper
 

@@ -53,6 +53,9 @@ class StepSource(Source):
         """Return the next group."""
         return self._source.take(most)
 
+    def close(self) -> None:
+        """Leave the iterator as it is: it is the user's, who may go on with it."""
+
     def last_arrays(self) -> list[Any]:
         """Return the arrays of the last batch that was taken, as `parted` returns them."""
         assert self._last is not None

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 from collections.abc import Callable
 from typing import Any, final
 
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.opening import backend_of, open
+from anytpu.engine.opening import backend_of
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Program
 from anytpu.strategy import scopes
@@ -106,9 +105,8 @@ class TPUStrategy(Strategy):
         if cores == count:
             return self
         if cores not in self._parts:
-            address = dataclasses.replace(self._system.address, cores=cores, shape=None)
-            backend = open(address, self.backend.cores[:cores])
-            self._system.on_shutdown(backend.close)
+            _ = self.backend
+            backend = backend_of(self._system, cores)
             made = copy.copy(self)
             made._steps, made._parts, made._part_backend, made.compilations = CompiledSteps(), {}, backend, 0
             self._parts[cores] = made
@@ -133,14 +131,15 @@ class TPUStrategy(Strategy):
             fn: what one replica does.
             args: its arguments, a tuple. Each replica gets its own part of a `PerReplica`; everything else goes to all.
                 Arrays and numbers are passed to the compiled step; a bool, a string or any other object is part of it.
+                Flax NNX modules and optimizers are changed in place. Of an Equinox module the arrays are passed.
             kwargs: its keyword arguments, likewise; None means none.
 
         Returns:
             What the function returns, each array as a `PerReplica`; plain arrays when there is one replica.
 
         Raises:
-            ReplicaError: a variable without aggregation would differ between the replicas, or a `PerReplica` does not
-                fit.
+            ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas; an NNX
+                module is used that is no argument; or a `PerReplica` does not fit.
             SettingError: an argument cannot be passed to a step.
             StrategyError: the system was shut down, or this is inside a function that `run` runs.
 
@@ -152,7 +151,7 @@ class TPUStrategy(Strategy):
               1: 6.0
             }
         """
-        scopes.install()
+        scopes.prepare("strategy.run")
         return self._steps.run(self, fn, args, kwargs)
 
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
@@ -194,7 +193,7 @@ class TPUStrategy(Strategy):
         self, fn: Callable, iterator: Any, steps: int, state: Any = None, *, keeps_every: bool = False
     ) -> LoopResult:
         """Do what `run_steps` does, for front doors, which may want the outputs of every step."""
-        scopes.install()
+        scopes.prepare("strategy.run_steps")
         return run_loop(self, self._steps, fn, iterator, steps, state, keeps_every)
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:

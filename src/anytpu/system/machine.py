@@ -25,9 +25,11 @@ def devices_of(platform: str | None) -> list[Any]:
         platform: "tpu", "gpu", "cpu", or None for the platform that JAX prefers.
 
     Raises:
+        SettingError: JAX, or XLA, cannot start with the environment as it is.
         RuntimeError: JAX has no such platform, or it failed to start.
     """
     _env.prepare_jax()
+    _env.check_jax_settings()
     import jax
 
     return list(jax.devices(platform))

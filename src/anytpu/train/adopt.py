@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from anytpu import _keras
-from anytpu.engine.interrupts import deferred_interrupts
+from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.errors import SettingError, StrategyError
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.scopes import claim, system_of
+from anytpu.strategy.scopes import claim, prepare, system_of
 from anytpu.train import checks, functions
 from anytpu.train.epochs import Epochs
 from anytpu.train.ragged import with_batches
@@ -36,10 +36,17 @@ _MODES = {"fit": "train", "evaluate": "test", "predict": "predict"}
 
 @dataclasses.dataclass
 class _Running:
-    """The Keras loop that runs: whose it is, and the mode of the next epoch iterator that it makes."""
+    """The Keras loop that runs.
+
+    Attributes:
+        trainer: of its model.
+        mode: of the next epoch iterator that it makes.
+        passes: closes the passes over its data when the loop ends.
+    """
 
     trainer: Trainer
     mode: str
+    passes: contextlib.ExitStack
 
 
 @functools.cache
@@ -52,7 +59,7 @@ def install() -> None:
     for name in _MODES:
         _keras.wrap(trainer, name, functools.partial(_loop, name))
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
-        _keras.wrap(trainer, name, _on_batch)
+        _keras.wrap(trainer, name, functools.partial(_on_batch, name))
     functions.install(trainer, trainer_of)
     _keras.wrap(module, "JAXEpochIterator", _epochs)
 
@@ -74,6 +81,7 @@ def _compile(compile_: Callable) -> Callable:
             _tell_of_scope(self)
             return compile_(self, *args, **kwargs)
         checks.check_steps_per_execution(steps)
+        prepare(f"the scope of {strategy!r}")
         _check_home(self, strategy)
         bound = signature.bind(self, *args, **kwargs)
         if steps == "auto":
@@ -139,16 +147,16 @@ def _loop(name: str, original: Callable) -> Callable:
         given = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(given)
-        if name == "fit":
-            is_silent = given.get("verbose", "auto") == 0
-            trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
-        with _running(trainer, _MODES[name], given.get("callbacks")):
+        with _running(trainer, name, given.get("callbacks")):
+            if name == "fit":
+                is_silent = given.get("verbose", "auto") == 0
+                trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
 
 
-def _on_batch(original: Callable) -> Callable:
+def _on_batch(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +164,7 @@ def _on_batch(original: Callable) -> Callable:
         if trainer is None:
             return original(self, *args, **kwargs)
         checks.check_call(signature.bind(self, *args, **kwargs).arguments)
-        with deferred_interrupts(), _adopting(trainer):
+        with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
             return original(self, *args, **kwargs)
 
     return wrapper
@@ -170,23 +178,28 @@ def _no_guard(model: Any, on_nan: Any) -> str:
 
 
 @contextlib.contextmanager
-def _adopting(trainer: Trainer) -> Iterator[None]:
+def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
     """Leave the model whole however a call of Keras's ends; what it built, or found built, is at home here."""
     _ = trainer.backend
-    try:
-        yield
-    finally:
-        trainer.attach()
-        claim(trainer.model.variables, trainer.strategy.system)
+    prepare(f"{trainer.strategy!r}, in whose scope {trainer.model.name!r} was compiled,")
+    with trainer.occupancy.by(f"{name} of {trainer.model.name!r}"):
+        try:
+            yield
+        finally:
+            trainer.attach()
+            claim(trainer.model.variables, trainer.strategy.system)
 
 
 @contextlib.contextmanager
-def _running(trainer: Trainer, mode: str, callbacks: Any) -> Iterator[None]:
-    """Run one of Keras's loops on a trainer."""
-    before, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
-    with _active(_Running(trainer, mode)), deferred_interrupts(), _adopting(trainer):
+def _running(trainer: Trainer, name: str, callbacks: Any) -> Iterator[None]:
+    """Run one of Keras's loops, "fit", "evaluate" or "predict", on a trainer."""
+    mode = _MODES[name]
+    running = _Running(trainer, mode, contextlib.ExitStack())
+    with _active(running), deferred_interrupts(), _adopting(trainer, name):
+        before, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         try:
-            yield
+            with immediate_interrupts(), running.passes:
+                yield
         finally:
             trainer.one_step_calls = before
             if mode == "train":
@@ -213,7 +226,9 @@ def _epochs(original: Any) -> Callable:
             return original(*args, **kwargs)
         # The second iterator that fit makes is for its validation data.
         mode, running.mode = running.mode, "test" if running.mode == "train" else running.mode
-        return Epochs(running.trainer, mode, signature.bind(*args, **kwargs).arguments)
+        epochs = Epochs(running.trainer, mode, signature.bind(*args, **kwargs).arguments)
+        running.passes.push(lambda kind, *_: epochs.close(waits=kind is not KeyboardInterrupt))
+        return epochs
 
     return make
 

@@ -10,6 +10,7 @@ Rule: the order of the rows, and the random numbers drawn for it, are those of K
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, Source, shapes_of
+from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from anytpu.train.trainer import Trainer
 
 _KerasEpochIterator: Any = _keras.epoch_iterator_class()
+_LEAVING_S = 2.0
 
 
 class Epochs(_KerasEpochIterator):
@@ -50,7 +53,11 @@ class Epochs(_KerasEpochIterator):
         self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
         self._is_checked = False
         self._is_used_up = False
-        self._seen = 0
+        self._has_started = False
+        # Why the pass ended within an epoch; None while it has not, or where it had no other length to keep to.
+        self._end: str | None = None
+        self._has_ended = False
+        self._is_within = False
         self._epoch = 0
         self._clock = InputClock(lambda: trainer.newest_logs)
         # Once a batch has another length than the first, all that follow are padded.
@@ -69,42 +76,89 @@ class Epochs(_KerasEpochIterator):
     def reset(self) -> None:
         """Start again at the first epoch."""
         super().reset()
-        self._source = None
+        self._is_within = False
+        self.close()
         self._is_building = False
         self._epoch = 0
 
-    def __iter__(self) -> Iterator[tuple[int, int, Group]]:
-        """Yield `(first step, last step, group)` for one epoch."""
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        """Yield `(first step, last step, group)` for one epoch.
+
+        As in Keras, an iterator that has ended comes in place of a group where the data end within an epoch: the call
+        on it raises StopIteration, and `catch_stop_iteration`, in which Keras walks, ends the epoch.
+        """
         self.data_adapter.on_epoch_begin()
-        try:
-            yield from self._groups()
-        except BaseException:
-            # A data set that loads in threads ends them here; what it says then would hide what went wrong.
-            with contextlib.suppress(Exception):
-                self.data_adapter.on_epoch_end()
-            raise
+        self._is_within, self._has_ended, self._end = True, False, None
+        yield from self._groups()
+        self._is_within = False
         self.data_adapter.on_epoch_end()
 
-    def _groups(self) -> Iterator[tuple[int, int, Group]]:
+    def close(self, waits: bool = True) -> None:
+        """End the pass that is under way, and the threads and processes that make its batches.
+
+        Args:
+            waits: whether to wait, a moment, until they have ended: one may be in a function that never returns.
+        """
+        source, self._source = self._source, None
+        if source is not None:
+            with contextlib.suppress(Exception):
+                source.close()
+        if self._is_within:
+            self._is_within = False
+            thread = threading.Thread(target=self._leave_epoch, name="anytpu leaves an epoch", daemon=True)
+            thread.start()
+            if waits:
+                thread.join(_LEAVING_S)
+
+    def _leave_epoch(self) -> None:
+        # What it says then would hide what went wrong.
+        with contextlib.suppress(Exception):
+            self.data_adapter.on_epoch_end()
+
+    def _groups(self) -> Iterator[tuple[int, int, Any]]:
         self._epoch += 1
         if self._mode == "train":
             self._trainer.begin_epoch(self._epoch)
         # A length that Keras learned from an earlier pass need not be that of the next.
-        wanted = self.steps_per_epoch or self.data_adapter.num_batches
-        step = 0
+        length = self.data_adapter.num_batches
+        wanted = self.steps_per_epoch or length
         if wanted == 0:
-            raise DataExhaustedError(_exhausted(0, None, self._epoch))
+            raise DataExhaustedError(_no_batch(self._epoch))
+        if self._source is None or self.steps_per_epoch is None:
+            self._begin_pass()
+        step = done = 0
         with self._clocked():
             while wanted is None or step < wanted:
-                group = self._next_group(step, wanted)
+                group = None if length and self._steps_seen >= length else self._next_group(step, wanted)
                 if group is None:
+                    self._end = self._why_ended(done, wanted)
                     break
-                yield step, step + group.steps - 1, group
-                step += group.steps
-        if self.steps_per_epoch is None:
+                last = step + self._counted(group) - 1
+                yield step, last, group
+                step, done = last + 1, done + group.steps
+        if length and self._steps_seen >= length:
             self._source = None
-        if wanted is None:
-            self._num_batches = step
+            if self._end is not None:
+                self._interrupted_warning()
+        elif wanted is None or step < wanted:
+            # Keras ends the epoch of the data adapter then.
+            self._source, self._has_ended, self._is_within = None, True, False
+            self._is_used_up = _keras.is_one_shot(self.data_adapter)
+            if self._mode == "train" and not done:
+                self._trainer.restore_metrics()
+            yield step, step, iter(())
+
+    def _counted(self, group: Group) -> int:
+        """Return how many steps a group counts as: as in Keras all of a call, also where fewer are left."""
+        fixed = self._trainer.steps_per_execution
+        return group.steps if fixed is None or self._is_varied or self._is_building else fixed
+
+    def _interrupted_warning(self) -> None:
+        """Say why an epoch ended early, where there is anything to say."""
+        if not self._has_ended and self._end is None:
+            super()._interrupted_warning()  # A callback raised StopIteration.
+        elif self._end is not None:
+            warnings.warn(self._end, stacklevel=2)
 
     @contextlib.contextmanager
     def _clocked(self) -> Iterator[None]:
@@ -126,30 +180,30 @@ class Epochs(_KerasEpochIterator):
 
     def _next_group(self, step: int, wanted: int | None) -> Group | None:
         """Return the next group, from a new pass at the begin of an epoch; None when a pass ends inside an epoch."""
-        if self._source is None:
-            self._source = self._new_source()
+        assert self._source is not None
+        raise_if_interrupted()
         most = wanted - step if wanted is not None else 2**31
         group = self._source.take(1 if self._is_building else self._trainer.next_steps(self._mode, most))
         if group is not None:
-            self._seen += group.steps
+            self._steps_seen += group.steps
+            self._has_started = True
             return group
-        self._source = None
-        self._is_used_up = _keras.is_one_shot(self.data_adapter)
-        if step == 0 and self._seen and not self._is_used_up:
+        if not self._has_started:
+            raise DataExhaustedError(_no_batch(self._epoch))
+        if step == 0 and self._steps_seen and not _keras.is_one_shot(self.data_adapter):
+            self._begin_pass()
             return self._next_group(step, wanted)
-        self._explain_end(step, wanted)
         return None
 
-    def _new_source(self) -> Source:
-        if self._is_used_up:
-            raise DataExhaustedError(_USED_UP)
-        self._seen = 0
+    def _begin_pass(self) -> None:
+        self._steps_seen = 0
         if self._resident is not None:
-            return RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
+            self._source = RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
+            return
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
         if self._mode == "train":
             batches = self._clock.timed(batches)
-        return BatchSource(self._trainer.backend, batches, self._capacity)
+        self._source = BatchSource(self._trainer.backend, batches, self._capacity)
 
     def _capacity(self, batch_bytes: int) -> int:
         # Neighbours of different lengths do not stack.
@@ -169,16 +223,22 @@ class Epochs(_KerasEpochIterator):
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
 
-    def _explain_end(self, step: int, wanted: int | None) -> None:
-        """Say why an epoch ended early: nothing for a first pass of unknown length."""
-        if wanted is None and step:
-            return
-        if wanted is None or self._is_used_up or self._seen < wanted:
-            raise DataExhaustedError(_exhausted(step, wanted, self._epoch))
-        warnings.warn(
-            f"the data ended after {step} of the {wanted} steps of epoch {self._epoch}: a pass has {self._seen} "
-            "batches, which steps_per_epoch does not divide. The next epoch starts a new pass",
-            stacklevel=2,
+    def _why_ended(self, done: int, wanted: int | None) -> str | None:
+        """Return why an epoch ended after `done` steps; None for a first pass of unknown length."""
+        if self._is_used_up:
+            return _used_up(self._steps_seen)
+        if wanted is None:
+            return None
+        place, name = (f" of epoch {self._epoch}", "steps_per_epoch") if self._mode == "train" else ("", "steps")
+        ended = f"the data ended after {done} of the {wanted} steps{place}"
+        if self._steps_seen > done and not _keras.is_one_shot(self.data_adapter):
+            return (
+                f"{ended}: a pass has {self._steps_seen} batches, which {name} does not divide. The next epoch starts "
+                "a new pass"
+            )
+        return (
+            f"{ended}, and the epoch ends there, as in Keras. Pass {name}={max(done, 1)} or fewer, or data that goes "
+            "on, such as a generator with an endless loop"
         )
 
 
@@ -187,17 +247,13 @@ def _narrow(leaf: Any) -> np.ndarray:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
-def _exhausted(step: int, wanted: int | None, epoch: int) -> str:
-    if wanted is None:
-        return f"the data gave no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
+def _no_batch(epoch: int) -> str:
+    return f"the data gave no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
+
+
+def _used_up(batches: int) -> str:
     return (
-        f"the data ended after {step} of the {wanted} steps of epoch {epoch}. The model stands at the last finished "
-        f"step. Pass steps_per_epoch={max(step, 1)} or fewer, or data that goes on, such as a generator with an "
-        "endless loop"
+        f"the data is used up: a generator can be walked over once only. This epoch had {batches} batches, those that "
+        "Keras had kept of the first. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a "
+        "generator that goes on, or a data set that starts again, such as a keras.utils.PyDataset"
     )
-
-
-_USED_UP = (
-    "the data is used up: a generator can be walked over once only. Pass epochs=1, or steps_per_epoch (for validation, "
-    "validation_steps) with a generator that goes on, or a data set that starts again, such as a keras.utils.PyDataset"
-)

@@ -33,6 +33,12 @@ class KerasMaker:
 
         return program_of_model(job, input_specs, mode, tensors, batch_size, precision)
 
+    def repeats_of(self, job: Any) -> Any:
+        """Return the equal blocks of a model, or None; see `anytpu.program.makers.repeats_of`."""
+        from anytpu.train.repeats import repeats_of
+
+        return repeats_of(job)
+
 
 @final
 class EstimatorMaker:

@@ -16,6 +16,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Program, Tree, spec_of
+from anytpu.strategy.keras_distribution import refuse_split_variables
 from anytpu.train.batch_specs import (
     are_labels_guessed,
     how_to_give_specs,
@@ -48,8 +49,10 @@ def program_of_model(
 
     Raises:
         ProgramError: neither input specs nor a batch size, a model that is not compiled, or does not know the shapes of
-            its inputs, or whose step cannot be traced with the labels that are guessed.
+            its inputs, or whose step cannot be traced with the labels that are guessed; or `keras.distribution` splits
+            its variables, which a Program does not.
     """
+    refuse_split_variables(model)
     if input_specs is None and batch_size is None:
         raise ProgramError(
             f"the model {model.name!r} needs a batch_size, or input_specs, the shapes of a batch: for example "

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ import h5py
 import keras
 
 from anytpu.errors import SettingError
+from anytpu.files.replacing import replaced
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.train import clones
@@ -143,12 +143,8 @@ class TPUModel:
         if path.exists() and not overwrite:
             raise SettingError(f"{str(path)!r} exists, and overwrite is False: pass overwrite=True, or another name")
         # Written beside it under a name that Keras takes, so that an interrupt leaves the old file whole.
-        beside = path.with_name(f".{path.stem}.{os.getpid()}.weights.h5")
-        try:
+        with replaced(path, ".weights.h5") as beside:
             super().save_weights(beside, overwrite=True, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Load weights, and the optimizer's state where the file has it.
@@ -228,8 +224,11 @@ def plain_class(model: Any) -> type:
     return cls.__mro__[2] if issubclass(cls, TPUModel) else cls
 
 
-@functools.cache
 def _class_with_methods(cls: type) -> type:
+    # A class knows its subclasses weakly: a table of them would keep each class of the user's for ever.
+    known = next((one for one in cls.__subclasses__() if one.__bases__ == (TPUModel, cls)), None)
+    if known is not None:
+        return known
     # Under the same name, so that whatever saves the model writes what any program can load.
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (TPUModel, cls), names)

@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import os
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
 from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
-from anytpu.engine.interrupts import raise_if_interrupted
+from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import Pace, Watch
 from anytpu.program.program import Program, Tree
@@ -79,7 +80,11 @@ class Trainer:
         """Lines to be printed when Keras's own line of the epoch stands; None while nobody wants to read any."""
         self.padding = padding_of(model)
         """Pads sequences of many lengths to a few."""
+        self.occupancy = homes.occupancy_of(model)
+        """Which thread runs the model."""
         self._live: _Live | None = None
+        # A callback that Keras calls in a thread of its own attaches the state while the next call runs.
+        self._lock = threading.RLock()
         self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
         self._output_bytes: dict[tuple, int] = {}
@@ -129,7 +134,6 @@ class Trainer:
         Returns:
             What each segment returned.
         """
-        raise_if_interrupted()
         if not isinstance(group, Group):
             taken = BatchSource(self.backend, self._padded(group), lambda _: 1).take(1)
             if taken is None:
@@ -147,11 +151,16 @@ class Trainer:
 
     def attach(self) -> None:
         """Let the model's variables hold their newest values."""
-        live, self._live = self._live, None
-        if live is not None:
-            flat = _flat(live.parts)
-            homes.give(flat, jax.tree.leaves(live.handles))
-            homes.attach(flat)
+        with deferred_interrupts(), self._lock:
+            live, self._live = self._live, None
+            if live is not None:
+                flat = _flat(live.parts)
+                homes.give(flat, jax.tree.leaves(live.handles))
+                homes.attach(flat)
+
+    def restore_metrics(self) -> None:
+        """Undo the reset of the metrics: as in Keras, an epoch without steps has the logs of the one before."""
+        homes.restore(self.model.metrics_variables)
 
     def step_logs(self) -> dict[str, Any]:
         """Return the logs of each step of the last call, by name, `(steps,)` each."""
@@ -188,20 +197,28 @@ class Trainer:
 
     def _run_segment(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Steps:
         executable = self._executable(mode, parts, segment)
-        if self._live is None or self._live.parts is not parts:
-            self.attach()
-            taken = iter(homes.take(self.backend, _flat(parts)))
-            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts))
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
-        done = executable.steps(self._live.handles, segment.feed, segment.start, segment.count)
-        self._live.handles = done.state
+        # The call consumes the state that it is handed.
+        with deferred_interrupts(), self._lock:
+            live = self._taken(parts)
+            done = executable.steps(live.handles, segment.feed, segment.start, segment.count)
+            live.handles = done.state
         if mode != "predict":
             self.every.append((done.every, segment.count))
         self._check(mode, done, segment)
         self._measure(mode, done, segment, began_s, executable.listener)
         return done
+
+    def _taken(self, parts: tuple[Part, ...]) -> _Live:
+        """Return the state of these parts, as the last call left it."""
+        if self._live is None or self._live.parts is not parts:
+            self.attach()
+            holder = homes.Holder(self.occupancy.what, self.attach)
+            taken = iter(homes.take(self.backend, _flat(parts), holder))
+            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts))
+        return self._live
 
     def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
         call = (mode, parts, segment.batch, segment.loop)

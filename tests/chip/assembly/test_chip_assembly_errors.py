@@ -442,6 +442,14 @@ Line 1, column 8: the array cannot be read: Maximum allowed dimension exceeded.
     .array "int8", [99999999999999999999], "AAA="
            ^""",
     ),
+    "zeros that a text of a line asks for": (
+        ".zero 2147483648",
+        """\
+Line 1, column 7: there is no room for 2,147,483,648 bytes of 0: it unpacks from 0 B to 2 GiB, and above 1 GiB a \
+file may unpack to 100 times its size.
+    .zero 2147483648
+          ^""",
+    ),
     "more zeros than the Weight Memory holds": (
         ".zero 32\n.zero 99999999999999",
         """\

@@ -6,6 +6,7 @@ import dataclasses
 import doctest
 import json
 import os
+import resource
 import struct
 import tracemalloc
 import zlib
@@ -17,6 +18,7 @@ import pytest
 
 from anytpu.chip import described, file, file_parts
 from anytpu.chip.file import read, write
+from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import Image
 from anytpu.chip.images import Settings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
@@ -25,6 +27,8 @@ from anytpu.chip.network.nodes import HostStep, Node
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError, ChipFileError
+from anytpu.files import memory
+from anytpu.units import format_bytes
 from chip_samples import dense_image, every_node, host_step, service_image
 
 COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip compile."
@@ -178,12 +182,16 @@ def test_nothing_is_written_when_an_instruction_has_no_bytes(tmp_path: Path):
 
 def test_the_old_file_stays_when_the_new_one_cannot_be_written(tmp_path: Path):
     path = write(tmp_path / "a.tpu", dense_image())
-    folder = path.with_name(f".a.tpu.{os.getpid()}")
-    folder.mkdir()  # where the new one would be written first
-    with pytest.raises(ChipFileError) as caught:
-        write(path, dataclasses.replace(dense_image(), name="other"))
-    assert str(caught.value) == f"The file {str(path)!r} cannot be written: Is a directory."
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(ChipFileError) as caught:
+            write(path, dataclasses.replace(dense_image(), name="other"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(caught.value) == f"The file {str(path)!r} cannot be written: File too large."
     assert read(path)[0].name == "dense"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tpu"]
 
 
 def test_every_kind_of_node_can_be_written():
@@ -352,3 +360,32 @@ def test_what_would_not_be_read_is_not_written():
         f"The program cannot be written: part 'header' of its file would have {size:,} bytes, and 67,108,864 is the "
         "most that it can have."
     )
+
+
+def test_a_part_that_unpacks_to_much_more_than_it_is(monkeypatch: pytest.MonkeyPatch):
+    parts = {name: bytes(2**20) if name == "weights" else b"" for name in PARTS}
+    content = join_parts(parts)
+    assert split_parts(content, "some.tpu")["weights"].unpack(2**20) == parts["weights"]
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
+    with pytest.raises(ChipFileError) as caught:
+        split_parts(content, "some.tpu")["weights"].unpack(2**20)
+    packed = struct.unpack_from("<Q", content, 16 + 2 * 28 + 8)[0]
+    assert str(caught.value) == (
+        f"The file 'some.tpu' cannot be used: its part 'weights' is too large: it unpacks from {format_bytes(packed)} "
+        "to 1 MiB, and above 512 KiB a file may unpack to 100 times its size. Copy it again, or save it again, with "
+        "ChipProgram.save or anytpu chip compile."
+    )
+    # What anytpu writes itself is stored, where it is that large.
+    assert split_parts(join_parts(parts), "some.tpu")["weights"].unpack(2**20) == parts["weights"]
+
+
+def test_a_part_is_held_once():
+    weights = np.random.default_rng(0).bytes(2**24)
+    packed = split_parts(join_parts({name: weights if name == "weights" else b"" for name in PARTS}), "a")["weights"]
+    tracemalloc.start()
+    try:
+        found = packed.unpack(2**24)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == weights and peak_bytes < 1.5 * len(weights)

@@ -12,7 +12,9 @@ from anytpu.system.lifecycle import current_system
 from anytpu.train.checking.runs import _run_child, cores_in_scope
 
 
-def test_a_child_that_fails(tmp_path: Path):
+def test_a_child_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "random.py").write_text("raise SystemExit('mine')")  # Not the child's, though in the working folder.
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BackendError) as caught:
         _run_child("sequential/train", tmp_path, 2, timeout_s=60)
     lines = str(caught.value).splitlines()

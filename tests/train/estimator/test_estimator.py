@@ -36,7 +36,7 @@ def test_the_last_loop_is_shortened_a31(tmp_path, caplog):
 def test_weights_are_those_of_keras_on_one_device(tmp_path, cores):
     one = estimator(tmp_path, cores=cores, run={"tf_random_seed": 7}).train(input_fn, max_steps=6)
     model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(3, name="dense")])
-    start, _ = one._state.checkpoints.load(0)
+    start = one._state.checkpoints.load(0).values
     model.set_weights([start["dense/kernel"], start["dense/bias"]])
     model.compile(keras.optimizers.SGD(0.1), loss_of)
     model.fit(X, Y, batch_size=16, epochs=1, shuffle=False, verbose=0)
@@ -196,7 +196,7 @@ def test_some_variables_only(tmp_path):
         return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     one = estimator(tmp_path, half_fn).train(input_fn, max_steps=3)
-    before, after = one._state.checkpoints.load(0)[0], one._state.checkpoints.load(3)[0]
+    before, after = (one._state.checkpoints.load(step).values for step in (0, 3))
     np.testing.assert_array_equal(before["frozen/kernel"], after["frozen/kernel"])
     assert np.abs(before["trained/kernel"] - after["trained/kernel"]).max() > 1e-3
 
@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_finite(tmp_path):
         "the loss is not finite at global step 3. The last checkpoint in model_dir is from before. Lower the learning "
         "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
-    assert np.isfinite(one._state.checkpoints.load(2)[0]["dense/kernel"]).all()
+    assert np.isfinite(one._state.checkpoints.load(2).values["dense/kernel"]).all()
     values = one.evaluate(lambda params: (X, Y), steps=4)
     assert values["global_step"] == 2
 

@@ -18,6 +18,9 @@ from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
 from anytpu.chip.image import MOST_BATCH, MOST_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
 from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
 from anytpu.errors import SettingError
+from anytpu.files.memory import check_memory, check_ratio
+
+_ZEROS_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,10 +134,14 @@ def _fill(draft: Draft, operands: Operands, name: str, size: int) -> None:
             f"the Weight Memory has {most:,} bytes, and this would fill {len(draft.weights) + size:,}. A larger one is "
             "asked for before: .design weight_memory_bytes=...",
         )
+    draft.zeros_bytes += size
     try:
-        draft.weights += bytes(size)
-    except MemoryError:
-        operands.refuse(name, f"this machine has no room for {size:,} bytes of 0.")
+        check_memory(size)
+        check_ratio(len(draft.weights) + size - draft.zeros_bytes, draft.zeros_bytes)
+    except ValueError as error:
+        operands.refuse(name, f"there is no room for {size:,} bytes of 0: {error}.")
+    for start in range(0, size, _ZEROS_BYTES):  # so that they are held once
+        draft.weights += bytes(min(_ZEROS_BYTES, size - start))
 
 
 def _base64(draft: Draft, line: Line, operands: Operands) -> None:

@@ -27,6 +27,7 @@ class Draft:
         design: what the text turned of a chip.
         inputs, outputs: bindings, each with whether the text has its lanes, too.
         weights: bytes of the Weight Memory.
+        zeros_bytes: bytes of the weights that no line gives, all 0.
         services, steps: descriptions, with the lines that they stand in.
         arrays: those that the descriptions name.
     """
@@ -40,6 +41,7 @@ class Draft:
     tags: list[Tag] = dataclasses.field(default_factory=list)
     residents: list[Resident] = dataclasses.field(default_factory=list)
     weights: bytearray = dataclasses.field(default_factory=bytearray)
+    zeros_bytes: int = 0
     services: list[tuple[Line, Any]] = dataclasses.field(default_factory=list)
     steps: tuple[Line, Any] | None = None
     arrays: list[np.ndarray] = dataclasses.field(default_factory=list)

@@ -25,6 +25,10 @@ _TOKEN = re.compile(
 _HEXADECIMAL = re.compile(r"[-+]?0[xX](?P<digits>.*)")
 
 
+MAX_MESSAGE = 600
+"""Characters of what an error says, and of the line that it shows before the mark."""
+
+
 class Token(NamedTuple):
     """A piece of a line.
 
@@ -56,9 +60,13 @@ class Line:
     def error(self, column: int, message: str) -> AssemblyError:
         """Return the error that names and shows the place."""
         text = self.text.replace("\t", " ").rstrip()
-        # A line of data may be very long: what is shown ends soon after the mark.
-        shown = text if len(text) <= max(column + 40, 120) else f"{text[: max(column + 40, 120)]} ..."
-        return AssemblyError(f"Line {self.number}, column {column}: {message}\n    {shown}\n    {' ' * (column - 1)}^")
+        # A line of data may be very long, and so may a word that a message quotes: a part around the mark is shown.
+        start = 0 if column <= MAX_MESSAGE else column - 120
+        stop = max(column + 40, 120)
+        shown = f"{'...' if start else ''}{text[start:stop]}{'' if len(text) <= stop else ' ...'}"
+        mark = " " * (column - 1 - start + (3 if start else 0)) + "^"
+        message = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}..."
+        return AssemblyError(f"Line {self.number}, column {column}: {message}\n    {shown}\n    {mark}")
 
     def tokens(self) -> list[Token]:
         """Return the pieces of the line, without spaces and comments; the last is "end"."""

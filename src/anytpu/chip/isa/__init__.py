@@ -1,5 +1,6 @@
 """The instructions: what they are, what they mean, and their bytes."""
 
 from anytpu.chip.isa.encoding import decode, encode
+from anytpu.chip.isa.instructions import Instruction
 
-__all__ = ["decode", "encode"]
+__all__ = ["Instruction", "decode", "encode"]

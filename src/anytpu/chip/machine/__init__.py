@@ -1,7 +1,8 @@
 """The machine that runs instructions, and the systolic array, register by register."""
 
-from anytpu.chip.machine.loaded import Machine, run
+from anytpu.chip.machine.loaded import run
+from anytpu.chip.machine.memories import check_room
 from anytpu.chip.machine.systolic import Snapshot, SystolicArray
 from anytpu.chip.machine.witness import witness
 
-__all__ = ["Machine", "Snapshot", "SystolicArray", "run", "witness"]
+__all__ = ["Snapshot", "SystolicArray", "check_room", "run", "witness"]

@@ -1,15 +1,14 @@
-"""`Machine`: a chip with an image loaded; and `run`, which remembers the machine of each image.
+"""`run`: an image on one batch; what was prepared for the image is kept for the next run.
 
 Idea: an image is checked, decoded and fused once, and its weights are made ready once; a run then only moves and makes
 numbers.
 
-Rule: runs of one image may go on at the same time, each with memories that no other uses until it has ended; what else
-is kept for the image is only added to.
+Rule: what was made ready does not hold its image, so that it is freed with it. Runs of one image may go on at the same
+time, each with memories that no other uses until it has ended; what else is kept for the image is only added to.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,37 +22,36 @@ from anytpu.chip.machine.layers import Layers
 from anytpu.chip.machine.memories import Memories
 from anytpu.chip.machine.products import multiply
 from anytpu.chip.machine.steps import ProductStep
+from anytpu.program.remembered import Remembered
 
 
-class Machine:
-    """A chip with one image loaded, ready to run it again and again.
+class Prepared:
+    """What runs of an image need beside the image.
 
     Attributes:
-        image: what it runs.
         steps: what a run does, in order.
     """
 
     def __init__(self, image: Image):
-        """Load an image.
+        """Check, decode and fuse an image.
 
         Raises:
             HazardError: the image reads what nothing wrote, pops an empty FIFO, or leaves a memory.
         """
         check(image)
-        self.image = image
         self.steps = fuse(decode(image), image.design)
         self._layers = Layers(image)
         self._spare: list[Memories] = []
 
-    def run(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the image; see `run`."""
-        memories = self._spare.pop() if self._spare else Memories.of(self.image)
-        made = execute(self.image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
+    def run(self, image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the image that this was made of; see `run`."""
+        memories = self._spare.pop() if self._spare else Memories.of(image)
+        made = execute(image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
         self._spare.append(memories)
         return made
 
 
-_machines: weakref.WeakKeyDictionary[Image, Machine] = weakref.WeakKeyDictionary()
+_PREPARED: Remembered[Prepared] = Remembered()
 
 
 def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -72,7 +70,5 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
         ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
         HazardError: the image's results would depend on luck.
     """
-    machine = _machines.get(image)
-    if machine is None:
-        machine = _machines[image] = Machine(image)
-    return machine.run(values)
+    prepared = _PREPARED.get(image) or _PREPARED.keep(image, Prepared(image))
+    return prepared.run(image, values)

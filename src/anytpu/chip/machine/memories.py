@@ -9,6 +9,7 @@ import numpy as np
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Image
 from anytpu.errors import CapacityError
+from anytpu.files.memory import check_memory
 
 
 @dataclasses.dataclass
@@ -36,20 +37,32 @@ class Memories:
         Raises:
             CapacityError: this machine has no room for them.
         """
+        check_room(image)
         design = image.design
-        try:
-            return cls(
-                np.zeros(design.unified_buffer_bytes, np.uint8),
-                np.zeros((design.accumulator_rows, design.array), np.int32),
-                {},
-                np.zeros(image.host_bytes, np.uint8),
-                whole_blocks(image.weights),
-            )
-        except MemoryError as error:
-            raise CapacityError(
-                f"This machine has no room for what {image.name!r} runs in: {image.host_bytes:,} bytes of the host's "
-                f"buffer, and the memories of the chip. Compile it for smaller batches than {image.batch:,}."
-            ) from error
+        return cls(
+            np.zeros(design.unified_buffer_bytes, np.uint8),
+            np.zeros((design.accumulator_rows, design.array), np.int32),
+            {},
+            np.zeros(image.host_bytes, np.uint8),
+            whole_blocks(image.weights),
+        )
+
+
+def check_room(image: Image) -> None:
+    """Check that the memory that an image runs in is free on this machine.
+
+    Raises:
+        CapacityError: it is not.
+    """
+    design = image.design
+    chip_bytes = design.unified_buffer_bytes + design.accumulator_rows * design.array * np.int32().nbytes
+    try:
+        check_memory(image.host_bytes + chip_bytes)
+    except ValueError as error:
+        raise CapacityError(
+            f"This machine has no room for what {image.name!r} runs in: {image.host_bytes:,} bytes of the host's "
+            f"buffer, and the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+        ) from error
 
 
 def whole_blocks(weights: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.
     return high.astype(np.int32) * 256 + low
 
 
-@functools.lru_cache(maxsize=2**12)
+@functools.lru_cache(maxsize=32)
 def positions_inside(window: Window, rows: int) -> np.ndarray:
     """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
     patches = inside(window, rows)

@@ -103,7 +103,7 @@ def _inside(first: int, stop: int, stride: int, offset: int, length: int) -> tup
     return min(low, stop), max(min(low, stop), high)
 
 
-@functools.lru_cache(maxsize=2**15)
+@functools.lru_cache(maxsize=2**12)
 def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
     """Return the copies that gather `taps` taps of `rows` rows, and the places that no copy reaches.
 

@@ -30,6 +30,7 @@ def compute(
     shape: tuple[int, ...],
     dtype: np.dtype,
     number: int = 0,
+    owner: Any = None,
 ) -> np.ndarray:
     """Return what an operation makes.
 
@@ -39,12 +40,13 @@ def compute(
         attributes: its own; "text" is there where it is known by no other name.
         shape, dtype: of the result.
         number: which of several results.
+        owner: the `Operation` that these belong to, with which what XLA compiles is kept; None: there is none.
     """
     if name in elementwise.NAMES:
         return elementwise.compute(name, operands, attributes, shape, dtype)
     if name in _STRUCTURAL:
         return _STRUCTURAL[name](operands, attributes, shape, dtype)
-    return foreign.call(attributes["text"], operands)[number]
+    return foreign.call(attributes["text"], operands, owner)[number]
 
 
 def is_known(name: str) -> bool:

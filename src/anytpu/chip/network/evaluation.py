@@ -1,12 +1,13 @@
 """`evaluate`: a network in float32, as calibration runs it.
 
 Idea: node by node, so that each tensor can be looked at; a kernel of XLA for each geometry of a product or a pool,
-which all nodes of that geometry share, in this network and in others.
+which all nodes of that geometry share.
+
+Rule: kernels are kept with their network, and freed with it: each is a megabyte of code for every shape.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +30,27 @@ from anytpu.chip.network.nodes import (
     Slice,
 )
 from anytpu.chip.network.shapes import canonical
+from anytpu.program.remembered import Remembered
 
 _NUMBERS = ("NHWC", "HWIO", "NHWC")
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+
+
+class Kernels:
+    """The compiled kernels of one network, by geometry."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple, Callable[..., Any]] = {}
+
+    def of(self, make: Callable[..., Callable[..., Any]], *geometry: Any) -> Callable[..., Any]:
+        """Return the kernel of a geometry; `make` returns its function where there is none yet."""
+        key = (make, *geometry)
+        if key not in self._made:
+            self._made[key] = jax.jit(make(*geometry))
+        return self._made[key]
+
+
+_KERNELS: Remembered[Kernels] = Remembered()
 
 
 def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -50,21 +69,21 @@ def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.nda
         (3, 1, 1, 2)
     """
     tensors: dict[str, np.ndarray] = {}
+    kernels = _KERNELS.get(network) or _KERNELS.keep(network, Kernels())
     for port, given in zip(network.inputs, inputs, strict=True):
         array = canonical(np.asarray(given), port.shape)
         tensors[port.tensor] = array if np.dtype(port.dtype).kind in "iub" else array.astype(np.float32, copy=False)
     for node in network.nodes:
         given = [tensors[name] for name in node.inputs]
-        tensors[node.output] = np.asarray(_RULES[type(node)](node, given, network.shapes[node.output]))
+        tensors[node.output] = np.asarray(_RULES[type(node)](node, given, network.shapes[node.output], kernels))
     return tensors
 
 
-def _convolution(node: Convolution, given: list[np.ndarray], _: Shape) -> Any:
-    kernel = _convolution_kernel(node.strides, node.padding, node.dilation, node.groups)
+def _convolution(node: Convolution, given: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+    kernel = kernels.of(_convolution_kernel, node.strides, node.padding, node.dilation, node.groups)
     return _clipped(kernel(given[0].astype(np.float32, copy=False), node.weights, node.bias), node.low, node.high)
 
 
-@functools.cache
 def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) -> Callable[..., Any]:
     def kernel(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
         made = jax.lax.conv_general_dilated(
@@ -79,15 +98,14 @@ def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) 
         )
         return made + bias
 
-    return jax.jit(kernel)
+    return kernel
 
 
-def _pool(node: Pool, given: list[np.ndarray], _: Shape) -> Any:
-    kernel = _pool_kernel(node.kind, node.window, node.strides, node.padding, node.counts_padding)
+def _pool(node: Pool, given: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+    kernel = kernels.of(_pool_kernel, node.kind, node.window, node.strides, node.padding, node.counts_padding)
     return kernel(given[0].astype(np.float32, copy=False))
 
 
-@functools.cache
 def _pool_kernel(kind: str, window: Any, strides: Any, padding: Any, counts_padding: bool) -> Callable[..., Any]:
     def pooled(x: jax.Array, start: float, function: Any) -> jax.Array:
         around = ((0, 0), *padding, (0, 0))
@@ -100,10 +118,10 @@ def _pool_kernel(kind: str, window: Any, strides: Any, padding: Any, counts_padd
         whole = counts_padding or not any(map(any, padding))
         return total / (window[0] * window[1] if whole else pooled(jnp.ones_like(x[:1, ..., :1]), 0.0, jax.lax.add))
 
-    return jax.jit(kernel)
+    return kernel
 
 
-def _elementwise(node: Elementwise, given: list[np.ndarray], _: Shape) -> Any:
+def _elementwise(node: Elementwise, given: list[np.ndarray], *_: Any) -> Any:
     return _clipped(_OPERATIONS[node.kind](*given), node.low, node.high)
 
 
@@ -112,11 +130,11 @@ def _clipped(x: Any, low: float | None, high: float | None) -> np.ndarray:
     return array if low is None and high is None else np.clip(array, low, high)
 
 
-def _function(node: Function, given: list[np.ndarray], _: Shape) -> np.ndarray:
+def _function(node: Function, given: list[np.ndarray], *_: Any) -> np.ndarray:
     return node.apply(given[0].astype(np.float32, copy=False))
 
 
-def _slice(node: Slice, given: list[np.ndarray], _: Shape) -> np.ndarray:
+def _slice(node: Slice, given: list[np.ndarray], *_: Any) -> np.ndarray:
     return given[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
 
 
@@ -125,8 +143,8 @@ _RULES: dict[type[Node], Callable[..., Any]] = {
     Pool: _pool,
     Elementwise: _elementwise,
     Function: _function,
-    Concatenate: lambda node, given, _: np.concatenate(given, node.axis + 1),
+    Concatenate: lambda node, given, *_: np.concatenate(given, node.axis + 1),
     Slice: _slice,
-    Reshape: lambda _, given, shape: given[0].reshape(-1, *shape),
-    HostStep: lambda node, given, _: operations.compute(node, given),
+    Reshape: lambda _, given, shape, __: given[0].reshape(-1, *shape),
+    HostStep: lambda node, given, *_: operations.compute(node, given),
 }

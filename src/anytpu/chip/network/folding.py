@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -21,19 +20,13 @@ def function(graph: Graph, node: Node) -> bool:
     """Name a function; leave out one that does nothing."""
     if not isinstance(node, Function) or node.kind != "function":
         return False
-    if _is_identity(node.apply):
+    if graph.shared(functions.is_identity, node.apply):
         graph.merge(node.output, node.inputs[0])
         return True
-    kind = _kind(node.apply)
+    kind = graph.shared(functions.kind_of, node.apply)
     if kind != "function":
         graph.change(node, kind=kind)
     return kind != "function"
-
-
-# A recurrent layer has the same few functions hundreds of times.
-_is_identity = functools.lru_cache(maxsize=4096)(functions.is_identity)
-_kind = functools.lru_cache(maxsize=4096)(functions.kind_of)
-_line = functools.lru_cache(maxsize=4096)(functions.line_of)
 
 
 def line(graph: Graph, node: Node) -> bool:
@@ -41,7 +34,7 @@ def line(graph: Graph, node: Node) -> bool:
     if not isinstance(node, Function):
         return False
     (source,) = node.inputs
-    before, found = graph.nodes.get(source), _line(node.apply)
+    before, found = graph.nodes.get(source), graph.shared(functions.line_of, node.apply)
     if found is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
         return False
     factor, summand, low, high = found
@@ -91,7 +84,7 @@ def affine(graph: Graph, node: Node) -> bool:
 
 def forward(graph: Graph, node: Node) -> bool:
     """Make a factor and a summand part of the weights after them, when nothing before them takes them."""
-    found = _affine_of(node)
+    found = _affine_of(graph, node)
     if found is None or node.output in graph.outputs or not graph.users.get(node.output):
         return False
     factor, summand = found
@@ -114,11 +107,11 @@ def forward(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _affine_of(node: Node) -> tuple[np.ndarray, np.ndarray] | None:
+def _affine_of(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
     if isinstance(node, Convolution) and is_affine(node) and node.low is None and node.high is None:
         return node.weights.reshape(-1), node.bias
     if isinstance(node, Function) and node.kind == "scale":
-        found = _line(node.apply)
+        found = graph.shared(functions.line_of, node.apply)
         return (np.array(found[:1], np.float32), np.array(found[1:2], np.float32)) if found is not None else None
     return None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from anytpu.chip.network.nodes import Convolution, Node, Reshape, Shape
+
+Made = TypeVar("Made")
 
 
 class Graph:
@@ -24,7 +26,7 @@ class Graph:
         self.users: dict[str, dict[str, None]] = {}
         self._same: dict[str, str] = {}
         self.outputs: set[str] = set()
-        self._arrays: dict[object, tuple[np.ndarray, object]] = {}
+        self._arrays: dict[object, tuple[Any, object]] = {}
         self._order: tuple[set[str], tuple[Node, ...]] | None = None
 
     def tensor(self, value: str) -> str:
@@ -77,10 +79,11 @@ class Graph:
         """Return whether one node takes a tensor, and no output is it."""
         return len(self.users.get(tensor, ())) == 1 and tensor not in self.outputs
 
-    def shared(self, make: Callable[..., np.ndarray], *given: Any) -> np.ndarray:
-        """Return what a function makes of arrays and numbers, the same array whenever it is given the same ones.
+    def shared(self, make: Callable[..., Made], *given: Any) -> Made:
+        """Return what a function makes of arrays, numbers and chains; the same object where they are the same.
 
-        A recurrent layer has the same weights at each step; so do the parts and the sums that are made of them.
+        A recurrent layer has the same weights at each step; so do the parts and the sums that are made of them. It has
+        the same few functions hundreds of times.
         """
         key = (make, *(id(one) if isinstance(one, np.ndarray) else one for one in given))
         if key not in self._arrays:

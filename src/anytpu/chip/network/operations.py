@@ -9,6 +9,7 @@ Rule: nothing here is code: a step can be written to a file as JSON and arrays, 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from anytpu.chip.network import arrays
 from anytpu.chip.network.lay import Lay
 from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import canonical_shape
+from anytpu.errors import ChipError
+from anytpu.files.memory import check_memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Operation:
     def compute(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the result, given the values by their names."""
         operands = [values[one] if isinstance(one, str) else one for one in self.operands]
-        return arrays.compute(self.name, operands, self.attributes, self.shape, self.dtype, self.number)
+        return arrays.compute(self.name, operands, self.attributes, self.shape, self.dtype, self.number, self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,9 @@ class Argument:
     def example_shape(self) -> tuple[int, ...]:
         """The shape of one example."""
         return self.lay.example_shape(self.shape)
+
+
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,13 +110,35 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
 
     Returns:
         Its output, in the same form; float32, or the dtype of an output that is a number or a truth value.
+
+    Raises:
+        ChipError: its operations do not fit each other or its inputs, or need more memory than is free: it is from a
+            file that was altered.
     """
     steps: Steps = step.steps
     count = len(values[0])
-    pieces = [
-        _piece(steps, [value[start : start + steps.rows] for value in values]) for start in range(0, count, steps.rows)
-    ]
-    return np.concatenate(pieces)[:count] if pieces else np.zeros((0, *canonical_shape(steps.result.example_shape)))
+    try:
+        _check_sizes(steps)
+        pieces = [
+            _piece(steps, [value[start : start + steps.rows] for value in values])
+            for start in range(0, count, steps.rows)
+        ]
+        return np.concatenate(pieces)[:count] if pieces else np.zeros((0, *canonical_shape(steps.result.example_shape)))
+    except ChipError:
+        raise
+    except _NONSENSE as error:
+        why = f"{type(error).__name__}: {(str(error) or 'no reason').splitlines()[0][:200]}"
+        raise ChipError(
+            f"The host's step {step.name!r:.100} cannot be computed ({why}): its operations make no sense. Compile the "
+            "program again."
+        ) from error
+
+
+def _check_sizes(steps: Steps) -> None:
+    """Check that the memory which the values of a piece need is free; they may be stated by a file."""
+    given = [(one.shape, np.dtype(one.dtype).itemsize, one.lay.rows) for one in (*steps.arguments, steps.result)]
+    made = [(one.shape, one.dtype.itemsize, 1) for one in steps.operations]
+    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*given, *made)))
 
 
 def _piece(steps: Steps, values: list[np.ndarray]) -> np.ndarray:
@@ -170,10 +198,17 @@ def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[s
 
 def _argument(described: Mapping[str, Any]) -> Argument:
     lay = Lay(**described["lay"])
-    return Argument(described["name"], tuple(described["shape"]), described["dtype"], lay)
+    return Argument(described["name"], _shape(described["shape"]), np.dtype(described["dtype"]).name, lay)
+
+
+def _shape(described: Sequence[Any]) -> tuple[int, ...]:
+    if not all(type(size) is int and size >= 0 for size in described):
+        raise ValueError(f"a shape of {described!r:.100}")
+    return tuple(described)
 
 
 def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Operation:
     operands = tuple(one if isinstance(one, str) else held[one["array"]] for one in described["operands"])
-    shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
-    return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype})
+    shape, dtype = _shape(described["shape"]), np.dtype(described["dtype"])
+    attributes = dict(described["attributes"])
+    return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})

@@ -34,6 +34,7 @@ _NO_LAYERS = {
     "cond",
     "closed_call",
     "core_call",
+    "eval_jaxpr",
     "remat",
     "checkpoint",
     "scan",

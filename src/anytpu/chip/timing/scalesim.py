@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from anytpu.errors import FileError, SettingError
+from anytpu.files.opening import read_text
 
 Dataflow = Literal["ws", "os", "is"]
 """Which operand stays in the cells: weights, outputs, inputs."""
@@ -193,7 +194,7 @@ def _positive(text: str, what: str) -> int:
 
 def _text(path: str | Path) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise FileError(f"{str(path)!r} cannot be read: {reason}") from error

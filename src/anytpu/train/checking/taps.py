@@ -21,7 +21,10 @@ from anytpu.program.program import Tree
 
 _MARK = "anytpu:"
 _CALLS = frozenset(
-    ["checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"]
+    [
+        *["checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"],
+        *["eval_jaxpr", "jit", "pjit", "remat2"],
+    ]
 )
 
 

@@ -10,10 +10,12 @@ rows of one replica, as of old.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import numpy as np
 
@@ -26,6 +28,22 @@ from anytpu.train.estimator.state import ModelState
 from anytpu.train.estimator.training import Training
 
 LOG = logging.getLogger("anytpu")
+
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+
+
+def _alone(
+    method: Callable[Concatenate[TPUEstimator, _Given], _Returned],
+) -> Callable[Concatenate[TPUEstimator, _Given], _Returned]:
+    """Let one thread at a time call a method."""
+
+    @functools.wraps(method)
+    def wrapper(self: TPUEstimator, *args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        with self._occupied_by(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return wrapper
 
 
 @final
@@ -48,7 +66,7 @@ class TPUEstimator:
         export_to_tpu: accepted: an exported program runs anywhere.
         export_to_cpu: likewise; one of the two must be True.
         warm_start_from: a checkpoint or a model_dir whose values the variables of the same names start with, where
-            model_dir has no checkpoint.
+            model_dir has no checkpoint. It must have all trainable weights.
         embedding_config_spec: None.
         export_saved_model_api_version: accepted.
 
@@ -108,6 +126,7 @@ class TPUEstimator:
         """The `RunConfig`, with the model_dir that is in use."""
         return self._config
 
+    @_alone
     def train(
         self,
         input_fn: Callable,
@@ -132,19 +151,36 @@ class TPUEstimator:
             The estimator.
 
         Raises:
-            EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used.
+            EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used; or the checkpoint in
+                model_dir is of another model.
+            DamageError: there are checkpoints in model_dir, and none is whole.
+            FileError: another job trains in model_dir, or it cannot be written.
             NaNLossError: the loss is not finite.
         """
         arguments.check_train(steps, max_steps, self._runs.places.is_on_tpu("train"))
+        with self._state.training():
+            if max_steps is not None and self._state.step >= max_steps:
+                LOG.info("Skipping training since max_steps has already saved.")
+            else:
+                self._train(input_fn, hooks, steps, max_steps, saving_listeners)
+        return self
+
+    def _train(
+        self, input_fn: Callable, hooks: Any, steps: int | None, max_steps: int | None, saving_listeners: Any
+    ) -> None:
         state = self._state
-        state.refresh(None)
-        if max_steps is not None and state.step >= max_steps:
-            LOG.info("Skipping training since max_steps has already saved.")
-            return self
         run = self._runs.of("train")
         batches = self._runs.batches(run, input_fn)
         if batches.go_to(state.position):
             LOG.info("The data go on where the run of step %d stood.", state.step)
+        elif state.position is not None:
+            LOG.warning(
+                "The data start from the beginning. The checkpoint of step %d holds a position for another input_fn "
+                "(%r) or another number of replicas (%d).",
+                state.step,
+                state.position["input_fn"],
+                len(state.position["states"]),
+            )
         first = first_of(batches)
         state.seed()
         run.make(first)
@@ -153,8 +189,8 @@ class TPUEstimator:
         with state.as_saved():
             position = training.train(first, state.step, max_steps if steps is None else state.step + steps)
         state.saved(position)
-        return self
 
+    @_alone
     def evaluate(
         self,
         input_fn: Callable,
@@ -215,8 +251,9 @@ class TPUEstimator:
         Raises:
             EstimatorError: (at the first `next`) what input_fn or model_fn return cannot be used.
         """
-        run, batches = self._begin("infer", input_fn, checkpoint_path)
-        self._state.seed()
+        with self._occupied_by("predict"):
+            run, batches = self._begin("infer", input_fn, checkpoint_path)
+            self._state.seed()
         yield from prediction.predicted(run, batches, hooks or (), yield_single_examples, predict_keys)
 
     def latest_checkpoint(self) -> str | None:
@@ -274,6 +311,10 @@ class TPUEstimator:
         if mode == "train":
             return export.training(self._runs.of("train"), input_specs, tensors)
         return export.prediction(self._runs.serving_step, input_specs, tensors)
+
+    def _occupied_by(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which the call of this name runs the model."""
+        return self._state.store.occupancy.by(f"{name} of the estimator of {self.model_dir!r}")
 
     def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[Any, Any]:
         """Get ready to evaluate or predict: return the run and the batches."""

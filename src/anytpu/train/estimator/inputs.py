@@ -81,6 +81,9 @@ class HostBatches(Iterator[Batch]):
         """Go to a position and say whether that was possible."""
         if position is None or position["input_fn"] != self._name:
             return False
+        # An input_fn that is called for each replica has as many positions as there were replicas.
+        if len(position["states"]) != len(self._iterators):
+            return False
         if not all(isinstance(one, Positioned) for one in self._iterators):
             return False
         for iterator, state in zip(self._iterators, position["states"], strict=True):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import keras
 
 from anytpu.errors import EstimatorError
+from anytpu.strategy.assignments import write_back
 from anytpu.strategy.gradients import value_and_grad
 from anytpu.train.low_level.cross_shard import CrossShardOptimizer
 from anytpu.train.minimization import Minimization
@@ -62,7 +63,7 @@ def apply(train_op: Minimization, gradients: Sequence[Any], variables: Sequence[
     slots = _Slots(optimizer, variables)
     new_values, new_state = optimizer.apply_gradients(list(gradients), slots.state(), values)
     for variable, value in zip(variables, new_values, strict=True):
-        variable.assign(value)
+        write_back(variable, value)
     slots.assign(new_state)
 
 

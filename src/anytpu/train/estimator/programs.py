@@ -36,8 +36,12 @@ def prediction_program(step: ModelStep, features: Tree) -> tuple[Program, list[A
     one = jax.tree.map(lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype), features)
     step.make(DefaultStrategy(), (one, None))
     scope = ReplicaScope([])
-    with scope:
-        jax.eval_shape(lambda batch: _as_one(step, batch), features)
+
+    def look(batch: Tree) -> Tree:
+        with scope:
+            return _as_one(step, batch)
+
+    jax.eval_shape(look, features)
     variables = list(scope.seen)
 
     def predict(state: Tree, batch: Tree) -> tuple[Tree, Tree]:

@@ -13,6 +13,9 @@ from anytpu.train.estimator.variable_store import VariableStore
 
 LOG = logging.getLogger("anytpu")
 
+POSITION = "position"
+"""The name of the position of the data, in the host state of a checkpoint."""
+
 
 class Saver:
     """Saves the variables of a store between loops.
@@ -34,11 +37,17 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def begin(self, step: int) -> None:
-        """Begin a run; what nothing was saved of is saved now."""
+        """Begin a run: save now where nothing was saved yet, so that what forbids it is found before the first step.
+
+        Raises:
+            FileError: it cannot be saved, or the disk has no room for a checkpoint more.
+        """
         for listener in self._listeners:
             listener.begin()
         if self._saved_step is None:
             self.save(step, None)
+        else:
+            self._checkpoints.check_room(self._store.size_bytes())
 
     def is_due(self, step: int) -> bool:
         """Say whether it is time to save."""
@@ -57,7 +66,9 @@ class Saver:
             return
         for listener in self._listeners:
             listener.before_save(None, step)
-        self._checkpoints.save(step, self._store.values(), position)
+        values = self._store.values("train")
+        trained = {name for name, form in self._store.forms("train").items() if form.is_trained}
+        self._checkpoints.save(step, values, trained=trained, host={POSITION: position})
         LOG.info("Saved the checkpoint of step %d in %s", step, self._checkpoints.path(step))
         self._saved_step, self._saved_s = step, time.monotonic()
         for listener in self._listeners:

@@ -1,7 +1,7 @@
 """`ModelState`: the variables of an estimator, and the checkpoints that they come from and go to.
 
-Rule: the newest checkpoint in the folder is what counts, whoever wrote it. What is in the variables already is not read
-again.
+Rule: the newest whole checkpoint in the folder is what counts, whoever wrote it. What is in the variables already is
+not read again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from anytpu.errors import EstimatorError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.saving import Saver
-from anytpu.train.estimator.variable_store import GLOBAL_STEP, VariableStore
+from anytpu.train.estimator.saving import POSITION, Saver
+from anytpu.train.estimator.variable_store import VariableStore
 
 LOG = logging.getLogger("anytpu")
 
@@ -57,22 +57,35 @@ class ModelState:
         """Load the newest checkpoint, or the one at a path, unless the variables hold it. Say whether there is one.
 
         Raises:
+            DamageError: there are checkpoints, and none is whole.
+            EstimatorError: the checkpoint is of another model.
             FileError: there is no checkpoint at the path.
         """
-        if path is not None:
-            checkpoints, step = checkpoint_at(path)
-        else:
-            checkpoints, step = self.checkpoints, self.checkpoints.latest()
-        if step is None:
+        if path is None and self._held == (self.checkpoints.folder, self.checkpoints.latest()):
+            return True
+        checkpoint = self.checkpoints.load_newest() if path is None else checkpoint_at(path)
+        if checkpoint is None:
             self._warm_start()
             return False
-        wanted = (checkpoints.folder, step)
+        wanted = (checkpoint.folder, checkpoint.step)
         if wanted != self._held:
-            values, self.position = checkpoints.load(step)
-            self.store.load(values)
+            self.store.load(checkpoint)
+            self.position = (checkpoint.host or {}).get(POSITION)
             self._held = wanted
-            LOG.info("Restoring parameters from %s", checkpoints.path(step))
+            LOG.info("Restoring parameters from %s", checkpoint.folder / str(checkpoint.step))
         return True
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Load the newest checkpoint to train on from it, and let no other job write to the folder meanwhile.
+
+        Raises:
+            FileError: another job writes there, or the folder cannot be written.
+        """
+        with self.checkpoints.writing():
+            if self.refresh(None):
+                self.checkpoints.set_aside(after=self.step)
+            yield
 
     def need(self, path: str | None) -> None:
         """Load a checkpoint as `refresh` does.
@@ -114,8 +127,7 @@ class ModelState:
         Raises:
             FileError: there is none.
         """
-        checkpoints, step = checkpoint_at(self.checkpoints.folder)
-        return checkpoints.load(step)[0]
+        return checkpoint_at(self.checkpoints.folder).values
 
     def value(self, name: str) -> np.ndarray:
         """Return one value in the newest checkpoint.
@@ -131,7 +143,6 @@ class ModelState:
     def _warm_start(self) -> None:
         if self._warm_start_from is None:
             return
-        checkpoints, step = checkpoint_at(self._warm_start_from)
-        values, _ = checkpoints.load(step)
-        self.store.load({name: value for name, value in values.items() if name != GLOBAL_STEP})
+        checkpoint = checkpoint_at(self._warm_start_from)
+        self.store.load(checkpoint, is_warm_start=True)
         self._warm_start_from = None

@@ -43,6 +43,7 @@ class ModelStep(abc.ABC):
     def __init__(self, model: Model, store: VariableStore) -> None:
         self.model, self.store = model, store
         self.spec: TPUEstimatorSpec | None = None
+        self._made: list[str] = []
 
     def __call__(self, batch: tuple[Tree, Tree]) -> Tree:
         """Run one replica's step on (features, labels)."""
@@ -62,19 +63,26 @@ class ModelStep(abc.ABC):
         replicas = strategy.num_replicas_in_sync
         scopes.install()
         scope = ReplicaScope([], makes_variables=True)
+
+        def one(batch: tuple[Tree, Tree]) -> Tree:
+            scope.begins_here()
+            return self._make_one(batch)
+
         token = CURRENT.set(strategy)
         try:
             with scope, inside(Replica(replicas)):
-                over = jax.vmap(self._make_one, axis_name=REPLICA_AXIS, axis_size=replicas)
+                over = jax.vmap(one, axis_name=REPLICA_AXIS, axis_size=replicas)
                 outputs = jax.eval_shape(over, batch)
         finally:
             CURRENT.reset(token)
-        self.store.settle(scope.seen)
+        self.store.settle(self.model.mode, self._made, scope.seen)
         return outputs
 
     def _make_one(self, batch: tuple[Tree, Tree]) -> Tree:
         with self.store.call(makes=True) as call:
-            return self._make(call, *batch)
+            outputs = self._make(call, *batch)
+        self._made = call.names
+        return outputs
 
     def _spec(self, call: ModelCall, features: Tree, labels: Tree) -> TPUEstimatorSpec:
         """Call the model_fn; the caller is in the scope of the call."""

@@ -6,7 +6,8 @@ made first. Names count from the beginning in each call (`dense/kernel`, `dense_
 in which layers are made and on nothing else, and are the names in a checkpoint.
 
 Rule: a name keeps its shape and dtype. What training has not made cannot be trained elsewhere: a new trainable variable
-in another mode is an error that names the layer.
+in another mode is an error that names the layer. The variables of a mode take their values from a checkpoint together,
+once all of them are made and fit, or not at all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from anytpu import _keras
 from anytpu.errors import EstimatorError
 from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
+from anytpu.strategy.occupancy import Occupancy
+from anytpu.train.checkpoint import ArrayForm, Checkpoint, Purpose, difference
 
 GLOBAL_STEP = "global_step"
 """The name of the variable that counts the steps of training."""
@@ -46,7 +49,11 @@ class VariableStore:
             0, dtype="int32", trainable=False, name=GLOBAL_STEP, aggregation="only_first_replica"
         )
         self._variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
-        self._loaded: dict[str, np.ndarray] = {}
+        self._modes: dict[str, frozenset[str]] = {}
+        self._loaded: tuple[Checkpoint, bool] | None = None
+        self._waiting: dict[str, np.ndarray] = {}
+        self.occupancy = Occupancy()
+        """Which thread uses the variables."""
         self.is_trained = False
         """True once a call for training has made all variables of the model."""
 
@@ -70,18 +77,38 @@ class VariableStore:
         """Return the trainable variables, in the order in which they were made."""
         return [variable for variable in self._variables.values() if variable.trainable]
 
-    def values(self) -> dict[str, np.ndarray]:
-        """Return a copy of each value."""
-        return {name: np.array(variable.value) for name, variable in self._variables.items()}
+    def values(self, mode: str) -> dict[str, np.ndarray]:
+        """Return a copy of the value of each variable of a mode."""
+        return {name: np.array(variable.value) for name, variable in self._of(mode).items()}
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Give variables these values: those that there are now, the others when they are made.
+    def forms(self, mode: str) -> dict[str, ArrayForm]:
+        """Return the form of each variable of a mode."""
+        return {
+            name: ArrayForm(tuple(v.shape), keras.backend.standardize_dtype(v.dtype), bool(v.trainable))
+            for name, v in self._of(mode).items()
+        }
+
+    def size_bytes(self) -> int:
+        """Return the size of all values."""
+        return sum(np.asarray(variable.value).nbytes for variable in self._variables.values())
+
+    def load(self, checkpoint: Checkpoint, is_warm_start: bool = False) -> None:
+        """Give variables the values of a checkpoint: those of modes that are made now, the others when they are.
+
+        Args:
+            checkpoint: the values.
+            is_warm_start: True where it is that of another training: its step is left out, and it may lack what is not
+                a trainable weight.
 
         Raises:
-            EstimatorError: a value has another shape than the variable of its name.
+            EstimatorError: the checkpoint does not fit a mode that is made.
         """
-        self._loaded = dict(values)
-        self._give(self._variables)
+        for mode in self._modes:
+            self._check(checkpoint, is_warm_start, mode)
+        left_out = {GLOBAL_STEP} if is_warm_start else set()
+        self._loaded = checkpoint, is_warm_start
+        self._waiting = {name: value for name, value in checkpoint.values.items() if name not in left_out}
+        self._give()
 
     @contextlib.contextmanager
     def call(self, *, makes: bool) -> Iterator[ModelCall]:
@@ -98,27 +125,52 @@ class VariableStore:
         finally:
             _CALL.reset(token)
 
-    def settle(self, seen: Iterable[Any]) -> None:
-        """Take in the variables that a call used without having made them, and give new ones their loaded values."""
-        known = {id(variable) for variable in self._variables.values()}
+    def settle(self, mode: str, made: Iterable[str], seen: Iterable[Any]) -> None:
+        """Take in the variables that a mode uses without having made them, and give new ones their loaded values.
+
+        Args:
+            mode: the mode, all of whose variables are made now.
+            made: the names of the variables that it has made, or met again.
+            seen: the variables that it has read or written.
+
+        Raises:
+            EstimatorError: the checkpoint that was loaded does not fit.
+        """
+        names = {id(variable): name for name, variable in self._variables.items()}
         for variable in seen:
-            if id(variable) not in known:
-                self._variables[_free_name(variable.path, self._variables)] = variable
-        self._give(self._variables)
+            if id(variable) not in names:
+                names[id(variable)] = name = _free_name(variable.path, self._variables)
+                self._variables[name] = variable
+        # An optimizer may be made in a mode that does not use it. What is saved is all that training makes.
+        used = {GLOBAL_STEP, *(names[id(variable)] for variable in seen)}
+        self._modes[mode] = frozenset(used.union(made) if mode == "train" else used)
+        if self._loaded is not None:
+            self._check(*self._loaded, mode)
+        self._give()
 
     def add(self, name: str, variable: Any) -> None:
         """Take in a variable that a call makes."""
         self._variables[name] = variable
 
-    def _give(self, names: Iterable[str]) -> None:
-        for name in [name for name in names if name in self._loaded]:
-            value, variable = self._loaded.pop(name), self._variables[name]
-            if tuple(value.shape) != tuple(variable.shape):
-                raise EstimatorError(
-                    f"the checkpoint holds {name!r} with the shape {tuple(value.shape)}, and model_fn makes it with "
-                    f"{tuple(variable.shape)}: train a changed model in another model_dir"
-                )
-            variable.assign(value)
+    def _of(self, mode: str) -> dict[str, Any]:
+        return {name: variable for name, variable in self._variables.items() if name in self._modes[mode]}
+
+    def _check(self, checkpoint: Checkpoint, is_warm_start: bool, mode: str) -> None:
+        purpose = Purpose.WARM_START if is_warm_start else Purpose.RESUME if mode == "train" else Purpose.INFER
+        stored, wanted = checkpoint.forms, self.forms(mode)
+        if purpose is Purpose.INFER:
+            # What only training has made in this process is part of the same model.
+            stored = {name: form for name, form in stored.items() if name in wanted or name not in self._variables}
+        if (text := difference(stored, wanted, purpose)) is not None:
+            raise EstimatorError(
+                f"the checkpoint of step {checkpoint.step} in {str(checkpoint.folder)!r} is of another model than "
+                f"model_fn makes {purpose.value}, and nothing of it is loaded. {text}. Use the model_fn that it was "
+                "trained with, or train the changed one in another model_dir"
+            )
+
+    def _give(self) -> None:
+        for name in [name for name in self._waiting if name in self._variables]:
+            self._variables[name].assign(self._waiting.pop(name))
 
 
 def get_global_step() -> Any:
@@ -138,6 +190,8 @@ class ModelCall:
     def __init__(self, store: VariableStore, makes: bool) -> None:
         self.store, self._makes = store, makes
         self._counts: dict[str, int] = {}
+        self.names: list[str] = []
+        """The names of the variables that were made or met again."""
         self._stands_for: dict[int, tuple[Any, Any]] = {}
 
     def scope(self) -> _StandIns:
@@ -153,6 +207,7 @@ class ModelCall:
         """Take in a variable that was just made."""
         count = self._counts[variable.path] = self._counts.get(variable.path, 0) + 1
         name = variable.path if count == 1 else f"{variable.path}#{count}"
+        self.names.append(name)
         if name not in self.store:
             self._check_may_make(name, variable)
             self.store.add(name, variable)

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from anytpu import _keras
 from anytpu.errors import SettingError, SettingTypeError
+from anytpu.strategy.assignments import write_back
 from anytpu.strategy.replicas import ReplicaScope, current_replica
 from anytpu.train.low_level.sharding import rewrite
 
@@ -106,8 +107,12 @@ def _turns(body: Callable, inputs: _Values) -> tuple[Callable, tuple[_Values, li
     outer = _keras.stateless_scope()
     # Once abstractly: which variables does the body change, and does it return what it takes?
     scope = ReplicaScope([], outer)
-    with scope:
-        specs = jax.eval_shape(lambda *given: _returned(body(*given)), *values)
+
+    def one_turn(*given: Any) -> _Values:
+        with scope:
+            return _returned(body(*given))
+
+    specs = jax.eval_shape(one_turn, *values)
     _check_form(values, specs)
     variables = [variable for variable, _ in scope.written()]
 
@@ -124,7 +129,7 @@ def _turns(body: Callable, inputs: _Values) -> tuple[Callable, tuple[_Values, li
 def _settled(carry: tuple[_Values, list[Any]], variables: list[Any]) -> list[Any]:
     values, state = carry
     for variable, value in zip(variables, state, strict=True):
-        variable.assign(value)
+        write_back(variable, value)
     return list(values)
 
 

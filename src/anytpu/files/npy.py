@@ -1,0 +1,160 @@
+"""NumPy's .npy format, read from files that somebody else wrote.
+
+Idea: a header of a hundred bytes states a dtype and a shape. Both are checked against the bytes that follow it before
+an array is made, so a header cannot ask for more than the file has.
+
+Rule: no value is unpickled here; whoever meets a header with `has_objects` decides.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import struct
+from typing import IO
+
+import numpy as np
+
+from anytpu.files.memory import check_memory
+from anytpu.files.zips import read_exactly
+from anytpu.units import MIB
+
+MAX_HEADER_BYTES = 10_000
+"""The longest header that is read: NumPy's own limit."""
+
+_MAGIC = b"\x93NUMPY"
+_LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
+_NONSENSE = (ValueError, TypeError, SyntaxError, LookupError, AttributeError, MemoryError, RecursionError)
+_MAX_AXES = 32
+_MAX_SIZE = 2**48
+
+
+@dataclasses.dataclass(frozen=True)
+class NpyHeader:
+    """What stands before the values of an .npy file.
+
+    Attributes:
+        dtype: of the values.
+        shape: of the array.
+        is_fortran: whether the first axis varies fastest.
+        size_bytes: the bytes of the header itself.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_fortran: bool
+    size_bytes: int
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether the values are Python objects, pickled."""
+        return self.dtype.hasobject
+
+    @property
+    def values_bytes(self) -> int:
+        """The bytes of the values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_npy(stream: IO[bytes], size_bytes: int) -> np.ndarray:
+    """Return the array of an .npy file.
+
+    Args:
+        stream: the file, at its beginning.
+        size_bytes: the length of the file.
+
+    Raises:
+        ValueError: it is no .npy file, is damaged, holds Python objects, or is larger than the memory that is free.
+
+    Example:
+        >>> import io
+        >>> stream = io.BytesIO()
+        >>> np.save(stream, np.arange(3))
+        >>> read_npy(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
+        array([0, 1, 2])
+    """
+    header = read_header(stream)
+    if header.has_objects:
+        raise ValueError("it holds Python objects")
+    return read_values(stream, header, size_bytes)
+
+
+def read_header(stream: IO[bytes]) -> NpyHeader:
+    """Read the header of an .npy file.
+
+    Raises:
+        ValueError: there is none, or it makes no sense.
+    """
+    start = read_exactly(stream, len(_MAGIC) + 2)
+    version = (start[-2], start[-1])
+    if not start.startswith(_MAGIC) or version not in _LENGTHS:
+        raise ValueError("it does not begin as an .npy file of version 1, 2 or 3")
+    length = struct.Struct(_LENGTHS[version])
+    text_bytes: int = length.unpack(read_exactly(stream, length.size))[0]
+    if text_bytes > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {text_bytes:,} bytes, and {MAX_HEADER_BYTES:,} is the most")
+    text = read_exactly(stream, text_bytes).decode("utf-8" if version == (3, 0) else "latin-1")
+    return _header(text, len(start) + length.size + text_bytes)
+
+
+def read_values(stream: IO[bytes], header: NpyHeader, size_bytes: int) -> np.ndarray:
+    """Read the values that follow a header.
+
+    Args:
+        stream: the file, behind its header.
+        header: what the header says; it has no objects.
+        size_bytes: the length of the file, with the header.
+
+    Raises:
+        ValueError: the file has more or fewer bytes than such an array, or the array is larger than the free memory.
+    """
+    left_bytes = size_bytes - header.size_bytes
+    if header.values_bytes != left_bytes:
+        raise ValueError(
+            f"its header states {header.dtype} of shape {header.shape}, {header.values_bytes:,} bytes, and "
+            f"{left_bytes:,} follow"
+        )
+    check_memory(left_bytes)
+    array = np.empty(header.shape, header.dtype, order="F" if header.is_fortran else "C")
+    # A view of bytes in the order of the memory: a piece goes from the stream to its place.
+    place = array.ravel("K").view(np.uint8)
+    for start in range(0, left_bytes, MIB):
+        stop = min(start + MIB, left_bytes)
+        place[start:stop] = np.frombuffer(read_exactly(stream, stop - start), np.uint8)
+    return array
+
+
+def _header(text: str, size_bytes: int) -> NpyHeader:
+    try:
+        found = ast.literal_eval(text)
+        if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
+            raise ValueError("a header has descr, fortran_order and shape")
+        dtype = np.lib.format.descr_to_dtype(found["descr"])
+    except _NONSENSE as error:
+        why = _first_line(error)
+    else:
+        shape, is_fortran = found["shape"], found["fortran_order"]
+        if _is_shape(shape) and isinstance(is_fortran, bool) and (dtype.itemsize or not math.prod(shape)):
+            return NpyHeader(dtype, shape, is_fortran, size_bytes)
+        why = f"{dtype} of shape {_short(shape)}, fortran_order {_short(is_fortran)}"
+    # Outside of the handler: of a header that nests too deeply Python says MemoryError, and no memory is missing.
+    raise ValueError(f"its header makes no sense: {why}")
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, tuple)
+        and len(shape) <= _MAX_AXES
+        and all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape)
+        and math.prod(size for size in shape if size) <= _MAX_SIZE
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,73 @@
+"""Files that a user names, opened for reading.
+
+Idea: a path may name something that is no file. Opening a named pipe waits for a writer, which may never come, and a
+device such as /dev/zero has no end. Both are refused before they are opened, with a reason in the system's style.
+
+Rule: a pipe that the shell opened for the process (`/dev/stdin`, `<(command)`) has a writer already, and is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+_KINDS = {
+    stat.S_IFIFO: "Is a named pipe",
+    stat.S_IFSOCK: "Is a socket",
+    stat.S_IFCHR: "Is a device",
+    stat.S_IFBLK: "Is a device",
+}
+_OPENED = ("/dev/", "/proc/")
+"""Where a system shows what a process has opened."""
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is no file; `strerror` says why: "Is a named pipe".
+
+    Example:
+        >>> with open_file(Path("model.tpu")) as stream:  # doctest: +SKIP
+        ...     start = stream.read(4)
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise OSError(errno.EINVAL, f"Is a link to {os.readlink(path)!r}, which does not exist", path) from None
+        raise
+    kind = _KINDS.get(stat.S_IFMT(mode))
+    if kind is not None and not is_opened_pipe(path, mode):
+        raise OSError(errno.EINVAL, kind, path)
+    return path.open("rb")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: as `open_file` does.
+    """
+    with open_file(path) as stream:
+        return stream.read()
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """Return the content of a file of text.
+
+    Raises:
+        OSError: as `open_file` does.
+        UnicodeDecodeError: it is no text in this encoding.
+    """
+    with io.TextIOWrapper(open_file(path), encoding) as stream:  # pyright: ignore[reportArgumentType]
+        return stream.read()
+
+
+def is_opened_pipe(path: Path, mode: int) -> bool:
+    """Return whether a path with this mode is a pipe that the shell opened for the process."""
+    return stat.S_ISFIFO(mode) and str(path).startswith(_OPENED)

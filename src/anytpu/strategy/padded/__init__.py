@@ -1,0 +1,1 @@
+"""Steps on batches with pads, computed from the real rows alone."""

@@ -1,0 +1,7 @@
+"""Checkpoints: arrays by name in a folder, each with a digest, for every front door that saves."""
+
+from anytpu.train.checkpoint.folder import Checkpoint, Checkpoints, checkpoint_at
+from anytpu.train.checkpoint.manifest import ArrayForm
+from anytpu.train.checkpoint.structure import Purpose, difference
+
+__all__ = ["ArrayForm", "Checkpoint", "Checkpoints", "Purpose", "checkpoint_at", "difference"]

@@ -1,0 +1,313 @@
+"""`Checkpoints`: numbered states of a training run in a folder.
+
+Idea: a checkpoint is the value of each variable by name (weights, optimizer slots, random seeds, the step) and the
+state of the host, such as the position in the data. A run that is resumed from it computes what it would have computed.
+
+Rule: what is read was checked against the digests in the manifest. A damaged checkpoint is named, and the one before is
+used. Where none is whole there is an error, never a start from nothing. One job at a time writes to a folder. What is
+not ours in the folder is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from anytpu.errors import DamageError, FileError
+from anytpu.train.checkpoint.lock import FolderLock
+from anytpu.train.checkpoint.manifest import NAME, ArrayForm, Json
+from anytpu.train.checkpoint.step_files import (
+    DISCARDED,
+    UNFINISHED,
+    is_empty,
+    number_of,
+    read_arrays,
+    read_manifest,
+    step_at,
+    write_step,
+)
+from anytpu.units import format_bytes
+
+LOG = logging.getLogger("anytpu")
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LEFT_BEHIND = re.compile(f"({re.escape(UNFINISHED)}|{re.escape(DISCARDED)})[0-9]+-[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint, as it was read and checked.
+
+    Attributes:
+        step: the step that it was saved at.
+        values: its arrays by name.
+        forms: the shape and dtype of each, and whether it is a trainable weight.
+        host: the state that is not an array.
+        folder: its folder.
+    """
+
+    step: int
+    values: dict[str, np.ndarray]
+    forms: dict[str, ArrayForm]
+    host: Json
+    folder: Path
+
+
+class Checkpoints:
+    """The checkpoints in one folder.
+
+    Args:
+        folder: the folder; made when the first is saved.
+        keep: how many to keep, the newest ones; None keeps all.
+
+    Raises:
+        FileError: the folder is not on this machine.
+
+    Example:
+        >>> checkpoints = Checkpoints(folder)
+        >>> checkpoints.save(3, {"kernel": np.zeros((2, 3), "float32")})
+        >>> checkpoints.load(3).values["kernel"].shape
+        (2, 3)
+    """
+
+    def __init__(self, folder: str | Path, keep: int | None = None) -> None:
+        if "://" in str(folder):
+            raise FileError(
+                f"checkpoints are kept in a folder of this machine, not at {str(folder)!r}. Pass a local folder, or "
+                "mount the bucket as one"
+            )
+        self.folder = Path(folder).expanduser().absolute()
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Return the steps of the checkpoints, those with a manifest, the oldest first. They are not checked."""
+        return [step for step in self._numbered() if os.path.isfile(self.folder / str(step) / NAME)]
+
+    def latest(self) -> int | None:
+        """Return the step of the newest checkpoint, or None."""
+        return next(reversed(self.steps()), None)
+
+    def path(self, step: int) -> str:
+        """Return the folder of a checkpoint."""
+        return str(self.folder / str(step))
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other jobs from writing here, and clear what a killed one has left half-written.
+
+        Raises:
+            FileError: another job writes here, or the folder cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._explained("checkpoints cannot be kept"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FolderLock(self.folder))
+            for name in os.listdir(self.folder):
+                if _LEFT_BEHIND.fullmatch(name):
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+            yield
+
+    def check_room(self, size_bytes: int) -> None:
+        """Check that the disk has room for a checkpoint, before hours of training are spent on it.
+
+        Raises:
+            FileError: it has not.
+        """
+        free_bytes = shutil.disk_usage(self.folder).free
+        if free_bytes < size_bytes:
+            raise FileError(
+                f"the disk of {str(self.folder)!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
+                f"{format_bytes(size_bytes)}. Make room, or choose another folder"
+            )
+
+    def save(
+        self, step: int, arrays: Mapping[str, np.ndarray], *, trained: Collection[str] = (), host: Json = None
+    ) -> None:
+        """Save a checkpoint; when this returns it is on the disk. One of the same step is left as it is.
+
+        Args:
+            step: its number.
+            arrays: arrays by name.
+            trained: the names of those that are trainable weights.
+            host: plain JSON.
+
+        Raises:
+            FileError: it cannot be written, or something else has its name. The checkpoints before it are as they were.
+        """
+        if step in self.steps():
+            return
+        if os.path.lexists(self.path(step)):
+            raise FileError(
+                f"the checkpoint of step {step} cannot be written: {self.path(step)!r} is there already, and it is not "
+                "a checkpoint. Rename it, or choose another folder"
+            )
+        with self._explained(f"the checkpoint of step {step} cannot be written"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_step(self.folder, step, arrays, trained, host)
+            if self._keep is not None:
+                self._discard(self.steps()[: -self._keep])
+
+    def load(self, step: int) -> Checkpoint:
+        """Read a checkpoint and check all of it.
+
+        Raises:
+            DamageError: there is none of this step, or it is not what was written.
+            FileError: it cannot be read for another reason, or is of a newer format.
+        """
+        try:
+            manifest = read_manifest(self.folder, step)
+            values = read_arrays(self.folder, manifest)
+        except FileError as error:
+            there = ", ".join(map(str, self.steps())) or "none"
+            raise type(error)(
+                f"the checkpoint of step {step} in {str(self.folder)!r} cannot be used: {error!s:.500}. Those that are "
+                f"there: {there}"
+            ) from error
+        forms = {array.name: array.form for array in manifest.arrays}
+        return Checkpoint(step, values, forms, manifest.host, self.folder)
+
+    def load_newest(self) -> Checkpoint | None:
+        """Read the newest checkpoint that is whole; say which newer ones are damaged. None when the folder has none.
+
+        Raises:
+            DamageError: there are some, and none is whole.
+            FileError: one cannot be read, or is of a newer format: it may be whole, so none before it is used.
+        """
+        damaged: dict[int, str] = {}
+        while left := [step for step in self._numbered() if step not in damaged]:
+            try:
+                checkpoint = self.load(left[-1])
+            except DamageError as error:
+                damaged[left[-1]] = str(error.__cause__)
+                continue
+            # A job that trains here may have deleted one of them as the oldest in the meantime.
+            newer = sorted(set(damaged) & set(self._numbered()))
+            for step in newer:
+                LOG.warning(
+                    "The checkpoint of step %d in %s is damaged and is not used: %s. That of step %d is used",
+                    step,
+                    self.folder,
+                    damaged[step],
+                    checkpoint.step,
+                )
+            self._warn_of_empty(checkpoint.step)
+            return checkpoint
+        still = sorted(set(damaged) & set(self._numbered()))
+        if not still:
+            self._warn_of_empty(None)
+            return None
+        listed = "; ".join(f"step {step}: {damaged[step]}" for step in still)
+        raise DamageError(
+            f"no checkpoint in {str(self.folder)!r} is whole: {listed}. To start anew, choose another folder, or "
+            "delete this one"
+        )
+
+    def set_aside(self, after: int) -> None:
+        """Rename the damaged checkpoints after a step, so that new ones can be saved under their numbers.
+
+        Args:
+            after: the newest step that is whole.
+
+        Raises:
+            FileError: one cannot be read, or is of a newer format, so that it may be whole; or it cannot be renamed.
+        """
+        for step in [step for step in self._numbered() if step > after]:
+            with contextlib.suppress(DamageError):
+                self.load(step)
+            name = next(name for name in _aside_names(step) if not (self.folder / name).exists())
+            with self._explained(f"the damaged checkpoint of step {step} cannot be renamed"):
+                os.rename(self.folder / str(step), self.folder / name)
+            LOG.warning("The damaged checkpoint of step %d is called %s now", step, self.folder / name)
+
+    def _numbered(self) -> list[int]:
+        """Return the steps of the checkpoints, whole or damaged."""
+        try:
+            steps = [step_at(self.folder / name) for name in os.listdir(self.folder)]
+            return sorted(step for step in steps if step is not None)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            # Not none: what cannot be seen may be there, and must not be started over.
+            raise FileError(
+                f"the checkpoints in {str(self.folder)!r} cannot be read: {error.strerror or error}. Get the right to "
+                "read there, or choose another folder"
+            ) from None
+
+    def _warn_of_empty(self, used: int | None) -> None:
+        with contextlib.suppress(OSError):
+            for path in sorted(self.folder.iterdir()):
+                step = number_of(path)
+                if step is not None and (used is None or step > used) and is_empty(path):
+                    LOG.warning(
+                        "The folder %s is empty. If it was a checkpoint, its files were deleted. %s is used",
+                        path,
+                        "None" if used is None else f"That of step {used}",
+                    )
+
+    def _discard(self, steps: list[int]) -> None:
+        for step in steps:
+            # Renamed first: half of a checkpoint would look like a damaged one.
+            gone = self.folder / f"{DISCARDED}{step}-{os.getpid()}"
+            os.rename(self.folder / str(step), gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _explained(self, failure: str) -> Iterator[None]:
+        """Turn an error of the file system into one that says what to do."""
+        try:
+            yield
+        except FileError:
+            raise
+        except OSError as error:
+            reason = error.strerror or str(error)
+            # Nothing is left to say about the error of the system, so that one paragraph is what a user reads.
+            raise FileError(f"{failure} in {str(self.folder)!r}: {reason}. {self._advice(error)}") from None
+
+    def _advice(self, error: OSError) -> str:
+        latest = None
+        with contextlib.suppress(FileError):
+            latest = self.latest()
+        newest = "" if latest is None else f" The newest checkpoint is that of step {latest}"
+        if error.errno in _NO_ROOM:
+            return f"Make room, keep fewer checkpoints, or choose another folder.{newest}".rstrip(".")
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            return "The path, or one of its parents, is a file. Choose the path of a folder; it need not exist yet."
+        return f"Get the right to write there, or choose another folder.{newest}".rstrip(".")
+
+
+def _aside_names(step: int) -> Iterator[str]:
+    yield f"{step}.damaged"
+    number = 1
+    while True:
+        number += 1
+        yield f"{step}.damaged-{number}"
+
+
+def checkpoint_at(path: str | Path) -> Checkpoint:
+    """Read the checkpoint at a path: its own folder, or a folder of some, of which the newest that is whole counts.
+
+    Raises:
+        DamageError: the checkpoint that is named, or each that is there, is not what was written.
+        FileError: there is no checkpoint.
+    """
+    given = Path(path).expanduser().absolute()
+    step = None
+    with contextlib.suppress(OSError):  # Reading it below names the reason.
+        step = step_at(given)
+    if step is not None:
+        return Checkpoints(given.parent).load(step)
+    newest = Checkpoints(given).load_newest()
+    if newest is None:
+        raise FileError(
+            f"there is no checkpoint in {str(given)!r}: pass the model_dir of an estimator that was trained"
+        )
+    return newest

@@ -1,0 +1,83 @@
+"""The names, shapes and dtypes in a checkpoint, held against those that a model wants.
+
+Rule: a checkpoint is loaded completely or not at all. A partial match is an error.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import numpy as np
+
+from anytpu.train.checkpoint.manifest import ArrayForm
+
+MAX_NAMED = 5
+"""The most arrays that are named of each kind."""
+
+Forms = Mapping[str, ArrayForm]
+
+
+class Purpose(enum.Enum):
+    """The use that a model makes of a checkpoint."""
+
+    RESUME = "to go on with the training"
+    INFER = "to evaluate or predict"
+    WARM_START = "to start another training"
+
+
+def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
+    """Return the difference between a checkpoint and a model as text, or None when the checkpoint fits.
+
+    To resume, both must have the same arrays. To infer, a checkpoint may also have what only training needs (the
+    optimizer's state, random seeds), and a model may also have integers that only inference needs (random seeds). For a
+    warm start, the checkpoint must have the model's trainable weights. Where both have an array, it has the same shape
+    and dtype.
+
+    Args:
+        stored: the arrays of the checkpoint by name.
+        wanted: the arrays of the model by name.
+        purpose: the use that the model makes of the checkpoint.
+
+    Example:
+        >>> kernel = ArrayForm((2, 3), "float32", is_trained=True)
+        >>> difference({"dense/kernel": kernel}, {"head/kernel": kernel}, Purpose.RESUME)
+        "In the checkpoint only: 'dense/kernel' float32[2, 3]. In the model only: 'head/kernel' float32[2, 3]"
+    """
+    both = [name for name in wanted if name in stored]
+    found = {
+        "In the checkpoint only": [
+            f"{name!r} {form}" for name, form in stored.items() if name not in wanted and _is_needed(form, purpose)
+        ],
+        "In the model only": [
+            f"{name!r} {form}" for name, form in wanted.items() if name not in stored and _is_wanted(form, purpose)
+        ],
+        "With another shape": [_sides(n, stored, wanted) for n in both if stored[n].shape != wanted[n].shape],
+        "With another dtype": [
+            _sides(n, stored, wanted)
+            for n in both
+            if stored[n].shape == wanted[n].shape and stored[n].dtype != wanted[n].dtype
+        ],
+    }
+    return ". ".join(f"{kind}: {_listed(ones)}" for kind, ones in found.items() if ones) or None
+
+
+def _is_needed(form: ArrayForm, purpose: Purpose) -> bool:
+    """Return whether a model must have this array of a checkpoint."""
+    return purpose is Purpose.RESUME or (purpose is Purpose.INFER and form.is_trained)
+
+
+def _is_wanted(form: ArrayForm, purpose: Purpose) -> bool:
+    """Return whether a checkpoint must have this array of a model."""
+    if purpose is Purpose.INFER:
+        return form.is_trained or np.dtype(form.dtype).kind not in "biu"
+    return purpose is Purpose.RESUME or form.is_trained
+
+
+def _sides(name: str, stored: Forms, wanted: Forms) -> str:
+    return f"{name!r} {stored[name]} in the checkpoint and {wanted[name]} in the model"
+
+
+def _listed(ones: list[str]) -> str:
+    more = len(ones) - MAX_NAMED
+    return ", ".join(ones[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

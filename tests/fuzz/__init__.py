@@ -1,0 +1,1 @@
+"""Damaged inputs, read by everything that reads a file: refused in words of ours, or right."""

@@ -1,0 +1,102 @@
+"""Programs for the chip: `.tpu` files and assembly."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from anytpu import chip
+from anytpu.chip import file
+from anytpu.chip.assembly import disassemble
+from anytpu.chip.compiler import compile_image
+from anytpu.chip.file_parts import PARTS, join_parts
+from fuzz.battery import Battery
+from fuzz.damage import BYTES, JSON, TEXT
+from quantized_samples import SMALL, Sketch
+
+SAME = ((1, 1), (1, 1))
+
+
+def _network() -> Any:
+    sketch = Sketch(8)
+    a = sketch.convolution(sketch.input(6, 5, 3), 12, (3, 3), padding=SAME)
+    pooled = sketch.pool("max", a, (2, 2), (2, 2))
+    b = sketch.convolution(sketch.negate_on_host(pooled), 4)
+    return sketch.network(sketch.table(b))
+
+
+def tpu_files() -> list[bytes]:
+    """Return `.tpu` files with and without the network that they were compiled from."""
+    network = _network()
+    image = compile_image(network, batch=3, design=SMALL)
+    return [file.to_bytes(image, network), file.to_bytes(image)]
+
+
+def texts() -> list[bytes]:
+    """Return the text of a program."""
+    return [disassemble(compile_image(_network(), batch=3, design=SMALL), weights=True).encode()]
+
+
+def resealed(content: bytes, draw: random.Random) -> bytes:
+    """Damage one part and record the checksums anew."""
+    try:
+        parts = {name: packed.unpack(2**30) for name, packed in file.split_parts(content, "some").items()}
+    except Exception:
+        return content
+    name = draw.choice((*PARTS, "header", "header"))
+    kinds = JSON if name in ("header", "network") else BYTES
+    parts[name] = draw.choice(kinds)(parts[name], draw)
+    return join_parts(parts)
+
+
+def lying_sizes(content: bytes, draw: random.Random) -> bytes:
+    """State another size for a part, with zeros that do unpack to it, and record the checksums anew."""
+    start, entry, count = 16, 28, len(PARTS)
+    if len(content) < start + entry * count + 4:
+        return content
+    head = bytearray(content[: start + entry * count])
+    body, place = [], start + entry * count + 4
+    chosen = draw.randrange(count)
+    for number in range(count):
+        offset = start + entry * number
+        packed_bytes, unpacked_bytes, _ = struct.unpack_from("<QQI", head, offset + 8)
+        packed = content[place : place + packed_bytes]
+        place += packed_bytes
+        if number == chosen:
+            unpacked_bytes = draw.choice((0, 2**24, 2**28, 2**33))
+            packed = zlib.compress(bytes(min(unpacked_bytes, 2**24)), 9) * draw.choice((1, 1, 300))
+        struct.pack_into("<QQI", head, offset + 8, len(packed), unpacked_bytes, google_crc32c.value(packed))
+        body.append(packed)
+    return bytes(head) + struct.pack("<I", google_crc32c.value(bytes(head))) + b"".join(body)
+
+
+def _tpu(path: Path) -> Any:
+    program = chip.load(path)
+    return _used(program)
+
+
+def _used(program: Any) -> Any:
+    """Do what one does with a program that was read: show it, disassemble it, time it, run it."""
+    found = [repr(program), program.disassemble(weights=True)]
+    program.time()
+    x = tuple(np.zeros((program.batch, *port.shape), np.float32) for port in program.inputs)
+    found.append(program.run(x[0] if len(x) == 1 else x))
+    return found
+
+
+def _assembly(path: Path) -> Any:
+    """Read as `anytpu chip asm` does."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    return _used(chip.assemble(text, path.stem))
+
+
+BATTERIES = (
+    Battery("tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, lying_sizes), is_checked=True, names_file=False),
+    Battery("assembly", texts, _assembly, ".s", damage=TEXT, names_file=False),
+)

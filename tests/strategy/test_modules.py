@@ -1,0 +1,342 @@
+"""Flax NNX and Equinox modules in steps; `scripts/check_adapters` installs both and runs this."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import anytpu as tpu  # isort: skip
+from anytpu.errors import ReplicaError
+
+nnx = pytest.importorskip("flax.nnx")
+eqx = pytest.importorskip("equinox")
+
+X = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
+Y = X @ np.array([[1.0], [2.0]], "float32")
+
+
+@pytest.fixture(params=[("virtual", 4), ("twin", 2), ("virtual", 1)], ids=str)
+def system(request):
+    return tpu.connect(request.param[0], cores=request.param[1])
+
+
+@pytest.fixture
+def four():
+    return tpu.connect("virtual", cores=4)
+
+
+def data(strategy):
+    return next(iter(strategy.distribute_dataset([(X, Y)])))
+
+
+def loss_of(model, x, y):
+    return ((model(x) - y) ** 2).mean()
+
+
+def linear():
+    return nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+
+
+def reduced(gradients):
+    return tpu.get_replica_context().all_reduce("MEAN", gradients)
+
+
+def nnx_step(model, optimizer, metrics, batch):
+    loss, gradients = nnx.value_and_grad(loss_of)(model, *batch)
+    optimizer.update(model, reduced(gradients))
+    metrics.update(loss=loss)
+    return loss
+
+
+def trained_alone():
+    model, losses = linear(), []
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    for _ in range(5):
+        loss, gradients = nnx.value_and_grad(loss_of)(model, X, Y)
+        optimizer.update(model, gradients)
+        losses.append(float(loss))
+    return np.asarray(model.kernel[...]), losses
+
+
+def test_an_nnx_module_and_its_optimizer_are_changed_in_place(system):
+    model, metrics = linear(), nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    before = system.compilations
+    for _ in range(5):
+        system.run(nnx_step, args=(model, optimizer, metrics, data(system)))
+    kernel, losses = trained_alone()
+    assert np.allclose(model.kernel[...], kernel, atol=1e-6)
+    assert int(optimizer.step[...]) == 5
+    assert float(metrics.compute()["loss"]) == pytest.approx(np.mean(losses), rel=1e-6)
+    assert system.compilations == before + 1
+
+
+def test_what_is_assigned_between_two_runs_counts(four):
+    model = linear()
+    step = lambda model, x: model(x).sum()  # noqa: E731
+    four.run(step, args=(model, X))
+    model.kernel[...] = jnp.zeros((2, 1))
+    assert float(four.run(step, kwargs={"model": model, "x": X}).values[3]) == 0.0
+
+
+def test_a_metric_that_a_step_resets(four):
+    metric = nnx.metrics.Average("loss")
+    metric.update(loss=jnp.ones(3))
+
+    def step(metric, x):
+        metric.reset()
+        metric.update(loss=x)
+
+    four.run(step, args=(metric, tpu.PerReplica([1.0, 2.0, 3.0, 4.0])))
+    assert (float(metric.compute()), int(metric.count[...])) == (2.5, 4)
+
+
+def test_batch_statistics_are_the_mean_and_dropout_differs(four):
+    norm, dropout = nnx.BatchNorm(2, momentum=0.5, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+
+    def step(norm, dropout, x):
+        norm(x)
+        return dropout(jnp.ones(64))
+
+    key = jax.random.key_data(dropout.rngs.key[...])
+    masks = four.run(step, args=(norm, dropout, data(four)[0]))
+    expected = np.mean([0.5 * rows.mean(0) for rows in np.split(X, 4)], axis=0)
+    assert np.allclose(norm.mean[...], expected, atol=1e-6)
+    assert len({mask.tobytes() for mask in masks.values}) == 4
+    assert int(dropout.rngs.count[...]) == 1
+    assert jnp.array_equal(jax.random.key_data(dropout.rngs.key[...]), key)
+
+
+def test_gradients_of_one_replica_alone_are_refused(four):
+    def step(model, optimizer, batch):
+        _, gradients = nnx.value_and_grad(loss_of)(model, *batch)
+        optimizer.update(model, gradients)
+
+    model = linear()
+    before = np.asarray(model.kernel[...])
+    with pytest.raises(ReplicaError) as error:
+        four.run(step, args=(model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), data(four)))
+    assert str(error.value) == (
+        "The step of 'step' returns a state that differs between its 4 replicas: 'Linear.bias' and 'Linear.kernel'. "
+        "State is the same on every core: sum it with jax.lax.psum or average it with jax.lax.pmean, over the axis "
+        "'replica', or return it with the outputs, of which each replica has its own. Gradients of one replica alone "
+        'are reduced before they are used: tpu.get_replica_context().all_reduce("MEAN", gradients).'
+    )
+    assert np.array_equal(model.kernel[...], before)
+
+
+MODEL = None
+
+
+class Trainer:
+    def __init__(self):
+        self.count = nnx.Param(jnp.zeros(()))
+
+    def step(self):
+        self.count[...] = self.count[...] + 1
+
+
+@pytest.mark.parametrize("how", ["global", "closure", "attribute"])
+def test_a_module_that_is_no_argument_is_refused(four, how):
+    global MODEL
+    MODEL = model = linear()
+
+    def reads_global(x):
+        return MODEL(x)
+
+    def closes_over(x):
+        return model(x)
+
+    steps = {"global": reads_global, "closure": closes_over, "attribute": Trainer().step}
+    step, what = steps[how], "an NNX object" if how == "attribute" else "the NNX object Linear"
+    with pytest.raises(ReplicaError) as error:
+        four.run(step, args=() if how == "attribute" else (X,))
+    name = step.__name__
+    assert str(error.value) == (
+        f"{name} uses {what} that is not among its arguments, so that strategy.run can neither pass its values nor "
+        f"write new ones back. Pass it: strategy.run({name}, args=(model, optimizer, batch))"
+    )
+
+
+def test_a_module_that_a_step_rebuilds_is_refused(four):
+    def step(model):
+        model.extra = nnx.Param(jnp.zeros(2))
+
+    with pytest.raises(ReplicaError) as error:
+        four.run(step, args=(linear(),))
+    assert str(error.value) == (
+        "step changes the structure of an NNX module that strategy.run was given: it adds, removes or replaces a part "
+        "of it, or changes an attribute that is no array. Do that outside of the step, for example model.eval() before "
+        "strategy.run"
+    )
+
+
+def test_nnx_modules_as_the_state_of_many_steps(system):
+    def step(state, batch):
+        model, optimizer = state
+        loss, gradients = nnx.value_and_grad(loss_of)(model, *batch)
+        optimizer.update(model, reduced(gradients))
+        return (model, optimizer), loss
+
+    model = linear()
+    given = (model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param))
+    batches = iter(system.distribute_dataset([(X, Y)] * 5))
+    (new, _), _ = system.run_steps(step, batches, 5, state=given)
+    assert np.allclose(new.kernel[...], trained_alone()[0], atol=1e-6)
+    with pytest.raises(ReplicaError) as error:
+        system.run_steps(step, batches, 5, state=(model, model))
+    assert str(error.value) == (
+        "the state holds an NNX variable of shape (1,) twice, which run_steps would make two variables of. Hold each "
+        "module once, for example with nnx.Optimizer(model, tx, wrt=nnx.Param) beside the model, or type "
+        "strategy.run(step, args=(model, optimizer, batch))"
+    )
+
+
+OPTIMIZER = optax.adam(0.1)
+
+
+def eqx_loss(model, x, y):
+    return ((jax.vmap(model)(x) - y) ** 2).mean()
+
+
+def eqx_start():
+    model = eqx.nn.MLP(2, 1, 8, 1, key=jax.random.key(0))
+    return model, OPTIMIZER.init(eqx.filter(model, eqx.is_array))
+
+
+def eqx_update(model, state, gradients):
+    updates, state = OPTIMIZER.update(gradients, state, eqx.filter(model, eqx.is_array))
+    return eqx.apply_updates(model, updates), state
+
+
+def eqx_step(model, state, batch):
+    loss, gradients = eqx.filter_value_and_grad(eqx_loss)(model, *batch)
+    return *eqx_update(model, state, reduced(gradients)), loss
+
+
+def eqx_alone():
+    model, state = eqx_start()
+    for _ in range(5):
+        _, gradients = eqx.filter_value_and_grad(eqx_loss)(model, X, Y)
+        model, state = eqx_update(model, state, gradients)
+    return model
+
+
+def near(model, other):
+    for mine, theirs in zip(jax.tree.leaves(model), jax.tree.leaves(other), strict=True):
+        assert np.allclose(mine, theirs, atol=1e-6) if isinstance(theirs, jax.Array) else mine is theirs
+
+
+def test_equinox_modules_go_in_and_come_out(system):
+    model, state = eqx_start()
+    for _ in range(5):
+        model, state, _ = system.run(eqx_step, args=(model, state, data(system)))
+    first = jax.tree.map(
+        lambda one: one.values[0] if isinstance(one, tpu.PerReplica) else one,
+        model,
+        is_leaf=lambda one: isinstance(one, tpu.PerReplica),
+    )
+    near(first, eqx_alone())
+
+
+def test_an_equinox_module_as_the_state_of_many_steps(system):
+    def step(state, batch):
+        model, state, loss = eqx_step(*state, batch)
+        return (model, state), loss
+
+    batches = iter(system.distribute_dataset([(X, Y)] * 5))
+    (model, _), _ = system.run_steps(step, batches, 5, state=eqx_start())
+    near(model, eqx_alone())
+    assert float(eqx_loss(model, X, Y)) > 0
+
+
+def test_what_is_no_array_in_an_equinox_module_is_part_of_the_step(four):
+    class Scaled(eqx.Module):
+        layer: eqx.nn.Linear
+        times: int
+
+    def step(model, x):
+        assert type(model.times) is int
+        return model, sum(model.layer(row).sum() for row in x[: model.times])
+
+    layer = eqx.nn.Linear(2, 1, key=jax.random.key(0))
+    before = four.compilations
+    for times in (2, 2, 3):
+        model, _ = four.run(step, args=(Scaled(layer, times), X))
+        assert model.times == times
+    assert four.compilations == before + 2
+
+
+class Scaled:
+    """An object that is neither a module nor an array, and holds arrays."""
+
+    def __init__(self):
+        self.factor = jnp.ones(3)
+
+    def __call__(self, x):
+        return x * self.factor.sum()
+
+
+def nnx_module(scaled):
+    model = linear()
+    model.scaled = scaled
+    return model
+
+
+def run_nnx(strategy):
+    scaled = Scaled()
+    model = nnx_module(lambda x: scaled(x))
+    strategy.run(lambda model, x: model.scaled(model(x)), args=(model, X))
+    return [model, scaled]
+
+
+def run_nnx_with_an_object(strategy):
+    model = nnx_module(Scaled())
+    strategy.run(lambda model, x: model.scaled(model(x)), args=(model, X))
+    return [model, model.scaled]
+
+
+def run_nnx_with_an_optimizer(strategy):
+    model, scaled, metrics = linear(), Scaled(), nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
+    optimizer = nnx.Optimizer(model, optax.sgd(lambda step: 0.1 * scaled(1.0)), wrt=nnx.Param)
+    strategy.run(nnx_step, args=(model, optimizer, metrics, data(strategy)))
+    return [model, optimizer, scaled]
+
+
+class EquinoxScaled(eqx.Module):
+    layer: eqx.nn.Linear
+    scaled: object
+
+
+def run_equinox(strategy):
+    model = EquinoxScaled(eqx.nn.Linear(2, 1, key=jax.random.key(0)), Scaled())
+    new = strategy.run(lambda model, x: (model, model.scaled(x)), args=(model, X))[0]
+    assert new.scaled is model.scaled
+    return [model, model.scaled, new]
+
+
+@pytest.mark.parametrize("use", [run_nnx, run_nnx_with_an_object, run_nnx_with_an_optimizer, run_equinox])
+def test_a_module_that_is_dropped_is_freed(four, use):
+    use(four)
+    gc.collect()
+    arrays, steps = len(jax.live_arrays()), len(four._steps)
+    gone = [weakref.ref(one) for _ in range(3) for one in use(four)]
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * len(gone)
+    assert (len(jax.live_arrays()), len(four._steps)) == (arrays, steps)
+
+
+def test_modules_of_equal_parts_are_one_step(four):
+    def step(model, x):
+        return model(x).sum()
+
+    before = four.compilations
+    for _ in range(3):
+        four.run(step, args=(linear(), X))
+    assert four.compilations == before + 1
