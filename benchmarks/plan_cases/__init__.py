@@ -1,6 +1,15 @@
 """Published measurements of TPUs as programs that the TPU's compiler compiles on a machine without one."""
 
-from plan_cases import guides, maxtext, micro_cases, mlperf, shmap_cases
+from plan_cases import guides, llamas, maxtext, micro_cases, mlperf, recipes, shmap_cases, tpuchat
 
-CASES = (*micro_cases.CASES, *guides.CASES, *mlperf.CASES, *maxtext.CASES, *shmap_cases.CASES)
+CASES = (
+    *micro_cases.CASES,
+    *guides.CASES,
+    *mlperf.CASES,
+    *maxtext.CASES,
+    *recipes.CASES,
+    *llamas.CASES,
+    *shmap_cases.CASES,
+    *tpuchat.CASES,
+)
 """Every case."""

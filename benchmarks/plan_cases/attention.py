@@ -69,6 +69,7 @@ class Attention:
         return jax.vmap(kernel)(scaled, k, v, segment_ids=splash.SegmentIds(ids, ids))
 
     def _flash(self, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
         block = min(self.block, q.shape[2])
         sizes = flash.BlockSizes(
             **{field.name: block for field in dataclasses.fields(flash.BlockSizes) if field.name != "block_b"},

@@ -11,6 +11,7 @@ where today's compiler or our writing differs from it, `differs` says so.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -37,7 +38,8 @@ class Case:
         options: the compiler's options that the recipe set and that change the program.
         steps_per_execution: steps that one call to the device ran.
         timed_on: "device" where a profiler timed the device, "host" where a clock on the host did.
-        stack: the software that ran: "TF 1.12, 2018".
+        stack: the software that ran: "TF 1.12".
+        year: the year of that software's compiler.
         differs: what is not as it was, and what that may do to the time.
     """
 
@@ -54,9 +56,10 @@ class Case:
     steps_per_execution: int = 1
     timed_on: Literal["host", "device"] = "host"
     stack: str = ""
+    year: int = 0
     differs: str = ""
 
     @property
     def generation(self) -> str:
         """The chip: "v5e"."""
-        return self.target.split("-")[0]
+        return re.findall(r"v\d[a-z]?", self.target)[0]

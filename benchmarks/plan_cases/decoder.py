@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from plan_cases.attention import SPLASH, Attention, rotated
 from plan_cases.case import Built
+from plan_cases.mixture import Mixture
 from plan_cases.optimizers import Optimizer, adam
 from plan_cases.placing import mesh_of, placed, spec
 from plan_cases.remat import FULL, Remat
@@ -44,6 +45,7 @@ class Model:
         is_tied: the logits are products with the embedding.
         attention: how it is computed.
         has_rope: queries and keys are turned by their positions.
+        mixture: experts in place of one gated perceptron; None for none.
     """
 
     layers: int
@@ -58,6 +60,7 @@ class Model:
     is_tied: bool = False
     attention: Attention = SPLASH
     has_rope: bool = True
+    mixture: Mixture | None = None
 
     def weights(self) -> dict[str, Any]:
         """Return the weights, float32, those of the layers stacked."""
@@ -66,17 +69,20 @@ class Model:
             return jnp.zeros((self.layers, *shape))
 
         width, head, hidden = self.width, self.head, self.hidden
+        experts = (self.mixture.experts,) if self.mixture else ()
         layer = {
             "norm": stacked(width),
             "query": stacked(width, self.heads, head),
             "key": stacked(width, self.kv_heads, head),
             "value": stacked(width, self.kv_heads, head),
             "out": stacked(self.heads, head, width),
-            "up": stacked(width, hidden),
-            "down": stacked(hidden, width),
+            "up": stacked(*experts, width, hidden),
+            "down": stacked(*experts, hidden, width),
         }
         if self.is_gated:
-            layer["gate"] = stacked(width, hidden)
+            layer["gate"] = stacked(*experts, width, hidden)
+        if self.mixture:
+            layer["router"] = stacked(width, self.mixture.experts)
         if not self.is_parallel:
             layer["norm_2"] = stacked(width)
         weights = {"layers": layer, "embedding": jnp.zeros((self.vocabulary, width)), "norm": jnp.zeros(width)}
@@ -89,7 +95,10 @@ class Model:
         wide, narrow = P(None, "fsdp", "tensor"), P(None, "tensor", "fsdp")
         layer = {name: wide for name in weights["layers"]}
         layer |= {"out": P(None, "tensor", None, "fsdp"), "down": narrow}
-        layer |= {name: P(None, "fsdp") for name in layer if name.startswith("norm")}
+        if self.mixture:
+            experts = P(None, None, "fsdp", "tensor")
+            layer |= {"gate": experts, "up": experts, "down": P(None, None, "tensor", "fsdp")}
+        layer |= {name: P(None, "fsdp") for name in layer if name.startswith(("norm", "router"))}
         axes = {"layers": layer, "embedding": P("tensor", "fsdp"), "norm": P("fsdp")}
         return axes | ({"logits": P("fsdp", "tensor")} if "logits" in weights else {})
 
@@ -119,6 +128,8 @@ class Model:
         return checkpoint_name(jnp.einsum("bshk,hkd->bsd", y, weights["out"].astype(x.dtype)), "out_proj")
 
     def _perceptron(self, mesh: AbstractMesh, x: jax.Array, weights: Any) -> jax.Array:
+        if self.mixture:
+            return self.mixture(x, weights)
         y = checkpoint_name(split(mesh, x @ weights["up"].astype(x.dtype), None, "tensor"), "mlpwi_1")
         if self.is_gated:
             gate = checkpoint_name(split(mesh, x @ weights["gate"].astype(x.dtype), None, "tensor"), "mlpwi_0")
@@ -144,6 +155,7 @@ class Training:
         vocabulary_tiles: parts in which the loss is computed; 1 means at once.
         is_embedding_product: the embedding is looked up by a product with one-hot rows.
         clip: the norm to which the gradients are cut; 0 means that they are not.
+        dtype: of the weights between steps.
     """
 
     model: Model
@@ -157,6 +169,7 @@ class Training:
     vocabulary_tiles: int = 1
     is_embedding_product: bool = True
     clip: float = 1.0
+    dtype: Any = jnp.float32
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -166,13 +179,10 @@ class Training:
     def build(self) -> Built:
         """Return the step over all devices, and its specs."""
         mesh = self.mesh
-        weights = jax.eval_shape(self.model.weights)
+        weights = jax.eval_shape(lambda: jax.tree.map(lambda w: w.astype(self.dtype), self.model.weights()))
         slots = jax.eval_shape(self.optimizer.start, weights)
         axes = self.model.axes(weights)
-        state = {
-            "weights": placed(mesh, weights, axes),
-            "slots": placed(mesh, slots, {"m": axes, "v": axes, "count": P()}),
-        }
+        state = {"weights": placed(mesh, weights, axes), "slots": placed(mesh, slots, self.optimizer.axes(axes))}
         tokens = spec(mesh, (self.batch, self.length), jnp.int32, ("data", "fsdp"))
         return self.step, (state, {"tokens": tokens, "targets": tokens})
 

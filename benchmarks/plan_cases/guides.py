@@ -22,7 +22,8 @@ def _v5e_matmul(side: int, seconds: float) -> Case:
         source="jax-ml/jax docs/pallas/tpu/matmul.ipynb, XLA matmul",
         trust="A",
         build=functools.partial(matmul, side, side, side),
-        stack="JAX 0.4, 2024",
+        stack="JAX 0.4",
+        year=2024,
     )
 
 

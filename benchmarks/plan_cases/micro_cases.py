@@ -44,7 +44,8 @@ def _v7x_matmul(side: int, tera: float) -> Case:
         build=functools.partial(matmul, side, side, side, devices=8),
         options=_VMEM,
         timed_on="device",
-        stack="JAX, 2025",
+        stack="JAX",
+        year=2025,
     )
 
 
@@ -58,10 +59,11 @@ def _v7x_copy(size_bytes: int, giga: float) -> Case:
         arithmetic=f"{size_bytes} bytes read and written at {giga} GB/s",
         source=f"{_IRONWOOD}/hbm/hbm.md; AI-Hypercomputer/accelerator-microbenchmarks benchmark_hbm.py",
         trust="A",
-        build=functools.partial(copy, size_bytes // 2),
+        build=functools.partial(copy, size_bytes // 2, devices=8),
         options=_VMEM,
         timed_on="device",
-        stack="JAX, 2025",
+        stack="JAX",
+        year=2025,
     )
 
 
@@ -79,7 +81,8 @@ def _v7x_gather(rows: int, giga: float, target: str, chips: tuple[int, ...]) -> 
         build=functools.partial(all_gather, (rows, 8, 128), chips),
         options={"xla_tpu_enable_sparse_core_collective_offload_all_gather": "false", **_VMEM},
         timed_on="device",
-        stack="JAX, 2025",
+        stack="JAX",
+        year=2025,
         differs="not by SparseCore, as the recipe has it: JAX cannot print what the compiler then makes",
     )
 
@@ -97,7 +100,8 @@ CASES = (
         build=functools.partial(matmul, 8192, 8192, 8192),
         options=_VMEM,
         timed_on="device",
-        stack="JAX, 2024",
+        stack="JAX",
+        year=2024,
     ),
     Case(
         name="matmul_8192_v6e_host",
@@ -110,7 +114,8 @@ CASES = (
         trust="A",
         build=functools.partial(matmul, 8192, 8192, 8192),
         options=_VMEM,
-        stack="JAX, 2024",
+        stack="JAX",
+        year=2024,
     ),
     Case(
         name="copy_32MiB_v6e",
@@ -123,7 +128,8 @@ CASES = (
         trust="A",
         build=functools.partial(copy, 16777216),
         timed_on="device",
-        stack="JAX, 2024",
+        stack="JAX",
+        year=2024,
     ),
     Case(
         name="all_reduce_606MB_v6e-256",
@@ -135,7 +141,8 @@ CASES = (
         source=f"{_RECIPES}/trillium/collectives/README.md; accelerator-microbenchmarks, branch trillium-collectives",
         trust="A",
         build=functools.partial(all_reduce, 17408, 256),
-        stack="JAX 0.5.2, 2025",
+        stack="JAX 0.5.2",
+        year=2025,
     ),
     *(_v7x_matmul(side, tera) for side, tera in _V7X_MATMULS.items()),
     *(_v7x_copy(size_bytes, giga) for size_bytes, giga in _V7X_COPIES.items()),

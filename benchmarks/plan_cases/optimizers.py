@@ -7,16 +7,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
 
 
 class Optimizer(NamedTuple):
     """How weights are updated: `start(weights) -> slots`, `update(weights, gradients, slots) -> (weights, slots)`.
 
-    Slots hold what is kept from step to step; learning rates are constants.
+    Slots hold what is kept from step to step; learning rates are constants. `axes(of weights)` says how slots are split
+    where the weights are.
     """
 
     start: Callable[[Any], Any]
     update: Callable[[Any, Any, Any], tuple[Any, Any]]
+    axes: Callable[[Any], Any] = lambda axes: axes
 
 
 def momentum(rate: float = 0.1, decay: float = 0.9) -> Optimizer:
@@ -75,7 +79,42 @@ def adam(
         m = jax.tree.map(lambda w: jnp.zeros_like(w, first_dtype), weights)
         return {"m": m, "v": _zeros(weights), "count": jnp.zeros((), jnp.int32)}
 
-    return Optimizer(start, update)
+    return Optimizer(start, update, lambda axes: {"m": axes, "v": axes, "count": P()})
+
+
+def adafactor(rate: float = 5e-5) -> Optimizer:
+    """Adafactor without momentum: second moments of a matrix are kept as the means of its rows and of its columns."""
+
+    def start(weights: Any) -> Any:
+        return {
+            "rows": jax.tree.map(lambda w: jnp.zeros(w.shape[:-1] if w.ndim > 1 else w.shape), weights),
+            "columns": jax.tree.map(lambda w: jnp.zeros((*w.shape[:-2], w.shape[-1]) if w.ndim > 1 else ()), weights),
+        }
+
+    def axes(of: Any) -> Any:
+        columns = jax.tree.map(lambda at: P(*at[:-2], *at[-1:]) if len(at) > 1 else P(), of)
+        return {"rows": jax.tree.map(lambda at: P(*at[:-1]) if len(at) > 1 else at, of), "columns": columns}
+
+    def one(weight: jax.Array, gradient: jax.Array, rows: jax.Array, columns: jax.Array) -> tuple[jax.Array, ...]:
+        gradient = gradient.astype(jnp.float32)
+        squares = gradient * gradient + 1e-30
+        if weight.ndim > 1:
+            rows = 0.8 * rows + 0.2 * squares.mean(-1)
+            columns = 0.8 * columns + 0.2 * squares.mean(-2)
+            scaled = lax.rsqrt(rows / rows.mean(-1, keepdims=True))[..., None] * lax.rsqrt(columns)[..., None, :]
+        else:
+            rows = 0.8 * rows + 0.2 * squares
+            scaled = lax.rsqrt(rows)
+        change = gradient * scaled
+        change = change / jnp.maximum(1.0, jnp.sqrt(jnp.mean(change * change)))
+        return (weight - rate * change).astype(weight.dtype), rows, columns
+
+    def update(weights: Any, gradients: Any, slots: Any) -> tuple[Any, Any]:
+        done = jax.tree.map(one, weights, gradients, slots["rows"], slots["columns"])
+        parts = [jax.tree.map(lambda _, three, at=at: three[at], weights, done) for at in range(3)]
+        return parts[0], {"rows": parts[1], "columns": parts[2]}
+
+    return Optimizer(start, update, axes)
 
 
 def _zeros(weights: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 REPLICATED = P()
@@ -14,7 +14,7 @@ REPLICATED = P()
 
 def mesh_of(**sizes: int) -> AbstractMesh:
     """Return a mesh of the axes and sizes given, in their order."""
-    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def spec(mesh: AbstractMesh, shape: tuple[int, ...], dtype: Any, *axes: Any) -> jax.ShapeDtypeStruct:

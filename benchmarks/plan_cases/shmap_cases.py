@@ -21,7 +21,8 @@ def _case(name: str, target: str, layers: int, tera: float) -> Case:
         source="fattorib/transformer_shmap README.md, Results; benchmark_tpu.py",
         trust="B",
         build=training.build,
-        stack="JAX 0.4, 2023",
+        stack="JAX 0.4",
+        year=2023,
         differs="layers are scanned, and gradients and update are one call; the mesh of 4 x 8 is stated for v3 only",
     )
 

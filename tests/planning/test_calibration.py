@@ -12,7 +12,7 @@ import pytest
 from anytpu.errors import SettingError
 from anytpu.planning import calibration, runs
 from anytpu.planning.calibration import LocalCalibration, LocalFactor, calibrate, corrected, local_factor, save
-from anytpu.planning.records import StepTime
+from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.runs import Run
 from anytpu.planning.target import target_named
 from anytpu.planning.wish import Wish
@@ -79,10 +79,17 @@ def test_programs_that_agree_narrow_the_spread():
     assert alike.spread < 0.1 < apart.spread
 
 
-def test_each_chip_and_each_kind_of_prediction_has_its_own():
-    found = calibrate([run(0, 1.3), run(1, 0.8, chip="v5e"), run(2, 1.5, predicted_by="roofline")]).factors
-    assert [(one.chip, one.by) for one in found] == [("v3", "compiler"), ("v3", "roofline"), ("v5e", "compiler")]
-    assert [one.factor > 1 for one in found] == [True, True, False]
+def test_each_chip_has_its_own():
+    found = calibrate([run(0, 1.3), run(1, 0.8, chip="v5e")])
+    assert [(one.chip, one.by) for one in found.factors] == [("v3", "compiler"), ("v5e", "compiler")]
+    assert [one.factor > 1 for one in found.factors] == [True, False]
+
+
+def test_only_forecasts_of_the_compiler_correct(home: Path):
+    given = [run(0, 1.3, predicted_by="roofline"), run(1, 1.5, predicted_by="gpu")]
+    assert calibrate(given).factors == ()
+    save(LocalCalibration((), (LocalFactor("v3", "roofline", 2.0, 0.1, 4, 12),)))
+    assert local_factor(V3) is None
 
 
 def test_runs_without_a_prediction_are_shown_and_correct_nothing():
@@ -117,6 +124,14 @@ def test_a_wide_interval_narrows_with_programs(home: Path):
     assert time.step_s / time.interval_s[0] < 1.2
 
 
+def test_no_correction_reaches_below_what_the_peaks_allow(home: Path):
+    save(calibrate([run(0, 0.7)]))
+    product = OpTime("product", "fusion", "matmul", 0.1, least_s=0.085)
+    low_s, high_s = corrected(dataclasses.replace(TIME, ops=(product,)), V3).interval_s
+    assert low_s == pytest.approx(0.085)
+    assert high_s == pytest.approx(corrected(TIME, V3).interval_s[1])
+
+
 def test_runs_give_no_upper_end_to_an_interval_without_one(home: Path):
     save(calibrate([run(number, 1.3) for number in range(20)]))
     time = corrected(dataclasses.replace(TIME, interval_s=(0.05, math.inf)), V3)
@@ -126,15 +141,7 @@ def test_runs_give_no_upper_end_to_an_interval_without_one(home: Path):
 def test_nothing_is_corrected_without_runs(home: Path):
     assert corrected(TIME, V3) is TIME
     save(calibrate([run(0, 1.3)]))
-    assert corrected(TIME, V3, "roofline") is TIME
     assert corrected(TIME, target_named("v5e-8")) is TIME
-
-
-def test_a_gpu_is_known_by_its_kind(home: Path):
-    save(calibrate([run(0, 1.3, chip="NVIDIA L4", system="gpu", predicted_by="gpu")]))
-    gpu = dataclasses.replace(V3, name="gpu", chip=None, device_kind="NVIDIA L4")
-    found = local_factor(gpu, "gpu")
-    assert found is not None and found.factor > 1
 
 
 def test_a_new_calibration_replaces_the_old_one(home: Path):
@@ -198,10 +205,17 @@ def test_from_files_to_a_corrected_plan(home: Path):
     ("text", "why"),
     [
         ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("{}", "'factors'"),
+        ("{}", "it has no list named 'factors'"),
+        ("[" * 100_000, "it nests too deeply"),
+        ('{"factors": [1]}', "it is 1, not an object of names and values"),
+        (
+            '{"factors": [{"chip": "v3", "by": "compiler", "factor": "1"}]}',
+            "'factor' is '1', not a number of 0 or more",
+        ),
+        ('{"factors": [{"chip": "v3"}]}', "'by' is missing"),
         (
             '{"factors": [{"chip": "v3", "by": "compiler", "factor": 0, "spread": 0.1, "programs": 1, "runs": 1}]}',
-            "a factor is not a positive number",
+            "'factor' is 0, not a positive number",
         ),
     ],
 )

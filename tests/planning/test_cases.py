@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -13,8 +14,11 @@ import plan_cases
 from plan_cases.attention import SPLASH
 from plan_cases.bert import Bert
 from plan_cases.case import Case
-from plan_cases.maxtext import LLAMA_8B, LLAMA_70B, LLAMA_405B, flags, scaled
+from plan_cases.llamas import LEVANTER
+from plan_cases.maxtext import LLAMA_8B, LLAMA_70B, LLAMA_405B, MIXTRAL_8X7B, flags, scaled
+from plan_cases.mixture import Mixture
 from plan_cases.resnet import ResNet
+from plan_cases.tpuchat import Chat
 
 from anytpu.planning.target import target_named
 
@@ -31,6 +35,7 @@ def test_says_what_was_measured_and_where(case: Case):
     assert math.isfinite(case.measured_s) and case.measured_s > 0
     assert case.source and case.arithmetic and case.family
     assert case.trust in "ABC"
+    assert case.stack and 2018 <= case.year <= 2026
     assert all(isinstance(value, str) for value in case.options.values())
 
 
@@ -40,9 +45,18 @@ def test_specs_lie_on_the_devices_of_the_slice(case: Case):
     meshes = {leaf.sharding.mesh for leaf in jax.tree.leaves((state, batch))}
     (mesh,) = meshes
     assert callable(step)
-    assert mesh.size in (1, target_named(case.target).devices)
+    assert mesh.size == target_named(case.target).devices
     for leaf in jax.tree.leaves((state, batch)):
         leaf.sharding.shard_shape(leaf.shape)  # Raises where a dimension is not divisible.
+
+
+@pytest.mark.parametrize(("chip", "families"), [("v2", 2), ("v3", 4), ("v4", 3), ("v5e", 3), ("v5p", 4), ("v6e", 3)])
+def test_steps_of_several_families_were_measured_on_a_chip(chip: str, families: int):
+    assert len({case.family for case in CASES if case.kind == "step" and case.generation == chip}) >= families
+
+
+def test_a_slice_of_several_is_of_its_chip():
+    assert {case.generation for case in CASES if case.target == "2xv5e-256"} == {"v5e"}
 
 
 def test_a_micro_benchmark_of_each_kind_can_be_traced():
@@ -73,6 +87,21 @@ def test_bert_large_has_as_many_parameters_as_published():
 @pytest.mark.parametrize(("model", "billions"), [(LLAMA_8B, "8.03"), (LLAMA_70B, "70.55"), (LLAMA_405B, "405.85")])
 def test_llamas_have_as_many_parameters_as_published(model, billions):
     assert f"{model.parameters() / 1e9:.2f}" == billions
+
+
+def test_other_models_have_as_many_parameters_as_published():
+    assert f"{MIXTRAL_8X7B.parameters() / 1e9:.1f}" == "46.7"
+    assert f"{Chat().parameters() / 1e6:.1f}" == "163.6"
+    assert LEVANTER.model.parameters() == 1_431_373_824
+
+
+def test_a_mixture_drops_what_an_expert_has_no_room_for():
+    mixture = Mixture(experts=2, chosen=1, capacity=0.5)
+    which = jnp.array([[[0], [0], [1], [0]]])
+    there, back = mixture.masks(jnp.full(which.shape, 0.25), which)
+    assert there.shape == (1, 4, 2, 1)
+    assert there.sum((2, 3)).tolist() == [[1.0, 0.0, 1.0, 0.0]]
+    assert (back == 0.25 * there).all()
 
 
 @pytest.mark.parametrize("scale", [16, 32, 64, 128])

@@ -49,3 +49,19 @@ def test_what_rematerialisation_repeats_is_not_counted():
     )
     assert again.flops == plain.flops == 4 * 2 * 3 * 2 * 512 * 256**2
     assert sum(op.flops for op in again.time.ops) > again.flops
+
+
+def test_what_only_prints_is_left_out_with_a_note():
+    def step(state, batch):
+        jax.debug.print("mean {}", batch.mean())
+        return state, batch @ state
+
+    specs = (jax.ShapeDtypeStruct((256, 256), "float32"), jax.ShapeDtypeStruct((256, 256), "float32"))
+    line = step.__code__.co_firstlineno + 1
+    found = tpu.plan(step, tpu="v5e-1", input_specs=specs)["v5e-1"]
+    assert found.notes == (
+        f"Not in the plan: jax.debug.print at {__file__}:{line}:8 ({step.__qualname__}). No number depends on it; on a "
+        "TPU each call waits for the host.",
+        "256 examples a step: axis 0 of the batch, as no sharding or batch_axis says another.",
+    )
+    assert found.step_s > 0

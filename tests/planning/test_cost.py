@@ -58,11 +58,10 @@ def test_an_unlisted_chip_has_no_dollars():
 
 
 def test_no_row_no_cost():
-    gpu = dataclasses.replace(V3, chip=None, chips=2)
-    assert cost_of(gpu, 1.0, 8, None, None, PRICES) is None
-    cost = cost_of(gpu, 3600.0, 8, None, None, {"gpu": Price("gpu", 2.5, None, None, "", "mine")})
+    assert cost_of(V3, 1.0, 8, None, None, {}) is None
+    cost = cost_of(V3, 3600.0, 8, None, None, {"v3": Price("v3", 2.5, None, None, "", "mine")})
     assert cost is not None
-    assert cost.usd_per_step == 5.0
+    assert cost.usd_per_step == 10.0
 
 
 def test_spot_takes_longer_and_says_what_it_assumes():

@@ -13,6 +13,7 @@ import pytest
 
 from anytpu.planning.prices import read_prices
 from anytpu.planning.target import target_named
+from anytpu.planning.wish import Wish
 from anytpu.program.program import ROWS, Layout, Program
 
 
@@ -32,7 +33,21 @@ PROGRAM = Program(
 
 @pytest.mark.parametrize(
     "name",
-    ["target", "job", "cost", "prices", "spot", "gpus", "identity", "input_wait", "calibration", "roofline.estimate"],
+    [
+        "target",
+        "job",
+        "cost",
+        "prices",
+        "spot",
+        "identity",
+        "input_wait",
+        "calibration",
+        "extrapolated",
+        "floor.floor",
+        "floor.products",
+        "floor.traffic",
+        "memory.arguments",
+    ],
 )
 def test_examples(name: str):
     names = {
@@ -43,6 +58,9 @@ def test_examples(name: str):
         "jax": jax,
         "Program": Program,
         "Layout": Layout,
+        "ROWS": ROWS,
+        "Wish": Wish,
+        "jnp": jnp,
     }
     result = doctest.testmod(importlib.import_module(f"anytpu.planning.{name}"), extraglobs=names)
     assert result.attempted > 0

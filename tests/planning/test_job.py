@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from anytpu.errors import ProgramError
-from anytpu.planning.job import Job, batch_rows, for_devices, weights_of
+from anytpu.planning.job import Job, batch_parts, batch_rows, for_devices, jobs_of, weights_of
 from anytpu.program import REPLICATED, ROWS, Program
 
 spec = jax.ShapeDtypeStruct
@@ -55,3 +57,73 @@ def test_the_names_of_weights():
         "sum", step, [spec((3, 4), "float32")], spec((8,), "float32"), ROWS, state_names=("dense/kernel",)
     )
     assert weights_of(program) == {"dense/kernel": (3, 4)}
+
+
+def test_examples_along_the_axis_that_the_user_names():
+    job = Job(lambda state, batch: (state, batch), ((), spec((3, 8), "float32")), batch_axis=1)
+    assert (batch_rows(job.program()), job.program(16).batch.shape) == (8, (3, 16))
+
+
+def over(devices):
+    """A step over a mesh of so many devices, and its specs."""
+    mesh = jax.sharding.AbstractMesh((devices,), ("data",))
+    lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    return step, (jnp.zeros(()), jax.ShapeDtypeStruct((4 * devices,), "float32", sharding=lies))
+
+
+@pytest.mark.parametrize("source", [over, functools.partial(over), lambda devices, unused=None: over(devices)])
+def test_a_function_of_the_devices_makes_a_job_for_each_number(source):
+    jobs = jobs_of(source)
+    programs = [jobs(devices).program() for devices in (8, 16)]
+    assert [one.placement.devices for one in programs] == [8, 16]
+    assert [one.rows for one in programs] == [32, 64]
+    assert jobs(8) is jobs(8)
+    assert jobs(8).program(128).rows == 128
+
+
+def test_a_function_of_the_devices_may_leave_the_specs_to_the_caller():
+    jobs = jobs_of(lambda devices: step, over(8)[1])
+    assert jobs(4).program().rows == 32
+
+
+def test_other_jobs_are_the_same_for_any_number():
+    for source, specs in ((step, over(8)[1]), (lambda state, batch=None: (state, ()), over(8)[1]), ("net.mlir", None)):
+        jobs = jobs_of(source, specs)
+        assert jobs(8) is jobs(16)
+        assert jobs(8).source is source
+
+
+def test_a_function_that_makes_no_job():
+    def predict(x):
+        return 2 * x
+
+    with pytest.raises(ProgramError) as raised:
+        jobs_of(predict)(8)
+    assert str(raised.value) == (
+        "predict(8) returned 16, of which no Program can be made. A function of one argument is called with the number "
+        "of devices, and returns a job or a pair (job, input_specs). A step takes two, step(state, batch), and comes "
+        "with input_specs."
+    )
+
+
+def test_an_error_of_such_a_function_says_who_called_it():
+    def predict(x):
+        return x.shape
+
+    with pytest.raises(AttributeError) as raised:
+        jobs_of(predict)(8)
+    assert raised.value.__notes__ == ["predict(8) was called to make the job for 8 devices."]
+
+
+@pytest.mark.parametrize(
+    ("parts", "batch_axis", "count"),
+    [(("data",), None, 4), ((("data", "model"),), None, 8), ((None, "model"), None, 1), ((None, "data"), None, 4),
+     ((), None, 1), (("data",), 1, 1)],
+)  # fmt: skip
+def test_the_parts_in_which_examples_lie(parts, batch_axis, count):
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts))
+    batch = jax.ShapeDtypeStruct((8, 16), "float32", sharding=lies)
+    program = Job(lambda state, batch: (state, ()), ((), batch), batch_axis=batch_axis).program()
+    assert batch_parts(program, 8) == count
+    assert batch_parts(Program("sum", step, (), spec((8, 3), "float32"), ROWS), 8) == 8

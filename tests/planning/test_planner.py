@@ -10,11 +10,15 @@ import jax
 import jax.numpy as jnp
 import keras
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError, UnknownTPUError
 from anytpu.planning.compiler import children
+from anytpu.planning.forecast import notes
+from anytpu.planning.host_wait import FIT_CALL_S
 from anytpu.planning.planner import together
+from anytpu.planning.target import target_named
 
 
 def network(width: int = 512) -> keras.Model:
@@ -197,14 +201,24 @@ def test_a_step_that_is_written_for_one_batch():
     specs = (jax.ShapeDtypeStruct((64, 4096), "float32"), jax.ShapeDtypeStruct((2**24, 64), "float32"))
     found = tpu.plan(step, tpu="v2-8", input_specs=specs, advise=True)["v2-8"]
     assert (found.fits, found.largest_batch) == (False, None)
-    assert found.notes[0].startswith("The largest batch that fits was not found: cannot reshape array of shape ")
-    assert found.advice[0].text == "Use a smaller batch, or a chip with more memory."
+    assert found.notes[1].startswith("The largest batch that fits was not found: cannot reshape array of shape ")
+    assert [(one.text, one.tried) for one in found.advice] == [
+        ("Use v7x-8: as many devices, each with more memory.", "tpu='v7x-8'")
+    ]
 
 
 def test_fit_starts_many_steps_with_a_call():
     one, many = (tpu.plan(network(), 256, "v3-8", steps_per_execution=steps)["v3-8"] for steps in (1, None))
-    assert (one.steps_per_execution, many.steps_per_execution) == (1, 64)
-    assert one.step_s > many.step_s
+    assert (one.steps_per_execution, many.steps_per_execution) == (1, 1024)
+    assert one.step_s == FIT_CALL_S > many.step_s
+    assert one.interval_s == (FIT_CALL_S / 2, 2 * FIT_CALL_S)
+    (advice,) = [piece for piece in one.advice if piece.topic == "steps_per_execution"]
+    assert advice.text == (
+        "Start 1024 steps with one call: model.compile(..., steps_per_execution=1024), or leave it to fit."
+    )
+    assert advice.evidence.startswith("The host bounds: the devices need ")
+    assert " a step, and a call takes the host 565 µs; " in advice.evidence
+    assert not [piece for piece in many.advice if piece.topic == "steps_per_execution"]
 
 
 def test_larger_slices_of_a_step_with_a_batch_of_its_own(hungry):
@@ -212,6 +226,52 @@ def test_larger_slices_of_a_step_with_a_batch_of_its_own(hungry):
     plan = tpu.scaling(step, "v3", [8, 32], input_specs=specs, sweep_batches=[512])
     assert [one.batch_size for one in plan] == [64, 256]
     assert [one.target.name for one in plan.sweep] == ["v3-8", "v3-32"]
+
+
+HWCN = jax.ShapeDtypeStruct((24, 24, 8, 1024), "float32"), jax.ShapeDtypeStruct((1024,), "float32")
+
+
+def convolve(weights, batch):
+    def loss(weights):
+        numbers = ("HWCN", "HWIO", "HWCN")
+        return ((jax.lax.conv_general_dilated(images, weights, (1, 1), "SAME", dimension_numbers=numbers)) ** 2).mean()
+
+    images, labels = batch
+    return weights - jax.grad(loss)(weights), labels.sum()
+
+
+def over_data(devices: int) -> Any:
+    mesh = AbstractMesh((devices,), ("data",))
+    lies = NamedSharding(mesh, PartitionSpec(None, None, None, "data")), NamedSharding(mesh, PartitionSpec("data"))
+    return jax.tree.map(lambda one, how: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=how), HWCN, lies)
+
+
+def test_examples_along_another_axis_than_the_first():
+    weights = jax.ShapeDtypeStruct((3, 3, 8, 8), "float32")
+    run = {"tpu": "v5e-4", "examples": 1_000_000, "epochs": 90}
+    by_layout = tpu.plan(convolve, input_specs=(weights, over_data(4)), **run)["v5e-4"]
+    by_user = tpu.plan(convolve, input_specs=(weights, HWCN), batch_axis=(3, 0), **run)["v5e-4"]
+    for found in (by_layout, by_user):
+        assert (found.batch_size, found.notes) == (1024, ())
+        assert found.examples_per_s == 1024 / found.step_s
+        assert found.cost.run_s == pytest.approx(90 * 977 * found.step_s)
+    assert by_layout.hbm_bytes == by_user.hbm_bytes
+
+
+def test_rows_that_a_thousand_devices_divide():
+    program = tpu.program.of(convolve, (jax.ShapeDtypeStruct((3, 3, 8, 8), "float32"), over_data(1024)))
+    assert notes(program, target_named("v5p-2048")) == []
+
+
+def test_larger_slices_of_a_step_over_a_mesh():
+    def create(devices):
+        return convolve, (jax.ShapeDtypeStruct((3, 3, 8, 8), "float32"), over_data(devices))
+
+    plan = tpu.scaling(create, "v5e", [1, 4])
+    assert [(one.target.devices, one.batch_size) for one in plan] == [(1, 1024), (4, 1024)]
+    assert [one.target.name for one in tpu.plan(create, 2048, ["v5e-4"])] == ["v5e-4"]
+    grown = tpu.scaling(create, "v5e", [1, 4], batch_size=512)
+    assert [one.batch_size for one in grown] == [512, 2048]
 
 
 def test_scaling_without_slices():

@@ -10,7 +10,7 @@ from anytpu.planning.records.cost import Price
 from anytpu.system.chips import CHIPS
 
 COLUMN_NAMES = "chip, usd_per_chip_hour, spot_usd_per_chip_hour, preemptions_per_hour, date, source, note"
-CHIP_NAMES = "v1, v2, v3, v4i, v4, v5e, v5p, v6e, v7x, gpu"
+CHIP_NAMES = "v1, v2, v3, v4i, v4, v5e, v5p, v6e, v7x"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -55,10 +55,10 @@ def test_what_is_not_offered_says_so():
 
 
 def test_a_row_of_the_users_replaces_that_of_the_table(tmp_path: Path):
-    path = written(tmp_path, "chip,usd_per_chip_hour,date\nv3,1.5,2026-10\ngpu,3,\n")
+    path = written(tmp_path, "chip,usd_per_chip_hour,date\nv3,1.5,2026-10\nv6e,3,\n")
     prices = read_prices(path)
     assert prices["v3"] == Price("v3", 1.5, None, None, "2026-10", str(path))
-    assert prices["gpu"] == Price("gpu", 3.0, None, None, "", str(path))
+    assert prices["v6e"] == Price("v6e", 3.0, None, None, "", str(path))
     assert prices["v2"] == read_prices()["v2"]
 
 
@@ -143,4 +143,21 @@ def test_the_example_in_the_documentation(tmp_path: Path):
     prices = read_prices(written(tmp_path, example))
     assert (prices["v5e"].usd_per_chip_hour, prices["v5e"].preemptions_per_hour) == (0.90, 0.05)
     assert prices["v6e"].spot_usd_per_chip_hour is None
-    assert prices["gpu"].note == "the GPU of this machine"
+    assert prices["v6e"].note == "one year committed"
+
+
+def test_a_cell_that_no_table_has(tmp_path: Path):
+    file = tmp_path / "prices.csv"
+    file.write_text(f"chip,usd_per_chip_hour\nv3,{'9' * 200_000}\n")
+    with pytest.raises(SettingError) as caught:
+        read_prices(file)
+    assert str(caught.value) == (
+        f"the table of prices {str(file)!r} cannot be read as CSV: field larger than field limit (131072)"
+    )
+    file.write_text(f"chip,{'usd' * 100}\n")
+    with pytest.raises(SettingError) as caught:
+        read_prices(file)
+    assert str(caught.value) == (
+        f"the table of prices {str(file)!r} has the unknown column {('usd' * 100)[:80] + '...'!r}; its columns are "
+        f"{COLUMN_NAMES}"
+    )

@@ -118,7 +118,53 @@ def test_lines_that_cannot_be_read_are_skipped(home: Path):
         file.write(json.dumps({**dataclasses.asdict(run(run="c")), "step_s": "fast"}) + "\n")
         file.write(json.dumps({**dataclasses.asdict(run(run="d")), "step_s": -1.0}) + "\n")
         file.write(json.dumps({**dataclasses.asdict(run(run="e")), "of_a_later_version": 1}) + "\n")
-    assert [one.run for one in runs.read_runs()] == ["a", "e"]
+    file = str(runs.runs_file())
+    with pytest.warns(UserWarning) as told:
+        assert [one.run for one in runs.read_runs()] == ["a", "e"]
+    assert [str(one.message) for one in told] == [
+        f"line 2 of {file!r} is left out: Unterminated string starting at: line 1 column 9 (char 8); so are 4 more of "
+        "its lines. Delete the damaged lines to stop this warning. All other lines are used."
+    ]
+    assert len(runs.read_runs()) == 2  # and it is said once
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("devices", True, "True, not a positive integer"),
+        ("devices", 0, "0, not a positive integer"),
+        ("calls", 8.0, "8.0, not a positive integer"),
+        ("batch_size", "64", "'64', not a positive integer or null"),
+        ("step_s", float("nan"), "nan, not a number of 0 or more"),
+        ("step_s", 10**400, f"{'1' + '0' * 79}..., not a number of 0 or more"),
+        ("predicted_s", float("inf"), "inf, not a number of 0 or more or null"),
+        ("predicted_s", 0, "0, not a positive number"),
+        ("name", ["a"], "['a'], not a text of one line"),
+        ("name", "\ud800", "'\\ud800', not a text of one line"),
+        ("chip", "v3\x1b[31m", "'v3\\x1b[31m', not a text of one line"),
+        ("versions", ["jax"], "['jax'], not names and versions"),
+        ("versions", {"jax": 1}, "{'jax': 1}, not names and versions"),
+    ],
+)
+def test_a_line_is_believed_only_when_it_is_whole(home: Path, name: str, value: Any, why: str):
+    runs.append(runs.runs_file(), run())
+    with runs.runs_file().open("a") as file:
+        file.write(json.dumps({**dataclasses.asdict(run(run="b")), name: value}) + "\n")
+    with pytest.warns(UserWarning) as told:
+        assert [one.run for one in runs.read_runs()] == ["a"]
+    assert str(told[0].message) == (
+        f"line 2 of {str(runs.runs_file())!r} is left out: {name!r} is {why}. Delete the damaged lines to "
+        "stop this warning. All other lines are used."
+    )
+
+
+def test_a_line_that_a_killed_process_left_costs_no_other(home: Path):
+    runs.append(runs.runs_file(), run())
+    with runs.runs_file().open("a") as file:
+        file.write('{"run": "b", "ti')
+    runs.append(runs.runs_file(), run(run="c"))
+    with pytest.warns(UserWarning, match="^line 2 of"):
+        assert [one.run for one in runs.read_runs()] == ["a", "c"]
 
 
 def test_without_files_there_are_no_runs(home: Path):
@@ -141,9 +187,9 @@ def test_a_plan_goes_on_where_nothing_can_be_written(monkeypatch: pytest.MonkeyP
 
 
 def test_forecasts_are_kept_by_system(home: Path):
-    runs.remember(program(), V3, time_of(0.25), "roofline")
+    runs.remember(program(), V3, time_of(0.25), "compiler")
     assert runs.forecast_for(runs.digest(program()), "v3-8", 8) == Forecast(
-        runs.digest(program()), "v3-8", 8, 0.25, "roofline"
+        runs.digest(program()), "v3-8", 8, 0.25, "compiler"
     )
     assert runs.forecast_for(runs.digest(program()), "v3-32", 32) is None
 

@@ -93,7 +93,7 @@ def test_the_compiler_knows_one_chip_and_the_largest_slice(
         answer = compile_program(program_of(train), target)
         assert isinstance(answer, Compiled)
         assert f"num_partitions={target.devices}" in answer.hlo or target.devices == 1
-        assert target.devices == math.prod(target.chip_bounds) * (target.chip.replicas if target.chip else 1)
+        assert target.devices == math.prod(target.chip_bounds) * target.chip.replicas
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,13 @@ def test_the_compiler_knows_single_cores_and_several_slices(
     answer = compile_program(program_of(train), target_named(name))
     assert isinstance(answer, Compiled)
     assert [text for text in said if text not in answer.hlo] == []
+
+
+@pytest.mark.parametrize("name", ["gpu", "local", "cuda", "GPU"])
+def test_a_gpu_is_no_tpu(name: str):
+    with pytest.raises(UnknownTPUError) as caught:
+        target_named(name)
+    assert str(caught.value) == (
+        f"{name!r} is not a TPU, and plans are for TPUs. Name the one that you would rent, such as tpu='v5e-8' (--tpu "
+        "v5e-8); none has to be at hand. To time a job on the GPU of this machine, run it there: anytpu compare."
+    )

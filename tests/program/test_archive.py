@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from anytpu.errors import ProgramError
+from anytpu.files import memory
 from anytpu.program.archive import CHECKSUMS, Parts, write_parts
+from anytpu.units import format_bytes
 
 PARTS = {"program.json": b"{}", "program.bin": b"code" * 100, "tensors/000.npy": bytes(1000)}
 
@@ -81,3 +83,20 @@ def test_a_part_without_a_checksum(path: Path):
         archive.writestr("more", "content")
     with Parts(path, ()) as parts, pytest.raises(ProgramError, match="its part 'more' is not what was recorded"):
         parts.read("more")
+
+
+def test_parts_that_unpack_to_much_more_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, parts = tmp_path / "a.anytpu", {"program.bin": bytes(2**20), "tensors/000.npy": b""}
+    write_parts(path, parts)
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
+    with pytest.raises(ProgramError) as caught:
+        Parts(path, ())
+    assert str(caught.value) == (
+        f"The program file {str(path)!r} cannot be used. Its parts are too large: it unpacks from "
+        f"{format_bytes(path.stat().st_size)} to 1 MiB, and above 512 KiB a file may unpack to 100 times its size. "
+        "Write it again with anytpu.program.write."
+    )
+    # What anytpu writes itself is stored, where it is that large.
+    write_parts(path, parts)
+    with Parts(path, ()) as found:
+        assert found.read("program.bin") == parts["program.bin"]

@@ -14,7 +14,7 @@ from anytpu import program
 from program_samples import linear
 
 
-@pytest.mark.parametrize("name", ["program", "leaves", "tree_json", "lowering", "makers", "file"])
+@pytest.mark.parametrize("name", ["program", "leaves", "tree_json", "lowering", "makers", "file", "remembered"])
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     sample = linear()

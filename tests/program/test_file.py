@@ -142,7 +142,9 @@ def test_several_platforms(tmp_path: Path):
 
 
 def test_a_mesh_comes_back(tmp_path: Path):
-    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    mesh = jax.sharding.AbstractMesh(
+        (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto, jax.sharding.AxisType.Auto)
+    )
     specs = [
         jax.ShapeDtypeStruct(shape, "float32", sharding=jax.sharding.NamedSharding(mesh, jax.P(*axes)))
         for shape, axes in (((8, 4), (None, "model")), ((16, 8), ("data",)))

@@ -78,7 +78,8 @@ def test_state_that_differs_between_replicas_is_named():
     assert str(caught.value) == (
         "The step of 'step/train' returns a state that differs between its 4 replicas: 'layer/bias'. State is the same "
         "on every core: sum it with jax.lax.psum or average it with jax.lax.pmean, over the axis 'replica', or return "
-        "it with the outputs, of which each replica has its own."
+        "it with the outputs, of which each replica has its own. Gradients of one replica alone are reduced before "
+        'they are used: tpu.get_replica_context().all_reduce("MEAN", gradients).'
     )
     with pytest.raises(ReplicaError, match="'layer/bias'"):
         lower(program)

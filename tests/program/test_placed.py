@@ -13,7 +13,7 @@ from anytpu.program import lower, of
 from anytpu.program.placed import mesh_of, placed_specs, placement_of
 from anytpu.program.program import Placement
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def spec(shape: tuple[int, ...], *parts: Any, mesh: AbstractMesh = MESH) -> jax.ShapeDtypeStruct:

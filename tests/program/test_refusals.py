@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import checkify
 
 from anytpu.errors import ProgramError
 from anytpu.program import ROWS, Program, lower
@@ -41,7 +42,7 @@ def test_debug_print_is_refused_with_its_line():
     assert text.startswith(f"The step of 'step/train' calls back into Python (debug_print inside 'dense', at {place}:")
     assert text.endswith(
         "(test_debug_print_is_refused_with_its_line.<locals>.step)). A program that leaves this process cannot take "
-        "Python code along: remove the jax.debug.print or the callback, or run the program in this process only."
+        "Python code along: remove the jax.debug.print, or run the program in this process only."
     )
 
 
@@ -81,6 +82,52 @@ def print_in_a_loop(state):
 )
 def test_every_callback_is_refused_however_deep(function, primitive: str):
     assert f"calls back into Python ({primitive}" in refusal(lambda state, batch: (function(state), {}))
+
+
+@pytest.mark.parametrize(
+    ("function", "primitive", "instead"),
+    [
+        (
+            call_python,
+            "pure_callback",
+            "write it with jax.numpy, or compute it before the step and pass it in through the batch",
+        ),
+        (
+            call_python_for_its_effect,
+            "io_callback",
+            "return the value with the outputs of the step, and use it between the steps",
+        ),
+    ],
+)
+def test_each_callback_is_told_what_to_do_instead(function, primitive: str, instead: str):
+    place = line_of(function, "callback(")
+    assert refusal(lambda state, batch: (function(state), {})) == (
+        f"The step of 'step/train' calls back into Python ({primitive}, at {place}:11 ({function.__name__})). A "
+        f"program that leaves this process cannot take Python code along: {instead}, or run the program in this "
+        "process only."
+    )
+
+
+def check_sign(state):
+    checkify.check(state > 0, "negative")
+    return state
+
+
+def test_a_check_that_stops_the_program_is_refused():
+    place = line_of(check_sign, "checkify.check(")
+    assert refusal(lambda state, batch: (check_sign(state), {})) == (
+        "The step of 'step/train' raises an error from inside the program (checkify.check, at "
+        f"{place}:4 (check_sign)). Return it with the outputs: error, result = checkify.checkify(step)(state, batch). "
+        "Or remove the check."
+    )
+
+
+def test_a_check_that_is_returned_as_a_value_passes():
+    def step(state, batch):
+        error, state = checkify.checkify(check_sign)(state)
+        return state, {"error": error}
+
+    assert lower(Program("step/train", step, SCALAR, ROW, ROWS)).platforms == ("cpu",)
 
 
 def test_callback_in_per_replica_code():

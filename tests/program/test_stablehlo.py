@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import ProgramError
 from anytpu.program.stablehlo import parse
@@ -72,7 +72,7 @@ def test_memory_that_a_result_takes():
     assert [one.becomes for one in module.arguments] == [1, None]
 
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def laid_out(constrain: bool) -> str:

@@ -6,9 +6,11 @@ Rule: each question is announced (`Wish.progress`) before it is asked, for it ma
 from __future__ import annotations
 
 import dataclasses
+import functools
 
+from anytpu.planning.extrapolated import by_extrapolation
 from anytpu.planning.forecast import forecast
-from anytpu.planning.job import Job, batch_rows
+from anytpu.planning.job import Job, batch_parts, batch_rows
 from anytpu.planning.largest import Largest, largest_batch
 from anytpu.planning.records import Memory, Prediction
 from anytpu.planning.target import Target
@@ -25,7 +27,7 @@ def ask(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Predict
     rows = batch_rows(program)
     batch = f", {rows:,} examples a step" if rows else ""
     wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
-    return forecast(program, target, wish)
+    return forecast(program, target, wish, functools.partial(by_extrapolation, job, batch_size, target, wish))
 
 
 def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -> Largest:
@@ -48,7 +50,8 @@ def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -
 
     if most:
         wish.progress(f"{most:,} examples do not fit on {target.name}: looking for the largest batch that does")
-    return largest_batch(target.devices, memory_at, most or ROWS_TO_BEGIN_WITH * target.devices, most)
+    start = most or ROWS_TO_BEGIN_WITH * target.devices
+    return largest_batch(batch_parts(job.program(start), target.devices), memory_at, start, most)
 
 
 def _verdict(memory: Memory) -> str:

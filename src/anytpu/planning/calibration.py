@@ -24,13 +24,17 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
-from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import Run, read_runs, remember
+from anytpu.planning.stored import check_positive, from_json, record_of
 from anytpu.planning.target import Target
+from anytpu.planning.waiting import waiting
 from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
+
+BY = "compiler"
+"""Who predicts what is kept and corrected: only forecasts are, never a floor."""
 
 PRIOR_PROGRAMS = 2
 """How many programs the belief that nothing has to be corrected counts for."""
@@ -41,11 +45,11 @@ _USUAL_SPREAD = 0.25
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LocalFactor:
-    """What the predictions of one kind for one chip are multiplied by on this machine.
+    """Factor on predictions for one chip on this machine.
 
     Attributes:
-        chip: "v3"; of a GPU its device kind.
-        by: who predicts: "compiler", "roofline", "gpu".
+        chip: "v3".
+        by: who predicts: `BY`.
         factor: what a predicted time is multiplied by.
         spread: standard deviation of measured over corrected prediction, as a logarithm.
         programs: how many programs it rests on.
@@ -72,10 +76,6 @@ class LocalCalibration:
     runs: tuple[Run, ...]
     factors: tuple[LocalFactor, ...]
 
-    def factor_for(self, chip: str, by: str) -> LocalFactor | None:
-        """Return the correction of one kind of prediction for a chip, or None."""
-        return next((one for one in self.factors if (one.chip, one.by) == (chip, by)), None)
-
 
 def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
     """Reckon the corrections from runs.
@@ -88,14 +88,14 @@ def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
         ()
     """
     kept = tuple(read_runs() if runs is None else runs)
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in kept:
-        if run.predicted_s is not None and run.predicted_s > 0 and run.step_s > 0:
-            groups.setdefault((run.chip, run.predicted_by), []).append(run)
-    return LocalCalibration(kept, tuple(_factor(chip, by, group) for (chip, by), group in sorted(groups.items())))
+        if run.predicted_by == BY and run.predicted_s is not None and run.predicted_s > 0 and run.step_s > 0:
+            groups.setdefault(run.chip, []).append(run)
+    return LocalCalibration(kept, tuple(_factor(chip, group) for chip, group in sorted(groups.items())))
 
 
-def _factor(chip: str, by: str, runs: list[Run]) -> LocalFactor:
+def _factor(chip: str, runs: list[Run]) -> LocalFactor:
     programs: dict[tuple[str, int], list[float]] = {}
     for run in runs:
         assert run.predicted_s is not None
@@ -104,7 +104,7 @@ def _factor(chip: str, by: str, runs: list[Run]) -> LocalFactor:
     shift = sum(ratios) / (len(ratios) + PRIOR_PROGRAMS)
     squares = sum((ratio - shift) ** 2 for ratio in ratios) + PRIOR_PROGRAMS * _USUAL_SPREAD**2
     spread = math.sqrt(squares / (len(ratios) + PRIOR_PROGRAMS))
-    return LocalFactor(chip, by, math.exp(shift), spread, len(ratios), len(runs))
+    return LocalFactor(chip, BY, math.exp(shift), spread, len(ratios), len(runs))
 
 
 def calibration_file() -> Path:
@@ -131,7 +131,7 @@ def save(calibration: LocalCalibration) -> Path:
     return path
 
 
-def local_factor(target: Target, by: str = "compiler") -> LocalFactor | None:
+def local_factor(target: Target) -> LocalFactor | None:
     """Return the correction of predictions for a system that `save` kept, or None.
 
     Raises:
@@ -142,58 +142,68 @@ def local_factor(target: Target, by: str = "compiler") -> LocalFactor | None:
         stamp = path.stat().st_mtime_ns
     except OSError:
         return None
-    chip = target.chip.name if target.chip else target.device_kind
-    return next((one for one in _saved(path, stamp) if (one.chip, one.by) == (chip, by)), None)
+    wanted = (target.chip.name, BY)
+    return next((one for one in _saved(path, stamp) if (one.chip, one.by) == wanted), None)
 
 
 @functools.lru_cache(maxsize=4)
 def _saved(path: Path, stamp: int) -> tuple[LocalFactor, ...]:
+    return read_factors(path)
+
+
+def read_factors(path: Path) -> tuple[LocalFactor, ...]:
+    """Return the corrections that a file holds.
+
+    Raises:
+        SettingError: it cannot be read, or holds something else.
+    """
     try:
-        factors = tuple(LocalFactor(**one) for one in json.loads(path.read_text(encoding="utf-8"))["factors"])
-        if all(0 < one.factor < math.inf and 0 <= one.spread < math.inf for one in factors):
-            return factors
-        why = "a factor is not a positive number"
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        why = str(error)
-    raise SettingError(
-        f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or reckon them again with anytpu "
-        "plan --calibrate"
-    )
+        said = from_json(path.read_text(encoding="utf-8"))
+        if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
+            raise ValueError("it has no list named 'factors'")
+        factors = tuple(record_of(LocalFactor, one) for one in said["factors"])
+        for one in factors:
+            check_positive(one, "factor")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingError(
+            f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or reckon them again with "
+            "anytpu plan --calibrate"
+        ) from error
+    return factors
 
 
-def kept(program: Program, time: StepTime, target: Target, wish: Wish, by: str = "compiler") -> StepTime:
+def kept(program: Program, time: StepTime, target: Target, wish: Wish) -> StepTime:
     """Keep what was predicted, for the runs to come, and return it corrected by those that were, and with its input.
 
     Kept is what was asked for as it will run: no trial of a changed program, and nothing of other compiler options.
-    The wait for the input is not corrected: its rate is the user's.
+    The waits for the host and for the input are not corrected: the former is of every host, the latter the user's.
 
     Args:
         program: what it was predicted for.
         time: its time, as nobody corrected it yet, without any wait for input.
         target: the system.
         wish: what holds for every prediction of the plan.
-        by: who predicted it: "compiler", "roofline", "gpu".
 
     Raises:
         SettingError: the file of the corrections cannot be read.
     """
     if not wish.is_trial and not wish.options:
-        remember(program, target, time, by, wish.steps_per_execution)
-    return waiting_for_input(corrected(time, target, by), wish.input_examples_per_s, batch_rows(program))
+        remember(program, target, time, BY, wish.steps_per_execution)
+    return waiting(corrected(time, target), wish, batch_rows(program))
 
 
-def corrected(time: StepTime, target: Target, by: str = "compiler") -> StepTime:
+def corrected(time: StepTime, target: Target) -> StepTime:
     """Return a predicted time as this user's own runs correct it; as it is where there are none.
 
     Args:
         time: the time; its `ops` stay as they are.
         target: the system.
-        by: who predicted it: "compiler", "roofline", "gpu".
 
     Raises:
         SettingError: the file of the corrections cannot be read.
     """
-    found = local_factor(target, by)
+    found = local_factor(target)
     if found is None:
         return time
     step_s = time.step_s * found.factor
@@ -202,6 +212,7 @@ def corrected(time: StepTime, target: Target, by: str = "compiler") -> StepTime:
         # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
         width = math.exp(1.645 * found.spread)
         low_s, high_s = max(low_s, step_s / width), min(high_s, step_s * width)
+    low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
         time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(found))
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 from anytpu.planning import calibration
 from anytpu.planning.compiler import Compiled, compile_program
 from anytpu.planning.found import Found
 from anytpu.planning.hlo import Computation, Module, parse
-from anytpu.planning.memory import memory_of
+from anytpu.planning.memory import memory_of, with_next_batch
 from anytpu.planning.target import Target
 from anytpu.planning.timing import step_time
+from anytpu.planning.timing.uncertainty import compiler_note
 from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
@@ -20,24 +22,32 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
 
     Raises:
         CompilerMissingError: libtpu is not installed.
-        PlanError: the compiler refused the program, ended or took too long.
+        NoAnswerError: the compiler took too long or too much memory.
+        PlanError: the compiler refused the program or crashed.
     """
     answer = compile_program(program, target, options=wish.options, timeout_s=wish.timeout_s, use_cache=wish.use_cache)
     module = parse(answer.hlo) if isinstance(answer, Compiled) else None
-    memory, time = memory_of(answer, module, program, target), None
+    memory, time = with_next_batch(memory_of(answer, module, program, target), program, target), None
     if module is not None and memory.fits:
         time = step_time(module, target, steps_per_execution=wish.steps_per_execution)
+        time = dataclasses.replace(time, evidence=(*time.evidence, *compiler_note(answer.compiler)))
         time = calibration.kept(program, time, target, wish)
     compile_s = None if answer.from_cache else answer.compile_s
     peak = peak_flops_per_s(module, target) if module else target.flops_per_s
-    return Found(time, memory, f"the TPU compiler ({answer.compiler})", peak, compile_s)
+    return Found(time, memory, f"the TPU compiler ({answer.compiler})", peak, compile_s, left_out_note(answer.left_out))
+
+
+def left_out_note(left_out: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a note on the calls of a step that a plan leaves out, or none."""
+    if not left_out:
+        return ()
+    return (f"Not in the plan: {', '.join(left_out)}. No number depends on it; on a TPU each call waits for the host.",)
 
 
 def peak_flops_per_s(module: Module, target: Target) -> float:
     """Return the peak rate of one device for the type in which most of a module's products are computed."""
     counts = _flops_by_dtype(module, module.entry)
     chip, main = target.chip, max(counts, key=lambda dtype: counts[dtype], default="")
-    assert chip is not None
     fast = {"s": chip.int8_ops_per_s, "u": chip.int8_ops_per_s, "f8": chip.fp8_flops_per_s}
     rate = next((rate for start, rate in fast.items() if main.startswith(start)), None)
     return rate / chip.replicas if rate else target.flops_per_s

@@ -13,7 +13,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from anytpu.planning.prices import LOCAL_GPU
 from anytpu.planning.records.cost import Cost, Price
 from anytpu.planning.spot import SpotRun, spot_run
 from anytpu.planning.target import Target
@@ -54,15 +53,15 @@ def cost_of(
         restart_s: from a pre-emption until the run computes again, seconds.
 
     Returns:
-        The cost; with None in place of dollars where the chip is not listed. None when no price is known of the system
-        at all, as for a GPU that the user's table has no row "gpu" for.
+        The cost; with None in place of dollars where the chip is not listed. None when no price is known of the chip
+        at all.
 
     Example:
         >>> cost = cost_of(target_named("v3-8"), 0.1, 1024, examples=1_281_167, epochs=90, prices=read_prices())
         >>> cost.usd_per_hour, round(cost.usd_per_run, 2)
         (8.0, 25.04)
     """
-    price = prices.get(target.chip.name if target.chip else LOCAL_GPU)
+    price = prices.get(target.chip.name)
     if price is None:
         return None
     steps = math.ceil(examples / batch_size) if examples and batch_size else None

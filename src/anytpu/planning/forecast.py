@@ -1,15 +1,17 @@
 """`forecast`: one program on one system, from the compiler's answer to a `Prediction`.
 
-Rule: nothing of the program is run. Without libtpu, or for a chip that it does not know, the answer is a roofline
-estimate from the Program itself, and says so.
+Rule: nothing of the program is run. Where the compiler has no answer, since it is not installed or took too much time
+or memory, there is a shorter way or a floor, which say that they are. A changed program that is only tried has neither.
 """
 
 from __future__ import annotations
 
-from anytpu.errors import CompilerMissingError
+from collections.abc import Callable
+
+from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.compiled import by_compiler
 from anytpu.planning.cost import cost_of
-from anytpu.planning.estimated import by_roofline, on_gpu
+from anytpu.planning.floor import by_floor
 from anytpu.planning.found import Found
 from anytpu.planning.job import batch_rows, for_devices
 from anytpu.planning.records import Prediction
@@ -17,15 +19,24 @@ from anytpu.planning.target import Target
 from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
+Shorter = Callable[[Found], Found | None]
+"""Predicts a program that the compiler did not finish in a shorter way, given its floor; None where there is none."""
 
-def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
+
+def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | None = None) -> Prediction:
     """Return what one step of a program would take on a system.
 
+    Args:
+        program: the program.
+        target: the system.
+        wish: what holds for every prediction of the plan.
+        shorter: asked where the compiler takes too much time or memory; None: then there is the floor.
+
     Raises:
-        PlanError: the compiler refused the program, ended or took too long.
+        PlanError: the compiler refused the program or crashed; of a trial, also: it had no answer.
     """
     program = for_devices(program, target.devices)
-    found, rows = _found(program, target, wish), batch_rows(program)
+    found, rows = _found(program, target, wish, shorter), batch_rows(program)
     time = found.time
     return Prediction(
         program=program.name,
@@ -41,30 +52,37 @@ def forecast(program: Program, target: Target, wish: Wish) -> Prediction:
         cost=cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices) if time else None,
         notes=(*found.notes, *notes(program, target)),
         compile_s=found.compile_s,
+        basis=found.basis,
     )
 
 
-def _found(program: Program, target: Target, wish: Wish) -> Found:
-    if target.chip is None:
-        return on_gpu(program, target, wish)
+def _found(program: Program, target: Target, wish: Wish, shorter: Shorter | None) -> Found:
     try:
         return by_compiler(program, target, wish)
-    except CompilerMissingError as error:
-        return by_roofline(program, target, wish, str(error))
+    except (CompilerMissingError, NoAnswerError) as error:
+        if wish.is_trial:
+            raise
+        floor = by_floor(program, target, wish, str(error))
+        is_ended = isinstance(error, NoAnswerError)
+        return (shorter(floor) if shorter is not None and is_ended else None) or floor
 
 
 def notes(program: Program, target: Target) -> list[str]:
     """Return what has to be said of how a program lies on a system."""
+    if program.placement is not None:
+        return [*program.notes]
     rows = program.rows
-    if rows is None and program.replicas is None and program.placement is None and target.devices > 1:
+    if rows is None and program.replicas is None and target.devices > 1:
         return [
+            *program.notes,
             f"Nothing of this program is split: each of the {target.devices} devices computes all of it. Of a "
-            "StableHLO file, say whose rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0."
+            "StableHLO file, say whose rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0.",
         ]
     if rows is None or rows % target.devices == 0:
-        return []
+        return [*program.notes]
     share = -(-rows // target.devices)
     return [
+        *program.notes,
         f"{target.devices} devices do not divide a batch of {rows:,}: each takes {share:,} rows, the last ones fewer, "
-        "as fit runs it."
+        "as fit runs it.",
     ]

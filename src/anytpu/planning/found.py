@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.planning.records import Memory, StepTime
+from anytpu.planning.records import Basis, Memory, StepTime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Found:
         peak_flops_per_s: peak rate of one device.
         compile_s: how long the compiler took, or None when the answer was on the disk, or there was none.
         notes: what has to be said of this way, a sentence each.
+        basis: what the prediction rests on.
     """
 
     time: StepTime | None
@@ -26,3 +27,4 @@ class Found:
     peak_flops_per_s: float
     compile_s: float | None = None
     notes: tuple[str, ...] = ()
+    basis: Basis = "compiled"

@@ -12,19 +12,19 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-import weakref
 from collections.abc import Iterator
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from anytpu.planning.tracing import TRACING
+from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.lowering import one_device_step
 from anytpu.program.placed import inside, placed_specs
 from anytpu.program.program import Layout, Program
+from anytpu.program.remembered import Remembered
 
-_KEPT_PROGRAMS = 16
-_KEPT: list[tuple[weakref.ref[Program], str]] = []
+_KEPT: Remembered[str] = Remembered()
 
 
 def digest(program: Program) -> str:
@@ -38,13 +38,7 @@ def digest(program: Program) -> str:
         True
     """
     with TRACING:
-        for kept, known in _KEPT:
-            if kept() is program:
-                return known
-        found = _digest(program)
-        _KEPT.append((weakref.ref(program), found))
-        del _KEPT[:-_KEPT_PROGRAMS]
-        return found
+        return _KEPT.get(program) or _KEPT.keep(program, _digest(program))
 
 
 def _digest(program: Program) -> str:
@@ -63,14 +57,11 @@ def _digest(program: Program) -> str:
 
 def _operations(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[str]:
     """Yield each operation with the types of its results: "dot_general bfloat16"; those inside others too."""
-    level = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
-    for equation in level.eqns:
+    for equation in level_of(jaxpr).eqns:
         types = (str(getattr(variable.aval, "dtype", "")) for variable in equation.outvars)
         yield " ".join([equation.primitive.name, *types])
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(inner, ClosedJaxpr | Jaxpr):
-                    yield from _operations(inner)
+        for inner in inner_jaxprs(equation):
+            yield from _operations(inner)
 
 
 def _axis(layout: Layout) -> str:

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from anytpu import program as programs
+from anytpu.errors import ProgramError
+from anytpu.planning.quoting import quoted
+from anytpu.program.makers import is_job, repeats_of
 from anytpu.program.program import Layout, Program
+from anytpu.program.repeats import Repeats
 
 
 class Job:
@@ -27,13 +34,25 @@ class Job:
         input_specs: as `program.of` takes them.
         mode: "train", "infer" or None for the job's own.
         precision: "float32", "bfloat16" or None for the job's own.
+        batch_axis: the axis of the batch along which examples lie, as `program.of` takes it.
     """
 
     def __init__(
-        self, source: Any, input_specs: Any = None, mode: str | None = None, precision: str | None = None
+        self,
+        source: Any,
+        input_specs: Any = None,
+        mode: str | None = None,
+        precision: str | None = None,
+        batch_axis: Any = None,
     ) -> None:
-        self._source, self._input_specs, self._mode, self._precision = source, input_specs, mode, precision
+        self._source, self._input_specs, self._mode = source, input_specs, mode
+        self._precision, self._batch_axis = precision, batch_axis
         self.program = functools.cache(self._program)
+
+    @property
+    def source(self) -> Any:
+        """What it was made of."""
+        return self._source
 
     @property
     def has_batches(self) -> bool:
@@ -47,7 +66,22 @@ class Job:
 
     def with_precision(self, precision: str) -> Job:
         """Return the job in another precision."""
-        return Job(self._source, self._input_specs, self._mode, precision)
+        return Job(self._source, self._input_specs, self._mode, precision, self._batch_axis)
+
+    @functools.cached_property
+    def repeats(self) -> Repeats | None:
+        """Equal blocks of its layers, one after the other, or None."""
+        return repeats_of(self._source)
+
+    def with_repeats(self, count: int) -> Job:
+        """Return the job with so many of its equal blocks.
+
+        Raises:
+            ProgramError: it cannot be made so.
+        """
+        assert self.repeats is not None
+        made = self.repeats.with_count(count)
+        return Job(made, self._input_specs, self._mode, self._precision, self._batch_axis)
 
     def _program(self, batch_size: int | None = None) -> Program:
         return programs.of(
@@ -56,7 +90,80 @@ class Job:
             self._mode,  # type: ignore[arg-type]
             batch_size=batch_size,
             precision=self._precision,  # type: ignore[arg-type]
+            batch_axis=self._batch_axis,
         )
+
+
+def jobs_of(
+    source: Any,
+    input_specs: Any = None,
+    mode: str | None = None,
+    precision: str | None = None,
+    batch_axis: Any = None,
+) -> Callable[[int], Job]:
+    """Return the job for each number of devices: one for all, or the one that a function of that number returns.
+
+    A step that names a mesh is for as many devices as the mesh has. A function of one argument makes it for any:
+    `devices -> job` or `devices -> (job, input_specs)`.
+
+    Args:
+        source: what `Job` takes, or such a function.
+        input_specs: as `Job` takes them; for such a function those of a job that comes without.
+        mode: as `Job` takes it.
+        precision: as `Job` takes it.
+        batch_axis: as `Job` takes it.
+
+    Raises:
+        ProgramError: (when a job is asked for) the function returned none.
+    """
+    settings = (mode, precision, batch_axis)
+    if not makes_jobs(source, input_specs):
+        job = Job(source, input_specs, *settings)
+        return lambda devices: job
+
+    @functools.cache
+    def made(devices: int) -> Job:
+        try:
+            returned = source(devices)
+        except Exception as error:
+            error.add_note(f"{_call(source, devices)} was called to make the job for {devices} devices.")
+            raise
+        pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, input_specs)
+        if not is_job(pair[0]):
+            raise ProgramError(
+                f"{_call(source, devices)} returned {quoted(returned)}, of which no Program can be made. A function of "
+                "one argument is called with the number of devices, and returns a job or a pair (job, input_specs). A "
+                "step takes two, step(state, batch), and comes with input_specs."
+            )
+        return Job(*pair, *settings)
+
+    return made
+
+
+def makes_jobs(source: Any, input_specs: Any) -> bool:
+    """Return whether a job is a function of the number of devices: one that can be called with one argument.
+
+    One that can be called with two is a step, if it comes with input_specs.
+
+    Example:
+        >>> makes_jobs(lambda devices: (step, specs), None), makes_jobs(lambda state, batch: (state, {}), None)
+        (True, False)
+    """
+    if not (inspect.isroutine(source) or isinstance(source, functools.partial)):
+        return False
+    return _takes(source, 1) and (input_specs is None or not _takes(source, 2))
+
+
+def _takes(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _call(source: Any, devices: int) -> str:
+    return f"{getattr(source, '__name__', 'the function')}({devices})"
 
 
 def for_devices(program: Program, devices: int) -> Program:
@@ -84,6 +191,28 @@ def batch_rows(program: Program) -> int | None:
         return program.rows
     shares = [leaf.shape[:2] for leaf, layout in program.leaves() if layout.axis == 0 and len(leaf.shape) > 1]
     return shares[0][0] * shares[0][1] if shares else program.replicas
+
+
+def batch_parts(program: Program, devices: int) -> int:
+    """Return the number of parts in which examples lie over so many devices: fewer where a mesh splits other things.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+        >>> rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+        >>> spec = jax.ShapeDtypeStruct((16, 3), "float32", sharding=rows)
+        >>> batch_parts(Job(lambda state, batch: (state, batch), ((), spec)).program(), 8)
+        2
+    """
+    if program.placement is None:
+        return devices
+    leaves, sizes = program.leaves(), dict(program.placement.axes)
+    specs = program.placement.specs[len(program.placement.specs) - len(leaves) :]
+    split = [
+        math.prod(sizes[axis] for axis in spec[layout.axis])
+        for (_, layout), spec in zip(leaves, specs, strict=True)
+        if layout.axis is not None and layout.axis < len(spec)
+    ]
+    return max(split, default=1)
 
 
 def weights_of(program: Program) -> dict[str, tuple[int, ...]]:

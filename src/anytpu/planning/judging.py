@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.planning.advice import advice_for, rematerialisation
+from anytpu.planning.advice import MemoryLine, advice_for, facts_of, line_of
 from anytpu.planning.asking import ask, ask_largest
-from anytpu.planning.job import Job, weights_of
-from anytpu.planning.records import Advice, Prediction
+from anytpu.planning.job import Job
+from anytpu.planning.records import Prediction
+from anytpu.planning.target import target_named
 from anytpu.planning.wish import Wish
 
 
@@ -21,37 +22,38 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
         wish: what holds for every prediction.
         tries: compile changed programs to see what they gain.
     """
-    weights, saving = weights_of(job.program(batch_size)), None
+    if found.is_floor:
+        return found  # A bound says neither where the time goes nor what a change would gain.
+    # What the compiler did not finish once it would not finish with a change: each try would take its time limit.
+    is_compiled = found.basis == "compiled"
+    tries = tries and is_compiled
+    facts, line = facts_of(job.program(batch_size), job.is_model), None
     wish = dataclasses.replace(wish, is_trial=True)
-    if not found.fits and job.has_batches and found.batch_size and found.memory:
-        found, saving = _smaller(job, found, weights, wish)
+    if not found.fits and is_compiled and job.has_batches and found.batch_size and found.memory:
+        found, line = _smaller(job, found, wish)
 
     compiled: list[Prediction] = []
 
-    def predict(batch: int | None, precision: str | None) -> Prediction:
+    def predict(batch: int | None, precision: str | None, tpu: str | None) -> Prediction:
         changed = job if precision is None else job.with_precision(precision)
-        compiled.append(ask(changed, batch, found.target, wish))
+        compiled.append(ask(changed, batch, target_named(tpu) if tpu else found.target, wish))
         return compiled[-1]
 
-    advice = advice_for(found, weights, predict if tries else None, job.has_batches, job.is_model)
+    advice = advice_for(found, facts, predict if tries else None, job.has_batches, line)
     notes = (*found.notes, *([_count(compiled)] if tries else []))
-    return dataclasses.replace(found, advice=(*advice, *filter(None, [saving])), notes=notes)
+    return dataclasses.replace(found, advice=advice, notes=notes)
 
 
-def _smaller(
-    job: Job, found: Prediction, weights: dict[str, tuple[int, ...]], wish: Wish
-) -> tuple[Prediction, Advice | None]:
-    """Return the prediction with the largest batch that fits, and what rematerialisation would save."""
-    assert found.batch_size is not None
+def _smaller(job: Job, found: Prediction, wish: Wish) -> tuple[Prediction, MemoryLine | None]:
+    """Return the prediction with the largest batch that fits, and the memory as a function of the batch."""
+    assert found.batch_size is not None and found.memory is not None
     try:
         largest = ask_largest(job, found.target, wish, most=found.batch_size)
     except Exception as error:  # A step that is written for one batch fails in its own way for another.
         why = f"The largest batch that fits was not found: {_first_line(error)}"
         return dataclasses.replace(found, notes=(*found.notes, why)), None
-    layers = sum(len(shape) > 1 for name, shape in weights.items() if name.endswith("kernel"))
-    trains = found.mode == "train"
-    saving = rematerialisation(found.batch_size, layers, largest.tried) if trains else None
-    return dataclasses.replace(found, largest_batch=largest.batch_size), saving
+    tried = (*largest.tried, (found.batch_size, found.memory))
+    return dataclasses.replace(found, largest_batch=largest.batch_size), line_of(tried, found.target.devices)
 
 
 def _count(compiled: list[Prediction]) -> str:

@@ -32,7 +32,7 @@ def limit_bytes(target: Target) -> int:
     Raises:
         PlanError: the limit of this chip is not known.
     """
-    chip = target.chip.name if target.chip else "GPU"
+    chip = target.chip.name
     name = "v4 megacore" if chip == "v4" and target.chip_config == "megacore" else chip
     if name not in _LIMITS_BYTES:
         known = ", ".join(sorted({key.split()[0] for key in _LIMITS_BYTES}))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
-from anytpu.planning import gpu
 from anytpu.planning.asking import ask, ask_largest
 from anytpu.planning.compiler import compilations
-from anytpu.planning.job import Job, batch_rows
+from anytpu.planning.host_wait import FIT_CALL_S
+from anytpu.planning.job import Job, batch_rows, jobs_of, makes_jobs
 from anytpu.planning.judging import judged
 from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Plan, Prediction
@@ -28,9 +28,9 @@ from anytpu.planning.wish import Wish, positive_integer
 AT_ONCE = 2
 """Compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
 
-STEPS_BY_THE_CLOCK = 64
-"""Steps of one call that a plan reckons with where `fit` chooses them: there the host's share of a step is next to
-nothing, short or long."""
+STEPS_BY_THE_CLOCK = 1024
+"""Steps of one call that a plan reckons with where `fit` chooses them: as many as take a quarter of a second, at most
+these. Where it starts fewer, a step is so long that the host's share is next to nothing."""
 
 
 def plan(
@@ -41,6 +41,7 @@ def plan(
     input_specs: Any = None,
     mode: str | None = None,
     precision: str | None = None,
+    batch_axis: Any = None,
     steps_per_execution: int | None = None,
     input_examples_per_s: float | None = None,
     examples: int | None = None,
@@ -57,13 +58,17 @@ def plan(
 
     Args:
         job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator, a Program,
-            or the path of a program file or of a StableHLO file (".mlir").
+            or the path of a program file or of a StableHLO file (".mlir"). Also a function of one argument, the number
+            of devices, that returns one of these or a pair (job, input_specs): for steps that name a mesh.
         batch_size: examples of one step over all devices, one number for all systems or one for each; None for a job
             that brings its own.
-        tpu: one system or several: "v3-8", "v5e-8", ... ("gpu": the GPU of this machine).
+        tpu: one system or several: "v3-8", "v5e-8", ....
         input_specs: the shapes that go in, as `program.of` takes them; a Keras model knows its own.
         mode: "train" or "infer"; None is the job's own, "train" for one that can do both.
         precision: "float32" or "bfloat16" for a Keras model in that precision; None for the model's own.
+        batch_axis: the axis of a JAX function's batch along which examples lie: one for all leaves, or a tree of axes
+            like the batch, such as (3, 0) for images (height, width, channels, rows) and labels (rows,). None: the axis
+            that the sharding of the batch splits over a data axis, else axis 0; a note says where that was assumed.
         steps_per_execution: steps that one call of the host starts. None is the model's own, or as many as `fit` would
             choose, and 1 for what is no Keras model.
         input_examples_per_s: what the input pipeline delivers; None: fast enough.
@@ -73,21 +78,24 @@ def plan(
         advise: compile changed programs to see what each piece of advice gains.
         prices: a file of prices that replaces those that come along; see docs/prices.md.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: how long one compilation may take, seconds.
+        timeout_s: how long one compilation may take, seconds; then there is a floor in place of a forecast.
         use_cache: take what was compiled before from the disk.
         progress: is told each step of the work, a line each.
 
     Raises:
         UnknownTPUError: no such TPU; the message names the nearest.
         ProgramError: the job cannot be planned; the message says what is missing.
-        PlanError: the compiler refused the program, ended, or took too long.
+        PlanError: the compiler refused the program or crashed. Where it is not installed, or takes too much time or
+            memory, the plan has a floor in place of a forecast: `Prediction.basis`.
 
     Example:
         >>> tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"]).fastest.target.name  # doctest: +SKIP
         'v3-8'
     """
+    targets, jobs = _targets(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
+    source = jobs(targets[0].devices).source
     wish = Wish(
-        steps_per_execution or _own_steps(job),
+        steps_per_execution or _own_steps(source),
         input_examples_per_s,
         examples,
         epochs,
@@ -96,17 +104,18 @@ def plan(
         timeout_s,
         use_cache,
         progress or Wish.progress,
+        host_call_s=FIT_CALL_S if isinstance(getattr(source, "steps_per_execution", None), int) else 0.0,
     )
-    pairs = _pairs(_targets(tpu), batch_size)
-    asked = Job(job, input_specs, mode, precision)
+    pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
-    for _, batch in (*pairs, *others):
-        asked.program(batch)  # before any thread: Keras traces in one only
-    predicted = together([functools.partial(ask, asked, batch, target, wish) for target, batch in pairs])
+    for target, batch in (*pairs, *others):
+        jobs(target.devices).program(batch)  # before any thread: Keras traces in one only
+    predicted = together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in pairs])
     predictions = [
-        judged(asked, batch, one, wish, tries=advise) for one, (_, batch) in zip(predicted, pairs, strict=True)
+        judged(jobs(target.devices), batch, one, wish, tries=advise)
+        for one, (target, batch) in zip(predicted, pairs, strict=True)
     ]
-    sweep = together([functools.partial(ask, asked, batch, target, wish) for target, batch in others])
+    sweep = together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in others])
     return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
@@ -131,6 +140,7 @@ def max_batch_size(
     input_specs: Any = None,
     mode: str | None = None,
     precision: str | None = None,
+    batch_axis: Any = None,
     options: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     use_cache: bool = True,
@@ -146,6 +156,7 @@ def max_batch_size(
         input_specs: as `plan` takes it.
         mode: as `plan` takes it.
         precision: as `plan` takes it.
+        batch_axis: as `plan` takes it.
         options: as `plan` takes it.
         timeout_s: how long one compilation may take, seconds.
         use_cache: take what was compiled before from the disk.
@@ -154,13 +165,16 @@ def max_batch_size(
     Raises:
         UnknownTPUError: no such TPU.
         ProgramError: the job has one batch only, or cannot be planned.
+        CompilerMissingError: the TPU compiler is not installed; a floor cannot say what fits.
+        NoAnswerError: it took too much time or memory.
 
     Example:
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
         6144
     """
     wish = Wish(options=options or {}, timeout_s=timeout_s, use_cache=use_cache, progress=progress or Wish.progress)
-    return ask_largest(Job(job, input_specs, mode, precision), target_named(tpu), wish).batch_size
+    target, jobs = target_named(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
+    return ask_largest(jobs(target.devices), target, wish).batch_size
 
 
 def scaling(
@@ -175,7 +189,9 @@ def scaling(
     """Predict one job on ever larger slices of a TPU.
 
     Args:
-        job: as `plan` takes it; one whose batch can be changed, if it is to grow.
+        job: as `plan` takes it; one whose batch can be changed, if it is to grow. A step that names a mesh comes as a
+            function `devices -> (step, input_specs)`, which makes it for each slice; without `batch_size` each has the
+            batch that the function gives it.
         tpu: the chip: "v3".
         cores: the numbers in the names of the slices: 8 for "v3-8".
         batch_size: examples of one step on the FIRST slice.
@@ -188,13 +204,18 @@ def scaling(
 
     Example:
         >>> tpu.scaling(model, tpu="v3", cores=[8, 32, 128], batch_size=1024).show()  # doctest: +SKIP
+        >>> def create_step(devices):
+        ...     mesh = jax.sharding.AbstractMesh((devices // 4, 4), ("data", "model"))
+        ...     return step, specs_over(mesh)
+        >>> tpu.scaling(create_step, tpu="v5e", cores=[8, 16, 32]).show()  # doctest: +SKIP
     """
     if not cores:
         raise SettingError("cores must list at least one number, such as [8, 32, 128]")
     targets = [target_named(f"{tpu}-{number}") for number in cores]
-    if grow and batch_size is None:
-        job_batch = Job(job, settings.get("input_specs"), settings.get("mode")).program(None)
-        batch_size = batch_rows(job_batch)
+    specs = settings.get("input_specs")
+    if grow and batch_size is None and not makes_jobs(job, specs):
+        own = Job(job, specs, settings.get("mode"), batch_axis=settings.get("batch_axis"))
+        batch_size = batch_rows(own.program(None))
     sizes = batch_size
     if grow and batch_size is not None:
         sizes = [batch_size * target.devices // targets[0].devices for target in targets]
@@ -219,7 +240,7 @@ def _targets(tpu: str | Sequence[str]) -> list[Target]:
     names = [tpu] if isinstance(tpu, str) else tpu
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise SettingError(f'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not {tpu!r}')
-    targets = {name: gpu.target() if name in ("gpu", "local") else target_named(name) for name in names}
+    targets = {name: target_named(name) for name in names}
     return list({target.name: target for target in targets.values()}.values())
 
 

@@ -16,14 +16,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from anytpu.errors import SettingError
+from anytpu.files.opening import read_text
+from anytpu.planning.quoting import quoted
 from anytpu.planning.records.cost import Price
 from anytpu.system.chips import CHIPS
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Price))
 """The columns of a table of prices, in any order; only "chip" must be there."""
-
-LOCAL_GPU = "gpu"
-"""What a table of prices calls the GPU of the machine at hand; only a user's own has a row for it."""
 
 _NUMBERS = ("usd_per_chip_hour", "spot_usd_per_chip_hour", "preemptions_per_hour")
 _TABLE = Path(__file__).with_name("prices.csv")
@@ -54,7 +53,7 @@ def read_prices(path: str | Path | None = None) -> dict[str, Price]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_text(path, "utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingError(
@@ -63,10 +62,16 @@ def _lines(path: Path) -> list[str]:
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[Price]:
-    reader = csv.DictReader(lines)
+    try:
+        yield from _prices(csv.DictReader(lines), name)
+    except csv.Error as error:
+        raise SettingError(f"the table of prices {name!r} cannot be read as CSV: {error}") from error
+
+
+def _prices(reader: csv.DictReader[str], name: str) -> Iterator[Price]:
     unknown = [column for column in reader.fieldnames or () if column not in COLUMNS]
     if unknown or "chip" not in (reader.fieldnames or ()):
-        wrong = f"has the unknown column {unknown[0]!r}" if unknown else "has no column 'chip' in its first line"
+        wrong = f"has the unknown column {quoted(unknown[0])}" if unknown else "has no column 'chip' in its first line"
         raise SettingError(f"the table of prices {name!r} {wrong}; its columns are {', '.join(COLUMNS)}")
     seen: set[str] = set()
     for row in reader:
@@ -84,8 +89,8 @@ def _price(row: dict[str, str | None], where: str, name: str) -> Price:
         raise SettingError(f"{where} has more cells than the first line has columns: put a text with commas in quotes")
     cells = {column: (text or "").strip() for column, text in row.items()}
     chip = cells["chip"]
-    if chip not in CHIPS and chip != LOCAL_GPU:
-        raise SettingError(f"{where} names the chip {chip!r}; the chips are {', '.join((*CHIPS, LOCAL_GPU))}")
+    if chip not in CHIPS:
+        raise SettingError(f"{where} names the chip {quoted(chip)}; the chips are {', '.join(CHIPS)}")
     numbers = {column: _number(cells.get(column, ""), column, where) for column in _NUMBERS}
     return Price(
         chip, **numbers, date=cells.get("date", ""), source=cells.get("source") or name, note=cells.get("note", "")
@@ -101,7 +106,7 @@ def _number(text: str, column: str, where: str) -> float | None:
         value = math.nan
     if not (0 <= value < math.inf):
         raise SettingError(
-            f"{where} has {text!r} for {column}, which must be a number, 0 or more, without a currency; leave the cell "
-            "empty where there is none"
+            f"{where} has {quoted(text)} for {column}, which must be a number, 0 or more, without a currency; leave "
+            "the cell empty where there is none"
         )
     return value

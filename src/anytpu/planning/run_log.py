@@ -105,17 +105,20 @@ def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
         versions=_versions(),
     )
     log = RunLog(run)
-    atexit.register(_write_at_exit, weakref.ref(log))
+    _OPEN.add(log)
     return log
 
 
-def _write_at_exit(log: weakref.ref[RunLog]) -> None:
-    alive = log()
-    if alive is not None:
+_OPEN: weakref.WeakSet[RunLog] = weakref.WeakSet()
+
+
+@atexit.register
+def _write_at_exit() -> None:
+    for log in list(_OPEN):
         try:
-            alive.write()
+            log.write()
         except OSError:
-            return  # No disk, no home: then this run is not kept.
+            continue  # No disk, no home: then this run is not kept.
 
 
 def _device_kind(core: Core) -> str:

@@ -6,7 +6,7 @@ batch.
 
 Rule: a program is known by its `digest`. A prediction is kept without what the run may do otherwise: the host's call
 apart, for as many steps as it will start, and no wait for input. Files are only ever appended to; a line that cannot be
-read is skipped. Nothing leaves this machine.
+read is left out, which is said once. Nothing leaves this machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,14 @@ from typing import Any
 from anytpu import _env
 from anytpu.planning.identity import digest
 from anytpu.planning.records import StepTime
+from anytpu.planning.stored import check_positive, from_json, record_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
 
 HOST_CALL = "host dispatch"
 """What the operation is called that is the host's call, shared by the steps that it starts."""
+
+_told: set[Path] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Run:
         name: the program's name: "sequential/train".
         program: which program; see `digest`.
         chip: "v3"; of a GPU its device kind.
-        system: the slice, "v3-8", or "gpu".
+        system: the slice, "v3-8"; of a GPU "gpu".
         devices: how many devices it ran on.
         batch_size: examples of a step over all devices, or None.
         steps_per_execution: the most steps that one call ran.
@@ -47,7 +52,7 @@ class Run:
         versions: of the software.
         predicted_s: what was predicted for it, as the plan had it before the corrections of this machine; None where
             nothing was.
-        predicted_by: who predicted: "compiler", "roofline", "gpu"; "" where nobody did.
+        predicted_by: who predicted: "compiler"; "" where nobody did.
     """
 
     run: str
@@ -77,10 +82,10 @@ class Forecast:
 
     Attributes:
         program: which program; see `digest`.
-        system: the slice, "v3-8", or "gpu".
+        system: the slice, "v3-8"; of a GPU "gpu".
         devices: how many devices.
         step_s: of a step, without the host's call, seconds.
-        by: who predicted: "compiler", "roofline", "gpu".
+        by: who predicted: "compiler".
         call_s: of one call of the host, however many steps it starts, seconds.
     """
 
@@ -103,7 +108,7 @@ def remember(program: Program, target: Target, time: StepTime, by: str, steps_pe
         program: the program.
         target: the system.
         time: its time, before the corrections of this machine and any wait for input.
-        by: who predicted: "compiler", "roofline", "gpu".
+        by: who predicted: "compiler".
         steps_per_execution: the steps of a call that it was predicted for.
     """
     if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
@@ -135,8 +140,10 @@ def append(path: Path, record: Run | Forecast) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(dataclasses.asdict(record)) + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)  # One write: lines of runs that end at the same time do not mix.
+    with path.open("ab+") as file:
+        # What a process left that was ended while it wrote is a line of its own.
+        is_torn = file.seek(0, os.SEEK_END) > 0 and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+        file.write(("\n" * is_torn + line).encode())  # One write: lines of runs that end at the same time do not mix.
 
 
 def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[Run]:
@@ -173,12 +180,23 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    known = {field.name for field in dataclasses.fields(kind)}
-    for line in text.splitlines():
+    faults: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            record = json.loads(line)
-            one = kind(**{name: value for name, value in record.items() if name in known})
-            if math.isfinite(one.step_s) and one.step_s > 0:
-                yield one
-        except (ValueError, TypeError, AttributeError):
-            continue  # Cut off by a full disk, or of a version to come.
+            one = record_of(kind, from_json(line))
+            check_positive(one, "step_s", *(("predicted_s",) if kind is Run else ()))
+            yield one
+        except ValueError as error:  # Cut off by a full disk or an end, or edited.
+            faults.append(f"line {number} of {str(path)!r} is left out: {error}")
+    if faults:
+        _say_once(path, faults)
+
+
+def _say_once(path: Path, faults: list[str]) -> None:
+    if path not in _told:
+        _told.add(path)
+        more = f"; so are {len(faults) - 1} more of its lines" if len(faults) > 1 else ""
+        advice = "Delete the damaged lines to stop this warning. All other lines are used."
+        warnings.warn(f"{faults[0]}{more}. {advice}", stacklevel=3)

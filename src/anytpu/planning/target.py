@@ -29,6 +29,8 @@ _NAME = re.compile(r"(?:(?P<slices>\d{1,4})x)?(?P<chip>[a-z0-9]+)-(?P<number>\d{
 # Chips whose cores the compiler joins to one device only when it is told to.
 _JOINED_ON_DEMAND = frozenset({"v4"})
 _MOST_SLICES = 1024
+# What may be meant for the GPU of this machine.
+_NO_TPU = ("gpu", "local", "cuda")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Target:
 
     Attributes:
         name: "v3-8".
-        chip: its chip; None for a GPU.
+        chip: its chip.
         devices: what JAX would see: cores of v2, v3 and v7x, chips of the others.
         chips: chips of the slice.
         hosts: machines that it hangs on.
@@ -50,7 +52,7 @@ class Target:
     """
 
     name: str
-    chip: Chip | None
+    chip: Chip
     devices: int
     chips: int
     hosts: int
@@ -74,20 +76,19 @@ class Target:
     @property
     def flops_per_s(self) -> float:
         """Peak bfloat16 rate of one device."""
-        assert self.chip is not None and self.chip.bf16_flops_per_s is not None
+        assert self.chip.bf16_flops_per_s is not None
         return self.chip.bf16_flops_per_s / self.chip.replicas
 
     @property
     def hbm_bytes_per_s(self) -> float:
         """Memory bandwidth of one device."""
-        assert self.chip is not None
         return self.chip.hbm_bytes_per_s / self.chip.replicas
 
     def to_record(self) -> dict[str, Any]:
         """Return everything as what JSON has."""
         return {
             "name": self.name,
-            "chip": self.chip.name if self.chip else None,
+            "chip": self.chip.name,
             "devices": self.devices,
             "chips": self.chips,
             "hosts": self.hosts,
@@ -105,7 +106,7 @@ def target_named(name: str) -> Target:
             slices: "2xv5e-256".
 
     Raises:
-        UnknownTPUError: no such slice exists; the message names the nearest, or what is known.
+        UnknownTPUError: no such slice exists, or it is a GPU; the message names the nearest, or what is known.
 
     Example:
         >>> target_named("v3-8").compiler_name, target_named("v4-8").devices
@@ -113,6 +114,8 @@ def target_named(name: str) -> Target:
         >>> target_named("v4-8:cores").devices, target_named("2xv5e-256").devices
         (8, 512)
     """
+    if name.strip().lower() in _NO_TPU:
+        raise UnknownTPUError(_no_tpu(name))
     found = _NAME.fullmatch(name.strip().lower())
     chip_name = ALIASES.get(found["chip"], found["chip"]) if found else ""
     if found is None or chip_name not in _SLICED or not 1 <= int(found["slices"] or 1) <= _MOST_SLICES:
@@ -127,6 +130,12 @@ def target_named(name: str) -> Target:
     if found["single"]:
         chip = dataclasses.replace(chip, is_megacore=False)
     return _target(chip, number, int(found["slices"] or 1), single=bool(found["single"]))
+
+
+def every_target() -> list[Target]:
+    """Return the target of each slice of each chip, one chip alone included."""
+    numbers = [(chip, number) for chip in _SLICED for number in sorted({*slice_sizes(chip), _one_chip(CHIPS[chip])})]
+    return [_target(CHIPS[chip], number, 1, single=False) for chip, number in numbers]
 
 
 _SLICED = tuple(chip for chip in CHIPS if chip not in ("v1", "v4i"))  # libtpu knows neither
@@ -175,6 +184,13 @@ def _no_such_size(name: str, chip: Chip, number: int) -> str:
     counted = "chips" if chip.name in ("v5e", "v6e") else "TensorCores"
     verb = "is" if len(nearest) == 1 else "are"
     return f"{name!r} is not a TPU that exists: the number counts {counted}, and the nearest {verb} {listed}."
+
+
+def _no_tpu(name: str) -> str:
+    return (
+        f"{name!r} is not a TPU, and plans are for TPUs. Name the one that you would rent, such as tpu='v5e-8' (--tpu "
+        "v5e-8); none has to be at hand. To time a job on the GPU of this machine, run it there: anytpu compare."
+    )
 
 
 def _unknown(name: str) -> str:

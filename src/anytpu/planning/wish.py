@@ -27,6 +27,7 @@ class Wish:
         timeout_s: how long one compilation may take, seconds.
         use_cache: take what was compiled before from the disk.
         progress: is told each step of the work, a line each.
+        host_call_s: the time that one call keeps the host busy, seconds; 0 where that is not known.
         is_trial: whether the program is not what was asked for, but a changed one that is tried.
     """
 
@@ -39,6 +40,7 @@ class Wish:
     timeout_s: float = 600.0
     use_cache: bool = True
     progress: Callable[[str], None] = _silent
+    host_call_s: float = 0.0
     is_trial: bool = False
 
     def __post_init__(self) -> None:

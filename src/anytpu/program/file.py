@@ -35,11 +35,12 @@ from anytpu.program.manifest import FORMAT, Manifest, format_of, from_json, grou
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.program.stablehlo_file import SUFFIX as STABLEHLO_SUFFIX
 from anytpu.program.stablehlo_file import read_stablehlo
-from anytpu.program.tensors import npy_to_tensors, tensor_part, tensors_to_npy
+from anytpu.program.tensors import most_bytes, npy_to_tensors, tensor_part, tensors_to_npy
 
 SUFFIX = ".anytpu"
 """How the name of a program file ends."""
 
+_MAX_QUOTED = 600
 _CODE, _MANIFEST = "program.bin", "program.json"
 
 
@@ -120,7 +121,10 @@ def read(path: str | Path, tensors: bool = False) -> Program:
                 f"The program file {str(place)!r} does not hold the values of the state. Write it with "
                 "anytpu.program.write(program, path, tensors=state)."
             )
-        arrays = [parts.read(tensor_part(index)) for index in range(len(manifest.tensors))]
+        arrays = [
+            parts.read(tensor_part(index), most_bytes(spec))
+            for index, spec in enumerate(jax.tree.leaves(program.state))
+        ]
     with _said_of(place):
         return dataclasses.replace(program, tensors=npy_to_tensors(program, arrays, manifest.tensors))
 
@@ -141,6 +145,7 @@ class FileMaker:
         *,
         batch_size: int | None = None,
         precision: str | None = None,
+        batch_axis: Tree = None,
     ) -> Program:
         """Read the program. Its shapes, its precision and its mode are those that it was written with.
 
@@ -151,6 +156,7 @@ class FileMaker:
             tensors: read the values of the state too; a StableHLO file has none.
             batch_size: None, or the rows that it has.
             precision: None.
+            batch_axis: None; a file says itself along which axes its examples lie.
 
         Raises:
             ProgramError: the file cannot be read, or shapes, a precision, another batch or values that it does not have
@@ -160,14 +166,14 @@ class FileMaker:
             if tensors:
                 raise ProgramError(f"The StableHLO file {str(job)!r} holds no values of a state: leave tensors out.")
             program = read_stablehlo(job, input_specs)
-            check_fixed(f"The StableHLO file {str(job)!r}", program, batch_size, precision)
+            check_fixed(f"The StableHLO file {str(job)!r}", program, batch_size, precision, batch_axis)
             return program
         if input_specs is not None:
             raise ProgramError(
                 f"The shapes of the program file {str(job)!r} are fixed since it was written: leave input_specs out."
             )
         program = read(job, tensors=tensors)
-        check_fixed(f"The program file {str(job)!r}", program, batch_size, precision)
+        check_fixed(f"The program file {str(job)!r}", program, batch_size, precision, batch_axis)
         return program
 
 
@@ -193,7 +199,10 @@ def _said_of(place: Path) -> Iterator[None]:
     try:
         yield
     except ProgramError as error:
-        raise ProgramError(f"The program file {str(place)!r} cannot be used. {error}") from error
+        why = str(error)
+        # A damaged manifest is quoted in the errors below, and may be as long as it likes.
+        why = why if len(why) <= _MAX_QUOTED else f"{why[:_MAX_QUOTED]}..."
+        raise ProgramError(f"The program file {str(place)!r} cannot be used. {why}") from error
 
 
 def _check_format(place: Path, parts: Parts) -> None:

@@ -23,6 +23,8 @@ from jax.stages import Traced
 
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.program.contract import check_pair, check_result
+from anytpu.program.debugging import without_debugging
+from anytpu.program.jax_refusals import explained
 from anytpu.program.leaves import state_names
 from anytpu.program.placed import inside, placed_specs
 from anytpu.program.program import REPLICA_AXIS, Program, Tree
@@ -76,13 +78,41 @@ def trace(program: Program) -> Traced:
         ProgramError: the step does not return (state, outputs), calls back into Python, or holds a large constant.
         ReplicaError: a new state differs between the replicas.
     """
+    traced = _traced(program)
+    refuse_callbacks(program.name, traced.jaxpr)
+    return traced
+
+
+def trace_for_plan(program: Program) -> tuple[Traced, tuple[str, ...]]:
+    """Trace as `trace` does, leave out what only prints or watches, and say what that was.
+
+    Raises:
+        ProgramError: as `trace` says; `jax.debug.print` and its siblings are no reason.
+        ReplicaError: a new state differs between the replicas.
+    """
+    traced = _traced(program)
+    quiet, left_out = without_debugging(traced.jaxpr)
+    refuse_callbacks(program.name, quiet)
+    if not left_out:
+        return traced, ()
+    into, flat = jax.tree.structure(traced.out_info), jaxpr_as_fun(quiet)
+    with inside(program.placement):
+        again = jax.jit(lambda *trees: jax.tree.unflatten(into, flat(*jax.tree.leaves(trees))))
+        return again.trace(*placed_specs(program)), left_out
+
+
+def _traced(program: Program) -> Traced:
     state, batch = placed_specs(program)
     step = one_device_step(program)
-    with inside(program.placement):
-        # A fresh function object: jit's cache would hand back what a backend traced under a switch that it cannot see.
-        traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
+    try:
+        with inside(program.placement):
+            # A fresh function: jit's cache would hand back what a backend traced under a switch that it cannot see.
+            traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
+    except RuntimeError as error:
+        if (ours := explained(program.name, error)) is None:
+            raise
+        raise ours from error
     check_result(program.name, state, traced.out_info, program.state_names)
-    refuse_callbacks(program.name, traced.jaxpr)
     refuse_large_constants(program.name, traced.jaxpr)
     return traced
 
@@ -168,5 +198,6 @@ def _differs(program: Program, names: list[str]) -> str:
     return (
         f"The step of {program.name!r} returns a state that differs between its {program.replicas} replicas: {named}. "
         "State is the same on every core: sum it with jax.lax.psum or average it with jax.lax.pmean, over the axis "
-        f"{REPLICA_AXIS!r}, or return it with the outputs, of which each replica has its own."
+        f"{REPLICA_AXIS!r}, or return it with the outputs, of which each replica has its own. Gradients of one replica "
+        'alone are reduced before they are used: tpu.get_replica_context().all_reduce("MEAN", gradients).'
     )

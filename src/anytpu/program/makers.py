@@ -15,9 +15,12 @@ from typing import Any, Literal, Protocol
 from anytpu.errors import ProgramError, SettingError
 from anytpu.program.fixed import check_fixed
 from anytpu.program.program import Program, Tree
+from anytpu.program.repeats import Repeats
 
 GROUP = "anytpu.programs"
 """The group of entry points in which makers are found."""
+
+_ROWS_FIRST = ": its examples lie along axis 0"
 
 
 class Maker(Protocol):
@@ -36,11 +39,12 @@ class Maker(Protocol):
         *,
         batch_size: int | None = None,
         precision: str | None = None,
+        batch_axis: Tree = None,
     ) -> Program:
         """Make the Program; the arguments are those of `of`, with `mode` "train" where it was left out.
 
-        A maker may do without `batch_size` and `precision`: they are handed over only where they were given, and `of`
-        says which maker does not take them.
+        A maker may do without `batch_size`, `precision` and `batch_axis`: they are handed over only where they were
+        given, and `of` says which maker does not take them.
 
         Args:
             job: what `claims` said yes to.
@@ -49,6 +53,7 @@ class Maker(Protocol):
             tensors: bring the values of the state along.
             batch_size: the rows of the global batch, at least 1; None: those of `input_specs`.
             precision: what to compute in, "float32" or "bfloat16"; None: as the job has it.
+            batch_axis: the axis of the batch along which examples lie; None: as the job has it.
         """
         ...
 
@@ -61,6 +66,7 @@ def of(
     *,
     batch_size: int | None = None,
     precision: Literal["float32", "bfloat16"] | None = None,
+    batch_axis: Tree = None,
 ) -> Program:
     """Return the Program of a job.
 
@@ -75,6 +81,9 @@ def of(
             `input_specs` beside it; where they are given, their rows are counted anew. None: as `input_specs` has them.
         precision: compute in "bfloat16" (variables stay float32: Keras's policy "mixed_bfloat16") or in "float32". A
             Keras model is made again for it, without its values, and left as it is. None: as the job has it.
+        batch_axis: of a function: the axis of the batch along which examples lie, one for all leaves or a tree like
+            the batch, as `jax.vmap` takes it for `in_axes`. None: the axis that the sharding of the batch splits over a
+            data axis of its mesh, else axis 0; `Program.notes` says where that was assumed.
 
     Raises:
         ProgramError: nobody makes a Program of such a job, or this one cannot be made; the message says what is
@@ -91,15 +100,25 @@ def of(
     if isinstance(job, Program):
         program = job
         _check_as_it_is(job, input_specs, tensors)
-        check_fixed(f"The program {job.name!r}", job, batch_size, precision)
+        check_fixed(f"The program {job.name!r}", job, batch_size, precision, batch_axis)
     else:
-        asked = {"batch_size": batch_size, "precision": precision}
+        asked = {"batch_size": batch_size, "precision": precision, "batch_axis": batch_axis}
         program = _make(
             job, (input_specs, mode or "train", tensors), {name: x for name, x in asked.items() if x is not None}
         )
     if mode is not None and program.mode != mode:
         raise ProgramError(f"The program {program.name!r} is one for mode {program.mode!r}; it has none for {mode!r}.")
     return program
+
+
+def repeats_of(job: Any) -> Repeats | None:
+    """Return how often equal blocks of layers follow each other in a job; None where none do, or nobody can tell.
+
+    A maker may say so with a method `repeats_of(job)`.
+    """
+    _, maker = _maker_of(job, [])
+    find = getattr(maker, "repeats_of", None)
+    return find(job) if find is not None else None
 
 
 def is_job(job: Any) -> bool:
@@ -144,9 +163,11 @@ def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> No
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         return
     if missing := [one for one in asked if one not in takes]:
+        them = "it" if len(missing) == 1 else "them"
+        instead = f", and give {job!r} input_specs of the batch wanted" if missing != ["batch_axis"] else _ROWS_FIRST
         raise ProgramError(
             f"The maker {name!r} takes no {' and no '.join(missing)}: it has make{inspect.signature(maker.make)}. "
-            f"Leave {'it' if len(missing) == 1 else 'them'} out, and give {job!r} input_specs of the batch wanted."
+            f"Leave {them} out{instead}."
         )
 
 

@@ -54,6 +54,8 @@ class Placement:
         specs: for each leaf of the state, then of the batch: for each dimension the names of the axes that it is split
             over, () where it is whole. Dimensions that are left out at the end are whole.
         explicit: the axes whose shardings are part of the types of the arrays (`jax.sharding.AxisType.Explicit`).
+        device: the kind of devices of the mesh that the step names, a `jax.sharding.AbstractDevice`; None where it
+            names none. JAX takes meshes of other kinds for other meshes.
 
     Example:
         >>> Placement((("data", 4), ("model", 2)), (((), ("model",)), (("data",),))).devices
@@ -63,6 +65,7 @@ class Placement:
     axes: tuple[tuple[str, int], ...]
     specs: tuple[tuple[tuple[str, ...], ...], ...]
     explicit: tuple[str, ...] = ()
+    device: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def devices(self) -> int:
@@ -81,7 +84,8 @@ class Program:
         state: tree of `jax.ShapeDtypeStruct`: what is carried from step to step. The same on every core.
         batch: tree of `jax.ShapeDtypeStruct` of the GLOBAL batch: for a split leaf of per-replica code the leading axis
             is the replica, `(replicas, ...)`.
-        layout: tree of `Layout`, one per leaf of `batch`: split over the cores or held by all.
+        layout: tree of `Layout`, one per leaf of `batch`: the axis along which examples lie, which is split over the
+            cores, or no axis for a leaf that all hold. Of code with a placement it only says where examples are.
         replicas: the number of replicas of per-replica code, or None for whole-batch code.
         mode: "train" or "infer".
         state_names: a flat name per leaf of `state` ("dense/kernel"), in the order of `jax.tree.leaves`.
@@ -89,6 +93,7 @@ class Program:
             looks at them: state is handed in.
         placement: the shardings that the code brings along, which then go before `layout` where it is planned; None for
             code that brings none. It is for as many devices as its mesh has.
+        notes: sentences on what was assumed when it was made, for whoever plans it.
     """
 
     name: str
@@ -101,13 +106,14 @@ class Program:
     state_names: tuple[str, ...] = ()
     tensors: Tree | None = dataclasses.field(default=None, repr=False, compare=False)
     placement: Placement | None = None
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def rows(self) -> int | None:
-        """The rows of the global batch of whole-batch code; None when nothing is split, or for per-replica code."""
+        """The examples of the global batch of whole-batch code; None when no leaf has any, or for per-replica code."""
         if self.replicas is not None:
             return None
-        split = [leaf.shape[0] for leaf, lay in self.leaves() if lay.axis == 0]
+        split = [leaf.shape[lay.axis] for leaf, lay in self.leaves() if lay.axis is not None]
         return split[0] if split else None
 
     def leaves(self) -> list[tuple[jax.ShapeDtypeStruct, Layout]]:

@@ -17,10 +17,20 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.extend.source_info_util import summarize
 
 from anytpu.errors import ProgramError
+from anytpu.program.jaxprs import inner_jaxprs
 from anytpu.program.leaves import leaf_text
 
-CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print", "outside_call"})
-"""The primitives that call back into Python."""
+CALLBACKS = {
+    "pure_callback": "write it with jax.numpy, or compute it before the step and pass it in through the batch",
+    "io_callback": "return the value with the outputs of the step, and use it between the steps",
+    "debug_callback": "remove the jax.debug.callback or the jax.debug.breakpoint",
+    "debug_print": "remove the jax.debug.print",
+    "outside_call": "return the value with the outputs of the step, and use it between the steps",
+}
+"""The primitives that call back into Python, each with what to do instead."""
+
+_CHECK = "check"
+"""The primitive of `checkify.check` that nobody made into a value: it stops the program from Python."""
 
 CONSTANT_BYTES = 2**20
 """The largest constant that a program may hold."""
@@ -30,13 +40,18 @@ def refuse_callbacks(name: str, jaxpr: ClosedJaxpr) -> None:
     """Raise `ProgramError`, with the line of source, if the traced step of program `name` calls back into Python."""
     for level, _, scope in _levels(jaxpr, ""):
         for equation in level.eqns:
-            if equation.primitive.name in CALLBACKS:
-                inside = _join(scope, equation)
+            called, inside = equation.primitive.name, _join(scope, equation)
+            place = f"{f' inside {inside!r}' if inside else ''}, at {summarize(equation.source_info)}"
+            if called in CALLBACKS:
                 raise ProgramError(
-                    f"The step of {name!r} calls back into Python ({equation.primitive.name}"
-                    f"{f' inside {inside!r}' if inside else ''}, at {summarize(equation.source_info)}). A program that "
-                    "leaves this process cannot take Python code along: remove the jax.debug.print or the callback, or "
-                    "run the program in this process only."
+                    f"The step of {name!r} calls back into Python ({called}{place}). A program that leaves this "
+                    f"process cannot take Python code along: {CALLBACKS[called]}, or run the program in this process "
+                    "only."
+                )
+            if called == _CHECK and not equation.params["debug"]:
+                raise ProgramError(
+                    f"The step of {name!r} raises an error from inside the program (checkify.check{place}). Return it "
+                    "with the outputs: error, result = checkify.checkify(step)(state, batch). Or remove the check."
                 )
 
 
@@ -69,10 +84,8 @@ def _levels(jaxpr: ClosedJaxpr | Jaxpr, scope: str) -> Iterator[tuple[Jaxpr, Seq
     level, constants = (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
     yield level, constants, scope
     for equation in level.eqns:
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(inner, ClosedJaxpr | Jaxpr):
-                    yield from _levels(inner, _join(scope, equation))
+        for inner in inner_jaxprs(equation):
+            yield from _levels(inner, _join(scope, equation))
 
 
 def _join(scope: str, equation: JaxprEqn) -> str:

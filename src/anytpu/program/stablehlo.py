@@ -227,8 +227,12 @@ def _is_unplaced(module: ir.Module) -> bool:
 
 
 def _portable(module: ir.Module) -> bytes:
+    version = stablehlo.get_current_version()
     try:
-        return serialize_portable_artifact(module, stablehlo.get_current_version(), True)
+        try:
+            return serialize_portable_artifact(module, version, True)
+        except TypeError:  # jaxlib 0.10.0 takes bytecode; delete this with the pin jax>=0.10.1.
+            return serialize_portable_artifact(mlir.module_to_bytecode(module), version, True)
     except (ValueError, RuntimeError, ir.MLIRError) as error:
         raise ProgramError(f"It cannot be brought to StableHLO's portable form: {_diagnostic(error)}.") from error
 

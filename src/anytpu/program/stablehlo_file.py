@@ -2,7 +2,8 @@
 
 Idea: such a file says nothing of states, names or rows; what it does say is kept. An argument whose memory a result
 takes (it was donated) is state, that result the new state. Where arguments are laid out over a mesh, the Program is
-placed on it. All else is batch, and lies whole on each device unless the user says that its rows are split.
+placed on it, and examples lie along the axis that a data axis of the mesh splits. All else is batch, and lies whole on
+each device unless the user says that its rows are split.
 
 Rule: nothing is guessed from shapes.
 """
@@ -16,8 +17,11 @@ from typing import Any
 import jax
 
 from anytpu.errors import ProgramError
+from anytpu.files.opening import read_file
+from anytpu.program.batch_axes import split_layout
 from anytpu.program.program import REPLICATED, Layout, Placement, Program
 from anytpu.program.stablehlo import StableHLO, parse
+from anytpu.program.trial import try_parsing
 
 SUFFIX = ".mlir"
 """How the name of a StableHLO file ends."""
@@ -36,9 +40,10 @@ def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None
             not fit its arguments.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_file(Path(path))
         if not content.strip():
             raise ProgramError("The file is empty: write jax.jit(step).lower(...).as_text() into it.")
+        try_parsing(content)
         module = parse(content)
         given = _layouts(module, layouts)
         return _program(Path(path).stem, module, given)
@@ -69,16 +74,21 @@ def _layouts(module: StableHLO, given: Mapping[int, Layout] | None) -> list[Layo
 
 def _program(name: str, module: StableHLO, layouts: list[Layout]) -> Program:
     state, batch = _numbers(module)
-    arguments = module.arguments
+    arguments, placement = module.arguments, _placement(module, (*state, *batch))
+    specs = [arguments[number].spec for number in batch]
+    layout, said = tuple(layouts[number] for number in batch), ""
+    if placement is not None and all(one == REPLICATED for one in layout):
+        layout, said = split_layout(tuple(f"argument {number}" for number in batch), specs, placement)
     return Program(
         name=f"{name}/{'train' if state else 'infer'}",
         step=_step(module, state, batch),
         state=tuple(arguments[number].spec for number in state),
-        batch=tuple(arguments[number].spec for number in batch),
-        layout=tuple(layouts[number] for number in batch),
+        batch=tuple(specs),
+        layout=layout,
         mode="train" if state else "infer",
         state_names=tuple(f"argument {number}" for number in state),
-        placement=_placement(module, (*state, *batch)),
+        placement=placement,
+        notes=(said,) if said else (),
     )
 
 

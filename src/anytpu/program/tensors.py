@@ -7,6 +7,7 @@ a typed random key as its raw words; the manifest says what they were.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +16,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.errors import ProgramError
+from anytpu.files.npy import MAX_HEADER_BYTES, read_npy
 from anytpu.program.leaves import leaf_text, state_names
 from anytpu.program.program import Program, Tree
+
+_MAGIC_BYTES = 16
+"""More than stands before the header of an .npy file."""
 
 
 def tensor_part(index: int) -> str:
     """Return the name of the part that holds the value of the leaf of that number."""
     return f"tensors/{index:03d}.npy"
+
+
+def most_bytes(spec: Any) -> int:
+    """Return the largest size that the part of a leaf of this shape and dtype can have.
+
+    Example:
+        >>> most_bytes(jax.ShapeDtypeStruct((250,), "float32"))
+        11016
+    """
+    return math.prod(spec.shape) * spec.dtype.itemsize + _MAGIC_BYTES + MAX_HEADER_BYTES
 
 
 def tensors_to_npy(program: Program, tensors: Tree) -> list[tuple[str | None, bytes]]:
@@ -61,9 +76,9 @@ def npy_to_tensors(program: Program, contents: Sequence[bytes], generators: Sequ
     """
     leaves, structure = jax.tree.flatten(program.state)
     try:
-        loaded = [np.load(io.BytesIO(content), allow_pickle=False) for content in contents]
+        loaded = [read_npy(io.BytesIO(content), len(content)) for content in contents]
         values = [_value(*given) for given in zip(loaded, generators, leaves, strict=True)]
-    except (ValueError, TypeError, EOFError) as error:
+    except (ValueError, TypeError) as error:
         raise ProgramError(f"The values of its state are not what the state declares: {error}") from error
     return jax.tree.unflatten(structure, values)
 

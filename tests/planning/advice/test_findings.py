@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.findings import findings
 from anytpu.planning.records import Memory, OpTime
+from anytpu.units import GIB
 from planning.predictions import MIB, buffer, prediction
 
 
-def found(topic: str, one, weights=None) -> list[str]:
-    return [line for each in findings(one, weights or {}) if each.topic == topic for line in (each.text, each.evidence)]
+def found(topic: str, one, weights=None, **facts) -> list[str]:
+    known = Facts(weights or {}, **facts)
+    return [line for each in findings(one, known) if each.topic == topic for line in (each.text, each.evidence)]
 
 
 def test_nothing_to_say_of_a_good_step():
-    assert findings(prediction(), {}) == []
+    assert findings(prediction(), Facts()) == []
 
 
 def test_a_batch_that_leaves_rows_empty():
@@ -39,6 +42,30 @@ def test_features_that_do_not_fill_the_lanes():
     ]
 
 
+def of_one_layer(name: str, weights: dict) -> list[str]:
+    return found("features", prediction((OpTime("f.1", "fusion", "matmul", 0.06, layer=name),)), weights)
+
+
+def test_the_units_of_a_recurrent_layer_are_changed_and_not_its_gates():
+    weights = {"lstm/lstm_cell/kernel": (32, 400), "lstm/lstm_cell/recurrent_kernel": (100, 400)}
+    assert of_one_layer("lstm/lstm_cell", weights) == [
+        "Make the 100 units of 'lstm/lstm_cell' a multiple of 128: 128.",
+        "'lstm/lstm_cell' takes 100% of the step, and 4 gates of 100 units are 400 features, which fill 78% of the 512 "
+        "lanes that they occupy.",
+    ]
+    gru = {"gru/kernel": (32, 288), "gru/recurrent_kernel": (96, 288)}
+    assert of_one_layer("gru", gru)[0] == "Make the 96 units of 'gru' a multiple of 128: 128."
+
+
+def test_the_heads_of_an_attention_lie_side_by_side():
+    assert of_one_layer("mha/query", {"mha/query/kernel": (512, 8, 64)}) == []
+    assert of_one_layer("conv", {"conv/kernel": (3, 512, 80)}) != []
+
+
+def test_a_vocabulary_that_fills_its_lanes_nearly_is_left_alone():
+    assert of_one_layer("logits", {"logits/kernel": (768, 50257)}) == []
+
+
 def test_few_features_are_what_a_layer_is_for():
     weights = {"head/kernel": (80, 10), "conv1/kernel": (3, 3, 3, 32), "conv2/kernel": (3, 3, 32, 63)}
     ops = tuple(OpTime(f"f.{n}", "fusion", "matmul", 0.03, layer=name) for n, name in enumerate(["head", "conv1"]))
@@ -50,34 +77,53 @@ def test_few_features_are_what_a_layer_is_for():
 def test_a_batch_is_advised_once():
     ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
     roomy = prediction(ops, memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
-    assert [(one.topic, one.batch_size) for one in findings(roomy, {})] == [("collectives", 2048)]
+    assert [(one.topic, one.batch_size) for one in findings(roomy, Facts())] == [("collectives", 2048)]
+
+
+WIDE = Memory(
+    9 * MIB,
+    10 * MIB,
+    buffers=(buffer("f32[128,28,28,32]", 3 * MIB), buffer("bf16[128,10]", MIB), buffer("s32[4]", 9 * MIB)),
+)
 
 
 def test_float32_activations():
-    buffers = (buffer("f32[128,28,28,32]", 3 * MIB), buffer("bf16[128,10]", MIB), buffer("s32[4]", 9 * MIB))
-    assert found("precision", prediction(memory=Memory(9 * MIB, 10 * MIB, buffers=buffers))) == [
+    assert found("precision", prediction(memory=WIDE), float32_share=1.0) == [
         "Compute in bfloat16: cast the batch and the weights with .astype where the step uses them.",
-        "75% of the bytes of the largest temporaries are float32; the matrix units round to bfloat16 anyway, and every "
-        "such array takes twice the memory and twice the time to move.",
+        "100% of the products multiply float32, which the matrix units round to bfloat16 anyway, and 75% of the bytes "
+        "of the largest activations are float32: twice the memory, and twice the time to move them.",
     ]
 
 
 def test_float32_activations_of_a_keras_model():
-    memory = Memory(9 * MIB, 10 * MIB, buffers=(buffer("f32[128,28,28,32]", 3 * MIB),))
-    (finding,) = findings(prediction(memory=memory), {}, is_model=True)
-    assert finding.text == (
+    assert found("precision", prediction(memory=WIDE), float32_share=0.9, is_model=True)[0] == (
         'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16") before the model is made.'
     )
 
 
+def test_a_program_that_multiplies_bfloat16_computes_in_it_already():
+    assert found("precision", prediction(memory=WIDE), float32_share=0.02) == []
+    assert found("precision", prediction(memory=WIDE), float32_share=None) == []
+
+
+def test_gradients_of_weights_are_no_activations():
+    gradients = Memory(9 * MIB, 10 * MIB, buffers=(buffer("f32[512,2048]", 4 * MIB), buffer("bf16[128,512]", MIB)))
+    known = {"dense/kernel": (512, 2048)}
+    assert found("precision", prediction(memory=gradients), known, float32_share=1.0) == []
+
+
 def test_steps_shorter_than_a_call_of_the_host():
     ops = (OpTime("f.1", "fusion", "matmul", 0.0003), OpTime("dispatch", "host", "host", 0.0001))
-    (finding,) = [one for one in findings(prediction(ops), {}) if one.topic == "steps_per_execution"]
+    assert found("steps_per_execution", prediction(ops)) == [
+        "Start 32 steps with one call: jax.lax.scan(step, state, batches) over 32 batches, or strategy.run_steps.",
+        "The host bounds: the devices need 300 µs a step, and a call takes the host 100 µs; 25% of the step is waiting "
+        "for it.",
+    ]
+    (finding,) = findings(prediction(ops), Facts(is_model=True))
     assert finding.steps_per_execution == 32
-    assert finding.text == (
-        "Start 32 steps with one call: model.compile(..., steps_per_execution=32), or strategy.run_steps."
+    assert (
+        finding.text == "Start 32 steps with one call: model.compile(..., steps_per_execution=32), or leave it to fit."
     )
-    assert finding.evidence == "A step takes 400 µs, and 25% of it is the host's call."
 
 
 def test_a_tensor_that_is_mostly_padding():
@@ -86,6 +132,16 @@ def test_a_tensor_that_is_mostly_padding():
         "Reshape 'images' so that its two fastest dimensions are multiples of 8 and 128.",
         "f32[1024,28,28,1] takes 8 MiB, 8 times its 1 MiB of numbers.",
     ]
+
+
+def test_weights_and_their_gradients_have_the_shape_of_their_layer():
+    narrow = [
+        buffer("f32[15000,32]", 8 * MIB, "embedding gradient", logical_bytes=2 * MIB),
+        buffer("f32[15000,32]", 8 * MIB, "copy.3", logical_bytes=2 * MIB),
+        buffer("f32[15000,32]", 8 * MIB, "embedding/embeddings", use="state", logical_bytes=2 * MIB),
+    ]
+    memory = Memory(30 * MIB, 40 * MIB, buffers=tuple(narrow))
+    assert found("padding", prediction(memory=memory), {"embedding/embeddings": (15000, 32)}) == []
 
 
 def test_communication():
@@ -105,12 +161,30 @@ def test_an_input_that_is_too_slow():
 
 
 def test_what_does_not_fit():
-    memory = Memory(30 * MIB, 16 * MIB, said="Ran out of memory")
+    memory = Memory(30 * GIB, 15 * GIB, said="Ran out of memory")
     assert found("memory", prediction(memory=memory, largest_batch=448)) == [
         "Use a batch of 448, the largest that fits.",
-        "14 MiB are missing: 30 MiB of 16 MiB.",
+        "15 GiB are missing: 30 GiB of 15 GiB.",
+        "Use v7x-8: as many devices, each with more memory.",
+        "15 GiB are missing: 30 GiB of 15 GiB. There a device has 94.7 GiB.",
     ]
-    assert found("memory", prediction(memory=memory, largest_batch=0))[0] == (
-        "Use a chip with more memory, or split the state over the devices: not one example a device fits."
-    )
-    assert found("memory", prediction(memory=memory))[0] == "Use a smaller batch, or a chip with more memory."
+
+
+def test_a_device_of_more_memory_than_there_is_is_not_told():
+    memory = Memory(60 * GIB, 15 * GIB, said="Ran out of memory")
+    assert found("memory", prediction(memory=memory)) == [
+        "Use v7x-8: as many devices, each with more memory.",
+        "45 GiB are missing: 60 GiB of 15 GiB. There a device has 94.7 GiB.",
+    ]
+
+
+def test_nothing_is_said_of_what_no_chip_holds():
+    memory = Memory(200 * GIB, 15 * GIB, said="Ran out of memory")
+    assert found("memory", prediction(memory=memory)) == []
+
+
+def test_what_does_not_fit_is_not_told_to_be_faster():
+    ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
+    memory = Memory(30 * MIB, 16 * MIB, said="Ran out of memory")
+    one = prediction(ops, memory=memory, batch_size=1000, largest_batch=448)
+    assert {finding.topic for finding in findings(one, Facts())} == {"memory"}

@@ -95,14 +95,21 @@ def explicit(state: Any, batch: Any) -> Any:
     return state - 0.1 * slope, value
 
 
-@pytest.mark.parametrize(("step", "kind"), [(sharded, AxisType.Auto), (explicit, AxisType.Explicit)])
-def test_shardings_of_its_own(step: Any, kind: AxisType):
+@pytest.mark.parametrize(
+    ("step", "kind", "target"),
+    [
+        (sharded, AxisType.Auto, "v5e-8"),
+        (explicit, AxisType.Explicit, "v5e-8"),
+        (sharded, AxisType.Auto, "v4-8:cores"),
+    ],
+)
+def test_shardings_of_its_own(step: Any, kind: AxisType, target: str):
     mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(kind, kind))
 
     def spec(shape: tuple[int, ...], *parts: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, PartitionSpec(*parts)))
 
-    answer = compiled(of(step, (spec((1024, 512), "data", "model"), spec((256, 1024), "data"))), "v5e-8")
+    answer = compiled(of(step, (spec((1024, 512), "data", "model"), spec((256, 1024), "data"))), target)
     assert "bf16[256,256]" in answer.hlo, "the weights do not lie in eight parts"
     assert "all-gather" in answer.hlo
     assert "reduce-scatter" in answer.hlo or "all-reduce" in answer.hlo

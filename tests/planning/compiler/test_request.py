@@ -1,22 +1,27 @@
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError
+from anytpu.planning import identity
+from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.target import target_named
 from anytpu.program import Program, of
 from compiler_samples import SQUARE, program_of, train
 from program_samples import per_replica
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def placed(shape: tuple[int, ...], *spec: Any) -> jax.ShapeDtypeStruct:
@@ -46,10 +51,34 @@ def test_a_batch_that_the_devices_do_not_divide_travels_padded():
     assert request.results == ((), (), ())
 
 
+def test_results_are_split_along_the_axis_of_the_examples():
+    wide = jax.ShapeDtypeStruct((3, 64), "float32")
+    program = of(lambda state, batch: (state, (batch * 2, batch.sum(1), batch.sum(0))), ((), wide), batch_axis=1)
+    request = request_of(program, target_named("v3-8"), {})
+    assert request.arguments == (((3, 64), ((), ("replica",))),)
+    assert request.results == (((), ("replica",)), (), (("replica",),))
+
+
 def test_whole_batch_code_is_exported_once_for_all_targets():
     program = program_of(train)
     first, second = (request_of(program, target_named(name), {}).code for name in ("v3-8", "v5e-4"))
     assert first is second
+
+
+def test_a_program_that_is_gone_takes_its_code_along():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation="relu")])
+    model.compile("adam", "mse")
+    gc.collect()
+    before = len(export._KEPT), len(identity._KEPT)
+    program = of(model, batch_size=8)
+    code = weakref.ref(request_of(program, target_named("v3-8"), {}).code)
+    identity.digest(program)
+    assert (len(export._KEPT), len(identity._KEPT)) == (before[0] + 1, before[1] + 1)
+    gone = [code, weakref.ref(program), weakref.ref(model)]
+    del program, model
+    gc.collect()
+    assert [one() for one in gone] == [None, None, None]
+    assert (len(export._KEPT), len(identity._KEPT)) == before
 
 
 def test_weights_do_not_travel():
@@ -95,5 +124,6 @@ def test_code_with_a_placement_on_another_number_of_devices():
         request_of(sharded_program(), target_named("v5e-16"), {})
     assert str(error.value) == (
         "The program 'sharded/train' is placed on a mesh of 8 devices (data=4, model=2), and v5e-16 has 16. Make it "
-        "again over a jax.sharding.AbstractMesh whose sizes multiply to 16."
+        "again over a jax.sharding.AbstractMesh whose sizes multiply to 16, or plan a function devices -> (step, "
+        "input_specs), which makes it for each system."
     )

@@ -43,11 +43,14 @@ def test_other_starts_have_what_they_took_first():
 
 def test_what_the_compiler_placed():
     config = ', backend_config={"aliasing_operands":{"lists":[{"indices":["1","3"]},{"indices":["0","2"]}]}}'
-    assert aliases(X + f"  ROOT %f = (f32[8]{{0}}, f32[8]{{0}}) fusion(%x, %x), kind=kLoop{config}") == {0: 0, 1: 1}
+    assert aliases(X + f"  ROOT %f = (f32[8]{{0}}, f32[8]{{0}}) fusion(%x, %x), calls=%body{config}") == {
+        0: 0,
+        1: 1,
+    }
     pairs = ", output_to_operand_aliasing={{}: (1, {})}"
-    assert aliases(X + f"  ROOT %f = f32[8]{{0}} fusion(%x, %x), kind=kLoop{pairs}") == {0: 1}
+    assert aliases(X + f"  ROOT %f = f32[8]{{0}} fusion(%x, %x), calls=%body{pairs}") == {0: 1}
     inner = ", output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {})}"
-    assert aliases(X + f"  ROOT %f = (f32[8]{{0}}, f32[8]{{0}}, s32[]) fusion(%x, %x), kind=kLoop{inner}") == {
+    assert aliases(X + f"  ROOT %f = (f32[8]{{0}}, f32[8]{{0}}, s32[]) fusion(%x, %x), calls=%body{inner}") == {
         1: 0,
         2: 1,
     }

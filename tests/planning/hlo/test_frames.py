@@ -1,3 +1,5 @@
+import weakref
+
 from anytpu.planning.hlo.frames import Frames, SourceLine
 from planning.hlo.saved import module
 
@@ -49,3 +51,11 @@ def test_the_compilers_own_tables():
     read = module("nested_loops_v5e")
     sources = {str(read.source_of(one)) for one in read.entry.instructions.values()}
     assert sources == {"None", "probe.py:41"}
+
+
+def test_frames_that_were_read_are_freed():
+    found = frames("/u/train.py", "/u/model.py")
+    assert found.source(1) is found.source(1)
+    gone = weakref.ref(found)
+    del found
+    assert gone() is None

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.shapes import bits_of, padded_count, shapes_of
+from anytpu.planning.quoting import quoted
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ from anytpu.planning.hlo.shapes import bits_of, padded_count, shapes_of
         ("token[]", 0, 0),
         ("f8e4m3fn[32,128]{1,0:T(8,128)(4,1)}", 4096, 4096),
         ("c64[2]{0}", 16, 16),
+        ("f32[8,128]{1,0:T(*,128)}", 4096, 4096),
+        ("f32[8,128]{1,0:T()}", 4096, 4096),
     ],
 )
 def test_bytes_with_and_without_padding(text: str, size_bytes: int, padded_bytes: int):
@@ -57,6 +60,35 @@ def test_what_is_no_shape():
         shapes_of("nonsense")
     assert str(caught.value) == (
         "'nonsense' in the compiler's text is not the shape of an array, such as 'f32[8,128]{1,0}'"
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "T(8*128)",
+        "T(*1)",
+        "T(1*)",
+        "T(**)",
+        "T(8,128)(2*1)",
+        "T(8,128)(2,-1)",
+        "T(8,,128)",
+        "T(,128)",
+        "T(8,)",
+        "T(8,128",
+        "T(8*128)T(8,128)",
+        "T(0,128)",
+        f"T({'9' * 19})",
+        f"T({'9' * 5000})",
+        f"T(8,128)S({'9' * 5000})",
+    ],
+)
+def test_a_tile_that_is_none(layout: str):
+    text = f"f32[8,128]{{1,0:{layout}}}"
+    with pytest.raises(PlanError) as caught:
+        shapes_of(text)
+    assert str(caught.value) == (
+        f"{quoted(text)} in the compiler's text is not the shape of an array, such as 'f32[8,128]{{1,0}}'"
     )
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from anytpu.errors import PlanError
@@ -26,7 +28,9 @@ def test_every_line_of_what_the_compiler_printed_is_read(name: str):
     count = sum(len(computation.instructions) for computation in read.computations.values())
     assert count == sum(line.startswith("  ") and " = " in line for line in wanted.split("\n"))
     assert read.is_scheduled
-    assert f"num_partitions={read.num_partitions}" in wanted
+    # HLO leaves out the number of partitions of a module that has one.
+    said = re.search(r"^HloModule .*\bnum_partitions=(\d+)", wanted)
+    assert read.num_partitions == (int(said[1]) if said else 1)
     for computation in read.computations.values():
         for one in computation.instructions.values():
             assert one.shapes or one.opcode == "tuple", one
@@ -151,3 +155,9 @@ def test_a_kernel_that_says_something_of_itself_on_lines_of_its_own():
     )
     assert list(module.entry.instructions) == ["x", "kernel", "copy"]
     assert module.entry.instructions["kernel"].op_name == "jit(step)/attention"
+
+
+def test_cycles_that_the_compiler_cannot_estimate_are_none():
+    unknown = f'"estimated_cycles":"{2**63 - 1}"'
+    read = hlo.parse(text("nested_loops_v5e").replace('"estimated_cycles":"9614"', unknown))
+    assert read.entry.instructions["convert.3"].cycles is None

@@ -115,8 +115,8 @@ ENTRY %main (p1: f32[1024], p0: f32[1024]) -> (f32[1024], f32[2048], f32[1024]) 
   %made = f32[4096]{0} negate(%p1), metadata={op_name="jit(f)/transpose(jvp(block1))/neg" stack_frame_id=1}
   %moved = f32[4096]{0} copy(%made)
   %other = f32[512]{0} slice(%moved)
-  %new = f32[1024]{0} fusion(%other, %p0), kind=kLoop, metadata={op_name="jit(f)/sgd/sub"}
-  %loss = f32[1024]{0} fusion(%new, %other), kind=kLoop, metadata={op_name="jit(f)/jvp(loss)/sum"}
+  %new = f32[1024]{0} fusion(%other, %p0), kind=kLoop, calls=%body, metadata={op_name="jit(f)/sgd/sub"}
+  %loss = f32[1024]{0} fusion(%new, %other), kind=kLoop, calls=%body, metadata={op_name="jit(f)/jvp(loss)/sum"}
   ROOT %t = (f32[1024]{0}, f32[2048]{0}, f32[1024]{0}) tuple(%new, %p2, %loss)
 }
 """
@@ -191,7 +191,7 @@ def test_a_compiled_program_needs_its_module():
     assert str(caught.value) == ("the memory of 'toy/train' needs its compiled module: hand over hlo.parse(answer.hlo)")
 
 
-def test_where_the_compiler_lists_no_buffers_they_are_estimated():
+def test_where_the_compiler_lists_no_buffers_the_arguments_are_shown():
     answer = OutOfMemory(24 * GIB, 15 * GIB, "Ran out of memory on HBM.", (), "libtpu 0.0.51", 0.9)
 
     def step(state, batch):
@@ -200,7 +200,8 @@ def test_where_the_compiler_lists_no_buffers_they_are_estimated():
 
     memory = memory_of(answer, None, dataclasses.replace(cnn(), step=step), V3)
     assert memory.said == (
-        "Ran out of memory on HBM.\n(The compiler lists no buffers. Those shown are estimated from the program.)"
+        "Ran out of memory on HBM.\n"
+        "(The compiler lists no buffers. Those shown are the arguments of the step, without padding.)"
     )
     assert (memory.peak_bytes, memory.missing_bytes) == (24 * GIB, 9 * GIB)
     assert {"head/kernel", "conv4/kernel"} <= {buffer.name for buffer in memory.buffers}

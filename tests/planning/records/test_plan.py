@@ -24,3 +24,13 @@ def test_json_has_no_infinity(tmp_path: Path):
     assert "Infinity" not in path.read_text()
     (read,) = json.loads(path.read_text())["predictions"]
     assert read["interval_s"] == read["time"]["interval_s"] == [0.1, None]
+
+
+def test_a_plan_is_two_lines_at_the_prompt():
+    assert repr(plan_samples.one()) == (
+        "<Plan of resnet50/train: v3-8 263 ms a step (226 ms to 302 ms).\nplan.show() prints it.>"
+    )
+    assert repr(plan_samples.five()) == (
+        "<Plan of resnet50/train: v2-8 does not fit, v3-8 263 ms a step (226 ms to 302 ms), v5e-8 187 ms a step (161 "
+        "ms to 215 ms), v6e-8 60.1 ms a step (51.7 ms to 69.1 ms), 1 more.\nplan.show() prints it.>"
+    )

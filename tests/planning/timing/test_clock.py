@@ -2,27 +2,30 @@ import dataclasses
 import math
 
 import pytest
+from tests.planning.hlo import saved
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.clock import Clock
-from anytpu.planning.timing.pricing import Pricer
+from anytpu.planning.timing.pricing import SCALAR_CYCLES, TRIP_CYCLES, Pricer
 from anytpu.planning.timing.rates import rates_of
 
 V6E = target_named("v6e-1")
 US = 1e-6
+TRIP_S = (TRIP_CYCLES + 2 * SCALAR_CYCLES) / 1.75e9
 
 
 def clock_of(module, target=V6E):
-    rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0)
+    rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0, early_s=0.0)
     clock = Clock(module, Pricer(module, target, rates))
     return clock, clock.run()
 
 
 def work(name, operand, microseconds):
     """Return an instruction in on-chip memory that takes so many microseconds at 1.75 GHz."""
-    return f"%{name} = f32[64,128]{{1,0:T(8,128)S(1)}} negate(%{operand}), {cycles(1750 * microseconds)}"
+    shape = "f32[64,128]{1,0:T(8,128)S(1)}"
+    return f'%{name} = {shape} custom-call(%{operand}), custom_call_target="Work", {cycles(1750 * microseconds)}'
 
 
 LOOP = (
@@ -52,8 +55,25 @@ START = """%x0 = f32[64,128]{1,0:T(8,128)S(1)} parameter(0)
 
 def test_a_loop_counts_as_often_as_it_runs():
     clock, seconds = clock_of(module_of(START, *LOOP))
-    assert seconds == pytest.approx(35 * US)
-    assert [(op.name, op.count, op.time_s) for op in clock.ops] == [("y", 7, pytest.approx(35 * US))]
+    assert seconds == pytest.approx(35 * US + 7 * TRIP_S)
+    assert [(op.name, op.count) for op in clock.ops] == [("loop", 7), ("less", 7), ("next", 7), ("y", 7)]
+    assert clock.ops[-1].time_s == pytest.approx(35 * US)
+
+
+def test_a_loop_of_keras_is_not_billed_for_its_counter():
+    # The first loop of an LSTM with 100 units, as libtpu 0.0.42.1 compiled it for v6e: counter and bound are given no
+    # memory of their own, as arrays in the main memory are not.
+    module = saved.module("lstm_loop_v6e")
+    clock = Clock(module, Pricer(module, V6E, rates_of(V6E)))
+    clock.run()
+    scalars = [op for op in clock.ops if op.opcode in ("compare", "add")]
+    assert [op.count for op in scalars] == [500, 500, 500]
+    assert all(op.time_s < 500 * 20e-9 and op.bytes == 0 for op in scalars)
+    (trips,) = (op for op in clock.ops if op.opcode == "while")
+    assert trips.time_s == pytest.approx(500 * TRIP_CYCLES / 1.75e9)
+    # All that is on the chip is done in less than the compiler's cycles; nothing is charged a wait for the main memory.
+    on_chip = [op for op in clock.ops if op.opcode == "fusion" and not op.bytes]
+    assert all(op.time_s / op.count < 0.4e-6 for op in on_chip)
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so():
@@ -61,7 +81,7 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
         START.replace("%zero = s32[]{:T(128)S(6)} constant(0)", "%zero = s32[]{:T(128)S(6)} parameter(1)"), *LOOP
     )
     clock, seconds = clock_of(module)
-    assert seconds == pytest.approx(5 * US)
+    assert seconds == pytest.approx(5 * US + TRIP_S)
     assert clock.unpriced == ["loop: a loop of which nobody knows how often it runs; counted once"]
     assert clock.is_endless
     low_s, high_s = step_time(module, V6E).interval_s
@@ -130,6 +150,32 @@ def test_copies_to_the_host_do_not_hold_up_the_memory():
     rates = rates_of(V6E)
     assert clock.ops[0].time_s == pytest.approx(2**22 / rates.streaming_bytes_per_s)
     assert seconds == pytest.approx(2**26 / rates.host_bytes_per_s)
+
+
+def offloaded(between):
+    table, rows, places = "f32[100000,128]{1,0:T(8,128)}", "f32[65536,128]{1,0:T(8,128)}", "s32[65536]{0:T(1024)}"
+    return module_of(
+        f"""%t = {table} parameter(0)
+        %i = {places} parameter(1)
+        %u = {rows} parameter(2)
+        %x = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(3)
+        %s = (({table}, {places}, {rows}, token[]), {table}) call-start(%t, %i, %u), """
+        f"""async_execution_thread="sparsecore", to_apply=%add
+        {work("w", "x", between)}
+        ROOT %d = {table} call-done(%s)""",
+        REGION,
+    )
+
+
+def test_what_sparse_cores_do_is_the_bytes_of_its_rows_and_a_floor():
+    rows_s = 2 * (2**25 + 2**18) / rates_of(V6E).streaming_bytes_per_s
+    clock, seconds = clock_of(offloaded(10))
+    assert seconds == pytest.approx(rows_s)
+    assert [(op.priced_by, op.time_s) for op in clock.ops if op.name == "d"] == [
+        ("floor", pytest.approx(rows_s - 10 * US))
+    ]
+    assert clock.unpriced == ["d: done by SparseCores; counted as the bytes of its rows, a floor"]
+    assert clock_of(offloaded(100))[0].unpriced == []
 
 
 FOUR = "channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}"

@@ -26,14 +26,14 @@ def module_with(*, work=0, is_answered=True, is_waited_for=True):
         %x = f32[64,128]{{1,0:T(8,128)S(1)}} parameter(1)
         %t = token[] after-all()
         %s = ({ARRAY}, u32[], token[]) send(%a, %t), channel_id=2, {ATTRIBUTES}
-        {recv}%w = f32[64,128]{{1,0:T(8,128)S(1)}} negate(%x), {cycles(1500 * work)}
+        {recv}%w = f32[64,128]{{1,0:T(8,128)S(1)}} custom-call(%x), custom_call_target="Work", {cycles(1500 * work)}
         %sd = token[] send-done(%s), channel_id=2, {ATTRIBUTES}
         {done}ROOT %end = (token[]) tuple(%sd)"""
     )
 
 
 def exchanged(module, target=TWO):
-    rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0)
+    rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0, early_s=0.0)
     return [op for op in step_time(module, target, rates=rates).ops if op.kind == "collective"]
 
 

@@ -6,7 +6,7 @@ MIB = 2**20
 
 
 def of(module, name):
-    return traffic_of(module, module.entry, module.entry.instructions[name])
+    return traffic_of(module, module.entry, module.entry.instructions[name]).bytes
 
 
 def test_what_goes_in_and_out_is_counted_once_with_padding():
@@ -136,3 +136,32 @@ def test_a_fusion_that_is_a_copy_reads_and_writes_all():
         TILED[0],
     )
     assert of(module, "b") == 2 * 64 * 1024 * 256 * 2
+
+
+def test_single_numbers_cross_nothing_wherever_they_are_placed():
+    module = module_of(
+        """%a = s32[]{:T(128)} parameter(0)
+        %b = f32[1,1]{1,0:T(1,128)} parameter(1)
+        ROOT %c = s32[]{:T(128)} add(%a, %a)
+        %d = f32[1,1]{1,0:T(1,128)} negate(%b)"""
+    )
+    assert of(module, "c") == of(module, "d") == 0
+
+
+def test_a_scatter_reads_and_writes_the_rows_that_it_adds_to():
+    body = computation(
+        "scattered",
+        """%p0 = f32[4096,256]{1,0:T(8,128)} parameter(0)
+        %p1 = s32[1024]{0:T(1024)S(1)} parameter(1)
+        %p2 = f32[1024,256]{1,0:T(8,128)S(1)} parameter(2)
+        ROOT %s = f32[4096,256]{1,0:T(8,128)} scatter(%p0, %p1, %p2), update_window_dims={1}, to_apply=%add""",
+    )
+    module = module_of(
+        """%a = f32[4096,256]{1,0:T(8,128)} parameter(0)
+        %i = s32[1024]{0:T(1024)S(1)} parameter(1)
+        %u = f32[1024,256]{1,0:T(8,128)S(1)} parameter(2)
+        ROOT %b = f32[4096,256]{1,0:T(8,128)} fusion(%a, %i, %u), kind=kCustom, calls=%scattered""",
+        body,
+    )
+    moved = traffic_of(module, module.entry, module.entry.instructions["b"])
+    assert (moved.read, moved.written, moved.ways) == (MIB, MIB, 2)

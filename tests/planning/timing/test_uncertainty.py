@@ -7,7 +7,7 @@ from anytpu.planning.records import OpTime
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import uncertainty
 from anytpu.planning.timing.rates import calibration, rates_from, rates_of
-from anytpu.planning.timing.uncertainty import evidence_of, interval_of
+from anytpu.planning.timing.uncertainty import compiler_note, evidence_of, interval_of
 
 V3, V5E = target_named("v3-8"), target_named("v5e-4")
 
@@ -63,10 +63,29 @@ def test_chips_with_one_step_or_none_are_wider_than_v3_with_several():
 
 
 def test_a_kernel_that_is_counted_at_its_least_widens_the_upper_side_alone():
-    known, floor = op("kernel", 0.5), OpTime("kernel", "custom-call", "kernel", 0.5, priced_by="bandwidth")
+    known, floor = op("kernel", 0.5), OpTime("kernel", "custom-call", "kernel", 0.5, priced_by="floor")
     sure, unsure = (interval_of([op("matmul", 0.5), kernel], V3, fitted()) for kernel in (known, floor))
     assert unsure[0] == pytest.approx(sure[0])
     assert unsure[1] == pytest.approx(2.5 * sure[1])
+
+
+@pytest.mark.parametrize("source", ["stages", "rows", "updates", "windows", "its code", "the scalar unit"])
+def test_instructions_that_nobody_timed_make_it_wider(source):
+    known, counted = op("vector", 0.5), OpTime("sort", "sort", "vector", 0.5, priced_by=source)
+    assert ratio([op("matmul", 0.5), counted], V3, fitted()) > ratio([op("matmul", 0.5), known], V3, fitted())
+
+
+def test_operations_shorter_than_any_that_was_timed_make_it_wider():
+    once, often = (OpTime("loop", "fusion", "vector", 1e-3, count=count) for count in (1, 1000))
+    assert ratio([op("matmul", 1e-3), often], V3, fitted()) > ratio([op("matmul", 1e-3), once], V3, fitted())
+
+
+def test_no_interval_starts_below_what_the_peaks_allow():
+    product = OpTime("product", "fusion", "matmul", 0.7, least_s=0.65)
+    rest = OpTime("rest", "fusion", "vector", 0.3, least_s=0.28)
+    low, high = interval_of([product, rest], V3, fitted())
+    assert low == pytest.approx(0.93)
+    assert high == pytest.approx(interval_of([op("matmul", 1.0)], V3, fitted())[1])
 
 
 def test_without_a_number_of_turns_there_is_no_upper_end():
@@ -97,3 +116,15 @@ def test_rates_are_shared_but_for_what_a_chip_has_of_its_own():
 def test_rates_are_those_of_one_device():
     assert rates_of(target_named("v3-8")).hbm_bytes_per_s == 450e9
     assert rates_of(target_named("v4-8")).hbm_bytes_per_s == 1200e9
+
+
+def test_another_compiler_than_that_of_the_calibration_is_named(monkeypatch: pytest.MonkeyPatch):
+    fitted = calibration() | {"compiler": {"name": "libtpu 1", "compared": {"libtpu 2": 0.0312, "libtpu 3": 0.0099}}}
+    monkeypatch.setattr("anytpu.planning.timing.uncertainty.calibration", lambda: fitted)
+    assert compiler_note("libtpu 1") == compiler_note("libtpu 3") == ()
+    assert compiler_note("libtpu 2") == (
+        "Compiled by libtpu 2; the calibration was fitted with libtpu 1: predicted times differ by up to 3.1%.",
+    )
+    assert compiler_note("libtpu 4") == (
+        "Compiled by libtpu 4; the calibration was fitted with libtpu 1: no prediction was compared.",
+    )

@@ -85,21 +85,21 @@ def look_at(folder: Path, names: list[str]) -> Seen:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("pages")
-    names = ["five", "swept", "hostile", "gpu"]
+    names = ["five", "swept", "hostile", "bare", "floors"]
     for name in names:
         getattr(plan_samples, name)().to_html(folder / f"{name}.html")
     return look_at(folder, names)
 
 
 def test_no_page_is_wider_than_its_window(seen: Seen):
-    assert len(seen.pages) == 16
+    assert len(seen.pages) == 20
     assert {name: page["wide"] for name, page in seen.pages.items() if page["needs"] > page["width"]} == {}
     assert {name: page["wide"] for name, page in seen.pages.items() if page["wide"]} == {}
     assert {page["width"] for page in seen.pages.values()} == set(WIDTHS)
 
 
 def test_no_page_asks_for_anything(seen: Seen):
-    pages = ("five", "swept", "hostile", "gpu")
+    pages = ("five", "swept", "hostile", "bare", "floors")
     assert set(seen.asked) == {("pages.test", f"/{name}.html") for name in pages}
 
 

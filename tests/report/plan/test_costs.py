@@ -22,7 +22,7 @@ def test_columns_that_have_values():
     titles = [column.long for column in costs.columns(plan_samples.five())]
     assert titles == ["an hour", "an epoch", "a run", "takes", "spot run", "takes on spot", "save every"]
     assert [column.long for column in costs.columns(plan_samples.without_run())] == ["an hour", "a million examples"]
-    assert costs.columns(plan_samples.gpu()) == []
+    assert costs.columns(plan_samples.bare()) == []
 
 
 def test_the_unit_makes_amounts_readable():
@@ -47,4 +47,4 @@ def test_what_is_wanted_for_the_cost_of_a_run():
     plan = plan_samples.without_run()
     assert costs.wanted(plan) == "Add examples and epochs for the cost of a run."
     assert costs.wanted(dataclasses.replace(plan, examples=1000)) == "Add epochs for the cost of a run."
-    assert costs.wanted(plan_samples.five()) == costs.wanted(plan_samples.gpu()) == ""
+    assert costs.wanted(plan_samples.five()) == costs.wanted(plan_samples.bare()) == ""

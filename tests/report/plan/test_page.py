@@ -13,7 +13,7 @@ from anytpu.planning.records import Plan
 from anytpu.report.plan.page import fragment, page
 from page_reader import Reader
 
-NAMES = ["five", "one", "swept", "hostile", "gpu"]
+NAMES = ["five", "one", "swept", "hostile", "bare", "floors"]
 
 
 def sample(name: str) -> Plan:
@@ -136,3 +136,21 @@ def test_a_place_that_cannot_be_written(tmp_path: Path):
     with pytest.raises(SettingError) as error:
         plan_samples.one().to_html(path)
     assert str(error.value) == f"the page cannot be written to {str(path)!r}: No such file or directory"
+
+
+def test_a_floor_says_so_and_is_in_no_plot():
+    text = page(plan_samples.floors())
+    for words in ("a floor, no forecast", "&gt;= 263 ms", "at least 263 ms a step", "&lt;= 7,801", "&gt;= $32.84"):
+        assert words in text
+    assert "This is a floor, not a forecast." in text
+    assert "At least 8.6 GiB at the peak" in text
+    for words in ("Fastest", "Cheapest", "Where the time goes", "roofline", "does not fit."):
+        assert words not in text
+    mixed = dataclasses.replace(plan_samples.five(), predictions=(*plan_samples.five(), *plan_samples.floors()))
+    assert (mixed.fastest, mixed.cheapest) == (mixed.predictions[4], mixed.predictions[3])
+    assert page(mixed).count("<svg") == page(plan_samples.five()).count("<svg")
+
+
+def test_an_extrapolated_prediction_says_so():
+    (one,) = plan_samples.one()
+    assert "extrapolated" in page(Plan("job", (dataclasses.replace(one, basis="extrapolated"),)))

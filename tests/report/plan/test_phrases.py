@@ -6,6 +6,7 @@ import pytest
 
 import plan_samples
 from anytpu.planning.records import Cost, Plan, Price
+from anytpu.planning.target import target_named
 from anytpu.report.plan import costs, phrases
 
 PRICE = Price(
@@ -35,7 +36,7 @@ def test_remarks_on_prices_say_everything_once():
     assert phrases.price_remarks(costing(dataclasses.replace(PRICE, note=""), None)) == [("v3-8", "Not listed.")]
     noted = dataclasses.replace(PRICE, note="not listed: no public price was found")
     assert phrases.price_remarks(costing(noted, None)) == [("v3-8", "Not listed: no public price was found.")]
-    assert phrases.price_remarks(plan_samples.gpu()) == []
+    assert phrases.price_remarks(plan_samples.bare()) == []
 
 
 def test_sources_of_prices_are_named_once():
@@ -49,7 +50,7 @@ def test_sources_of_prices_are_named_once():
     )
     assert phrases.price_source(plan(": v2-8, here", ": here")) == "Prices: a catalogue: here, read in 2026-03."
     assert phrases.price_source(plan("")) == "Prices: a catalogue, read in 2026-03."
-    assert phrases.price_source(plan_samples.gpu()) == ""
+    assert phrases.price_source(plan_samples.bare()) == ""
 
 
 def test_the_fastest_of_growing_slices_is_named_by_its_speed():
@@ -83,5 +84,20 @@ def test_what_a_system_is_made_of():
         "8 chips",
         "4 chips, 8 cores",
     ]
-    assert phrases.devices(plan_samples.gpu().predictions[0]) == "1 device"
-    assert phrases.anchor(plan_samples.gpu().predictions[0]) == "NVIDIA-H200"
+    assert phrases.anchor(dataclasses.replace(plan["v3-8"], target=target_named("v4-8:cores"))) == "v4-8-cores"
+
+
+def test_a_floor_gives_bounds():
+    fits, _, unfit = plan_samples.floors()
+    assert phrases.least(fits, "263 ms") == ">= 263 ms"
+    assert phrases.most(fits, "7,801") == "<= 7,801"
+    assert phrases.least(fits, phrases.UNKNOWN) == phrases.UNKNOWN
+    assert phrases.step(fits) == "at least 263 ms a step"
+    assert phrases.step(unfit) == "at least 1.12 GiB too much"
+    assert (phrases.verdict(fits), fits.fits, unfit.fits) == ("not known", True, False)
+    assert phrases.shortage(unfit) == (
+        "does not fit: a device needs at least 8.6 GiB of 7.48 GiB, at least 1.12 GiB too much."
+    )
+    forecast = plan_samples.five()["v3-8"]
+    assert (phrases.least(forecast, "1"), phrases.most(forecast, "1")) == ("1", "1")
+    assert phrases.step(forecast) == "263 ms a step"

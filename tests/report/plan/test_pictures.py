@@ -73,7 +73,7 @@ def test_operations_that_move_nothing_are_counted():
     assert {"1 operation that moves nothing to memory is not shown", "FLOP/s"} <= words
 
 
-@pytest.mark.parametrize("name", ["five", "one", "swept", "gpu"])
+@pytest.mark.parametrize("name", ["five", "one", "swept", "bare", "floors"])
 def test_every_shape_lies_on_its_sheet(name: str):
     plan = getattr(plan_samples, name)()
     drawings = [*common_drawings(plan), *(drawing for one in plan for drawing in system_drawings(one))]

@@ -17,7 +17,7 @@ def test_curves_of_a_sweep():
 
 def test_a_plan_without_a_sweep_has_no_curves():
     assert batch_curves(plan_samples.five()) == scaling_curves(plan_samples.five()) == []
-    assert scaling_curves(plan_samples.gpu()) == []
+    assert scaling_curves(plan_samples.bare()) == []
 
 
 def test_of_each_slice_the_prediction_that_was_asked_for_first():

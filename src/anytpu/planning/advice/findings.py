@@ -5,12 +5,18 @@ Rule: a finding names its numbers. It says nothing where the change would gain l
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from anytpu import units
-from anytpu.planning.records import Prediction
+from anytpu.planning.advice.facts import Facts
+from anytpu.planning.advice.features import LANES, odd_features
+from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.fitting import Shortage, ways_to_fit
+from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.advice.slices import roomier_chips
+from anytpu.planning.host_wait import OP
+from anytpu.planning.records import Buffer, Prediction
 
 WORTH_SHARE = 0.05
 """A part of the step below this share is not worth a change."""
@@ -24,53 +30,28 @@ WORTH_PADDING = 1.5
 ROOMY_SHARE = 0.45
 """A step that needs less of the memory than this has room for twice the batch."""
 
-LANES, SUBLANES = 128, 8
-"""A vector register, and a tile of the memory, has 8 rows of 128 numbers; a matrix unit takes 128 or 256 of them."""
+WORTH_CALL = 0.02
+"""The share of the devices' time that a call of the host may take."""
 
-LEAST_FEATURES = 64
-"""Fewer features than this are what a layer is for, a class or a channel each; 64 more of them would be another model,
-and would gain little: that few outputs are little work."""
+MOST_STEPS = 1024
+"""The most steps that a call of `fit` runs."""
 
-_KERNELS = ("kernel", "embeddings", "/w", "weight", "weights")
-
-Weights = Mapping[str, tuple[int, ...]]
-"""The shape of each weight of a program, by its name: "conv1/kernel"."""
+SUBLANES = 8
+"""The rows of a vector register, and of a tile of the memory."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """Something to change.
-
-    Attributes:
-        topic: as `Advice` has it.
-        text: what to do.
-        evidence: what says so.
-        batch_size: the batch to try, or None.
-        precision: the precision to try, or None.
-        steps_per_execution: the steps a call to reckon with, or None.
-    """
-
-    topic: str
-    text: str
-    evidence: str
-    batch_size: int | None = None
-    precision: str | None = None
-    steps_per_execution: int | None = None
-
-
-def findings(prediction: Prediction, weights: Weights, is_model: bool = False) -> list[Finding]:
+def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = None) -> list[Finding]:
     """Return what a prediction asks to be changed.
 
     Args:
         prediction: what was predicted.
-        weights: the shape of each weight of the program, by its name.
-        is_model: it is a Keras model, to be changed in Keras's words.
+        facts: of its program.
+        line: the memory as a function of the batch, of what does not fit; None where it is not known.
     """
-    found = [
-        *(look(prediction) for look in LOOKS),
-        wide_floats(prediction, is_model),
-        odd_features(prediction, weights),
-    ]
+    if prediction.memory is not None and not prediction.fits:
+        found = [too_large(prediction), *fitting(prediction, facts, line), wide_floats(prediction, facts)]
+    else:
+        found = [look(prediction, facts) for look in LOOKS]
     return _each_batch_once([finding for finding in found if finding])
 
 
@@ -79,13 +60,13 @@ def _each_batch_once(found: list[Finding]) -> list[Finding]:
     seen: set[int] = set()
     kept = []
     for finding in found:
-        if finding.batch_size not in seen:
+        if finding.batch_size not in seen or finding.tpu:
             kept.append(finding)
         seen.update([finding.batch_size] if finding.batch_size else [])
     return kept
 
 
-def uneven_batch(prediction: Prediction) -> Finding | None:
+def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find a batch that leaves rows of the vector registers empty."""
     batch, unit = prediction.batch_size, prediction.target.devices * SUBLANES
     if batch is None or batch % unit == 0:
@@ -100,7 +81,7 @@ def uneven_batch(prediction: Prediction) -> Finding | None:
     )
 
 
-def room_for_batch(prediction: Prediction) -> Finding | None:
+def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find memory that a larger batch would use, where the matrix units wait."""
     memory, batch, mfu = prediction.memory, prediction.batch_size, prediction.mfu
     if memory is None or batch is None or mfu is None or not prediction.fits:
@@ -118,67 +99,74 @@ def room_for_batch(prediction: Prediction) -> Finding | None:
     )
 
 
-def odd_features(prediction: Prediction, weights: Weights) -> Finding | None:
-    """Find the weights whose features do not fill the lanes, largest share of the time first."""
-    layers = _share_by_layer(prediction)
-    for name, share in layers.items():
-        widths = sorted({width for width in _widths(weights, name) if width % LANES and width >= LEAST_FEATURES})
-        if widths and share >= WORTH_SHARE:
-            width = widths[-1]
-            better = math.ceil(width / LANES) * LANES
-            return Finding(
-                "features",
-                f"Make the {width} features of {name!r} a multiple of {LANES}: {better}.",
-                f"{name!r} takes {share:.0%} of the step, and {width} features fill {width / better:.0%} of the "
-                f"{better} lanes that they occupy.",
-            )
-    return None
+def wide_floats(prediction: Prediction, facts: Facts) -> Finding | None:
+    """Find float32 activations in a program that multiplies float32.
 
-
-def wide_floats(prediction: Prediction, is_model: bool) -> Finding | None:
-    """Find float32 activations in a program that trains as well with bfloat16."""
-    memory = prediction.memory
-    large = [buffer for buffer in memory.buffers if buffer.use == "temporary"] if memory else []
-    floats = [buffer for buffer in large if buffer.shape.startswith(("f32", "bf16", "f16"))]
-    wide = sum(buffer.bytes for buffer in floats if buffer.shape.startswith("f32"))
-    total = sum(buffer.bytes for buffer in floats)
+    One that multiplies bfloat16 computes in it already: its float32 arrays are sums, and gradients of master weights.
+    """
+    if facts.float32_share is None or facts.float32_share < 0.5:
+        return None
+    weights = {shape for shape in facts.weights.values() if shape}
+    temporaries = [
+        buffer
+        for buffer in (prediction.memory.buffers if prediction.memory else ())
+        if buffer.use == "temporary"
+        and buffer.shape.startswith(("f32", "bf16", "f16"))
+        and _dims(buffer) not in weights
+    ]
+    wide = sum(buffer.bytes for buffer in temporaries if buffer.shape.startswith("f32"))
+    total = sum(buffer.bytes for buffer in temporaries)
     if not total or wide < total / 2:
         return None
     return Finding(
         "precision",
         'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16") before the model is made.'
-        if is_model
+        if facts.is_model
         else "Compute in bfloat16: cast the batch and the weights with .astype where the step uses them.",
-        f"{wide / total:.0%} of the bytes of the largest temporaries are float32; the matrix units round to bfloat16 "
-        "anyway, and every such array takes twice the memory and twice the time to move.",
+        f"{facts.float32_share:.0%} of the products multiply float32, which the matrix units round to bfloat16 anyway, "
+        f"and {wide / total:.0%} of the bytes of the largest activations are float32: twice the memory, and twice the "
+        "time to move them.",
         precision="bfloat16",
     )
 
 
-def small_steps(prediction: Prediction) -> Finding | None:
-    """Find steps so short that the host's dispatch counts."""
+def small_steps(prediction: Prediction, facts: Facts) -> Finding | None:
+    """Find steps so short that the host's call counts."""
     host = _seconds(prediction, "host")
     if not prediction.step_s or host / prediction.step_s < WORTH_SHARE:
         return None
-    rest = prediction.step_s - host
-    steps = 1 << math.ceil(math.log2(prediction.steps_per_execution * host / (0.02 * max(rest, 1e-9))))
-    steps = min(max(steps, 2), 1024)
+    rest = max(prediction.step_s - host, 1e-9)
+    call_s = call_of(prediction)
+    steps = min(max(1 << math.ceil(math.log2(max(call_s / (WORTH_CALL * rest), 1))), 2), MOST_STEPS)
+    if steps <= prediction.steps_per_execution:
+        return None
     return Finding(
         "steps_per_execution",
-        f"Start {steps} steps with one call: model.compile(..., steps_per_execution={steps}), or strategy.run_steps.",
-        f"A step takes {units.format_seconds(prediction.step_s)}, and {host / prediction.step_s:.0%} of it is the "
-        "host's call.",
+        f"Start {steps} steps with one call: model.compile(..., steps_per_execution={steps}), or leave it to fit."
+        if facts.is_model
+        else f"Start {steps} steps with one call: jax.lax.scan(step, state, batches) over {steps} batches, or "
+        "strategy.run_steps.",
+        f"The host bounds: the devices need {units.format_seconds(rest)} a step, and a call takes the host "
+        f"{units.format_seconds(call_s)}; {host / prediction.step_s:.0%} of the step is waiting for it.",
         steps_per_execution=steps,
     )
 
 
-def padded_tensors(prediction: Prediction) -> Finding | None:
-    """Find the tensor that padding makes largest."""
+def padded_tensors(prediction: Prediction, facts: Facts) -> Finding | None:
+    """Find the tensor that padding makes largest, of those whose shape is the user's to choose.
+
+    A weight has the shape of its layer, and so have its gradient and its slots.
+    """
     memory = prediction.memory
+    weights = {shape for shape in facts.weights.values() if shape}
     padded = [
         buffer
         for buffer in (memory.buffers if memory else ())
-        if buffer.padding_factor >= WORTH_PADDING and buffer.bytes >= WORTH_SHARE * (memory.peak_bytes if memory else 1)
+        if buffer.padding_factor >= WORTH_PADDING
+        and buffer.bytes >= WORTH_SHARE * (memory.peak_bytes if memory else 1)
+        and buffer.use in ("batch", "temporary")
+        and not buffer.name.endswith(" gradient")
+        and _dims(buffer) not in weights
     ]
     if not padded:
         return None
@@ -193,7 +181,7 @@ def padded_tensors(prediction: Prediction) -> Finding | None:
     )
 
 
-def slow_collectives(prediction: Prediction) -> Finding | None:
+def slow_collectives(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find a step that waits for the network between chips."""
     seconds = _seconds(prediction, "collective")
     if not prediction.step_s or seconds / prediction.step_s < COLLECTIVE_SHARE:
@@ -207,7 +195,7 @@ def slow_collectives(prediction: Prediction) -> Finding | None:
     )
 
 
-def slow_input(prediction: Prediction) -> Finding | None:
+def slow_input(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find a step that waits for its batch."""
     seconds = _seconds(prediction, "input")
     if not prediction.step_s or seconds / prediction.step_s < WORTH_SHARE:
@@ -222,56 +210,68 @@ def slow_input(prediction: Prediction) -> Finding | None:
 
 
 def too_large(prediction: Prediction) -> Finding | None:
-    """Find a program that does not fit, and what would."""
-    memory = prediction.memory
-    if memory is None or memory.fits:
+    """Find a program that does not fit, and the largest batch that does."""
+    memory, largest = prediction.memory, prediction.largest_batch
+    if memory is None or memory.fits or not largest:
         return None
-    largest = prediction.largest_batch
-    if largest:
-        text = f"Use a batch of {largest:,}, the largest that fits."
-    elif largest == 0:
-        text = "Use a chip with more memory, or split the state over the devices: not one example a device fits."
-    else:
-        text = "Use a smaller batch, or a chip with more memory."
-    return Finding(
-        "memory",
-        text,
-        f"{units.format_bytes(memory.missing_bytes)} are missing: {units.format_bytes(memory.peak_bytes)} of "
-        f"{units.format_bytes(memory.limit_bytes)}.",
-        batch_size=largest or None,
-        precision=None,
-    )
+    return Finding("memory", f"Use a batch of {largest:,}, the largest that fits.", _missing(prediction), largest)
 
 
-LOOKS: tuple[Callable[[Prediction], Finding | None], ...] = (
-    too_large,
+def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> list[Finding]:
+    """Find the changes after which a program fits."""
+    memory, batch = prediction.memory, prediction.batch_size
+    if memory is None or memory.fits:
+        return []
+    if line is not None and batch:
+        return ways_to_fit(Shortage(prediction, memory, batch, facts, line))
+    return [
+        Finding(
+            "memory",
+            f"Use {target.name}: as many devices, each with more memory.",
+            f"{_missing(prediction)} There {has}",
+            tpu=target.name,
+        )
+        for target, has in roomier_chips(prediction.target, memory.peak_bytes)
+    ]
+
+
+LOOKS: tuple[Callable[[Prediction, Facts], Finding | None], ...] = (
     uneven_batch,
     small_steps,
     slow_collectives,
     slow_input,
     room_for_batch,
     padded_tensors,
+    wide_floats,
+    odd_features,
 )
 """Each topic's function, in the order in which advice is given where nothing was tried."""
+
+
+def _missing(prediction: Prediction) -> str:
+    memory = prediction.memory
+    assert memory is not None
+    return (
+        f"{units.format_bytes(memory.missing_bytes)} are missing: {units.format_bytes(memory.peak_bytes)} of "
+        f"{units.format_bytes(memory.limit_bytes)}."
+    )
+
+
+def call_of(prediction: Prediction) -> float:
+    """Return the time that a call takes the host, seconds: all of it where the devices wait, else what it adds."""
+    waits = any(op.name == OP and op.time_s for op in (prediction.time.ops if prediction.time else ()))
+    step_s = prediction.step_s or 0.0
+    return (step_s if waits else _seconds(prediction, "host")) * prediction.steps_per_execution
 
 
 def _seconds(prediction: Prediction, kind: str) -> float:
     return prediction.time.by(lambda op: op.kind).get(kind, 0.0) if prediction.time else 0.0
 
 
-def _share_by_layer(prediction: Prediction) -> dict[str, float]:
-    seconds = prediction.time.by(lambda op: op.layer) if prediction.time else {}
-    total = sum(seconds.values())
-    return {layer: part / total for layer, part in seconds.items() if layer and total}
-
-
-def _widths(weights: Weights, layer: str) -> list[int]:
-    """Return the features of a layer: the last dimension of its weights that have two or more.
-
-    An optimizer's slots are weights of no layer: their names end otherwise.
-    """
-    own = [shape for name, shape in weights.items() if f"{layer}/" in f"/{name}" and name.endswith(_KERNELS)]
-    return [shape[-1] for shape in own if len(shape) > 1]
+def _dims(buffer: Buffer) -> tuple[int, ...]:
+    """Return the dimensions in a buffer's shape: (128, 28) of "f32[128,28]"."""
+    inside = buffer.shape.partition("[")[2].partition("]")[0]
+    return tuple(int(part) for part in inside.split(",") if part.isdigit())
 
 
 def _round_up(value: int, unit: int) -> int:

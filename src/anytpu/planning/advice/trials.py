@@ -11,35 +11,39 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from anytpu.planning.advice.findings import Finding, Weights, findings
+from anytpu.planning.advice.facts import Facts
+from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.findings import call_of, findings
+from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.host_wait import OP
 from anytpu.planning.records import Advice, Prediction
 
 WORTH_GAIN = 1.02
 """What was tried and gains less than this is left out."""
 
-Predict = Callable[[int | None, str | None], Prediction]
-"""Predicts the same job on the same system with another batch, another precision, or both."""
+Predict = Callable[[int | None, str | None, str | None], Prediction]
+"""Predicts the same job with another batch, another precision, on another system, or several of these."""
 
 
 def advice_for(
     prediction: Prediction,
-    weights: Weights,
+    facts: Facts,
     predict: Predict | None = None,
     can_batch: bool = True,
-    can_precision: bool = True,
+    line: MemoryLine | None = None,
 ) -> tuple[Advice, ...]:
     """Return what to change, the greatest gain first.
 
     Args:
         prediction: what was predicted.
-        weights: the shape of each weight of the program, by its name.
+        facts: of its program.
         predict: compiles a changed job; None: nothing is tried.
         can_batch: the job's batch can be changed here.
-        can_precision: the job's precision can be changed here.
+        line: the memory as a function of the batch, of what does not fit; None where it is not known.
     """
     advice = []
-    for finding in findings(prediction, weights, can_precision):
-        given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, can_precision)
+    for finding in findings(prediction, facts, line):
+        given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, facts.is_model)
         if finding.steps_per_execution:
             given = _reckoned(finding, prediction)
         if given is not None:
@@ -56,16 +60,16 @@ def _tried(
 ) -> Advice | None:
     batch = finding.batch_size if can_batch else None
     precision = finding.precision if can_precision else None
-    if batch is None and precision is None:
+    if batch is None and precision is None and finding.tpu is None:
         return _said(finding)
     try:
-        after = predict(batch or before.batch_size if can_batch else None, precision)
+        after = predict(batch or before.batch_size if can_batch else None, precision, finding.tpu)
     except Exception:  # A step that is written for one batch fails in its own way for another.
         return _said(finding)
-    changes = {"batch_size": batch, "precision": precision}
+    changes = {"batch_size": batch, "precision": precision, "tpu": finding.tpu}
     tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
     if not before.fits:
-        return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s)
+        return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s) if after.fits else None
     gain = _gain(before, after)
     if gain is None or gain < WORTH_GAIN:
         return None
@@ -74,9 +78,11 @@ def _tried(
 
 def _reckoned(finding: Finding, before: Prediction) -> Advice:
     """Return what more steps a call gain: the host's share falls, all else stays."""
-    host = before.time.by(lambda op: op.kind).get("host", 0.0) if before.time else 0.0
-    step_s = before.step_s or 0.0
-    after_s = step_s - host + host * before.steps_per_execution / (finding.steps_per_execution or 1)
+    ops = before.time.ops if before.time else ()
+    steps, step_s = finding.steps_per_execution or 1, before.step_s or 0.0
+    adds_s = sum(op.time_s for op in ops if op.kind == "host" and op.name != OP) * before.steps_per_execution
+    rest_s = step_s - sum(op.time_s for op in ops if op.kind == "host")
+    after_s = max(rest_s + adds_s / steps, call_of(before) / steps)
     return dataclasses.replace(_said(finding), step_s=after_s, gain=step_s / after_s)
 
 

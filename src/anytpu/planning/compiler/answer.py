@@ -24,6 +24,7 @@ class Compiled:
         compiler: who compiled: "libtpu 0.0.51".
         compile_s: how long it took, seconds.
         from_cache: True when the answer was on the disk.
+        left_out: the calls of the step that only print or watch, which were not compiled.
     """
 
     hlo: str = dataclasses.field(repr=False)
@@ -36,6 +37,7 @@ class Compiled:
     compiler: str
     compile_s: float
     from_cache: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class OutOfMemory:
         compiler: who compiled: "libtpu 0.0.51".
         compile_s: how long it took, seconds.
         from_cache: True when the answer was on the disk.
+        left_out: the calls of the step that only print or watch, which were not compiled.
     """
 
     needed_bytes: int
@@ -59,3 +62,4 @@ class OutOfMemory:
     compiler: str
     compile_s: float
     from_cache: bool = False
+    left_out: tuple[str, ...] = ()

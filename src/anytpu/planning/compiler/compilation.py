@@ -47,8 +47,9 @@ def compile_program(
 
     Raises:
         CompilerMissingError: the compiler is not installed, or cannot be started.
-        PlanError: the compiler refused the program, ended or took too long; or the program is written for another
-            number of devices, or computes with float64.
+        NoAnswerError: the compiler took too long or too much memory.
+        PlanError: the compiler refused the program or crashed; or the program is written for another number of devices,
+            or computes with float64.
         ProgramError: the program cannot be lowered.
 
     Example:
@@ -59,26 +60,32 @@ def compile_program(
     if libtpu is None:
         raise CompilerMissingError("The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'")
     request = request_of(program, target, options or {})
-    key = _key(request, libtpu)
+    key = key_of(request, libtpu)
     if use_cache and (kept := cache.read(key)) is not None:
-        return _result(*kept, from_cache=True)
+        return _result(*kept, request.code.left_out, from_cache=True)
     header, text = asked(request, program.name, target.name, timeout_s)
     if "said" in header and shortage(header["said"]) is None:
         raise PlanError(refused(header["said"], program.name, target.name, request.code.jaxpr))
-    if use_cache and key == _key(request, str(_env.libtpu_version())):  # LIBTPU_INIT_ARGS may have changed meanwhile.
+    if use_cache and key == key_of(request, str(_env.libtpu_version())):  # LIBTPU_INIT_ARGS may have changed meanwhile.
         cache.write(key, header, text)
-    return _result(header, text, from_cache=False)
+    return _result(header, text, request.code.left_out, from_cache=False)
 
 
-def _key(request: Request, libtpu: str) -> str:
+def key_of(request: Request, libtpu: str) -> str:
+    """Return what the answer to a request is kept under: the digest of all that the answer depends on.
+
+    Args:
+        request: what is compiled: the code, the target, the layout, the options.
+        libtpu: the version of the compiler. That of JAX, and what the environment tells the compiler, count too.
+    """
     described = json.dumps(request.header(), sort_keys=True)
-    versions = f"jax {jax.__version__} libtpu {libtpu} {_env.compiler_arguments()}"
-    return cache.key_of(request.code.digest, described.encode(), versions.encode())
+    settings = json.dumps({"jax": jax.__version__, "libtpu": libtpu, **_env.compiler_settings()})
+    return cache.key_of(request.code.digest, described.encode(), settings.encode())
 
 
-def _result(header: dict[str, Any], text: bytes, from_cache: bool) -> Compiled | OutOfMemory:
+def _result(header: dict[str, Any], text: bytes, left_out: tuple[str, ...], from_cache: bool) -> Compiled | OutOfMemory:
     if "said" not in header:
-        return Compiled(hlo=text.decode(), from_cache=from_cache, **header)
+        return Compiled(hlo=text.decode(), from_cache=from_cache, left_out=left_out, **header)
     short = shortage(header["said"])
     assert short is not None
     return OutOfMemory(
@@ -89,4 +96,5 @@ def _result(header: dict[str, Any], text: bytes, from_cache: bool) -> Compiled |
         compiler=header["compiler"],
         compile_s=header["compile_s"],
         from_cache=from_cache,
+        left_out=left_out,
     )

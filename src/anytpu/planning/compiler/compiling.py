@@ -121,6 +121,8 @@ def _mesh(header: dict[str, Any]) -> Mesh:
 
 def _laid(sizes: tuple[int, ...], devices: Any) -> Any:
     """Lay devices under a mesh: each axis along whole sides of the slice where that can be done."""
+    if devices[0].device_kind == "TPU v4" and any(device.core_on_chip for device in devices):
+        return np.array(devices).reshape(sizes)  # JAX lays chips of v4 only; their cores lie one after the other.
     try:
         return mesh_utils.create_device_mesh(sizes, devices)
     except NotImplementedError:

@@ -10,24 +10,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import weakref
 from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
 from anytpu.planning.compiler.refusal import refused
 from anytpu.planning.compiler.wide import refuse_wide
 from anytpu.planning.tracing import TRACING
-from anytpu.program.lowering import lower_traced, trace
+from anytpu.program.debugging import without_debugging
+from anytpu.program.lowering import lower_traced, trace_for_plan
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
+from anytpu.program.remembered import Remembered
 
-_KEPT_PROGRAMS = 16
 # Where MLIR's text says that something comes from: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.
 _LOCATION = re.compile(r"^#loc.*\n?| loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)", re.MULTILINE)
 
@@ -43,6 +43,7 @@ class Code:
         results: the shapes of what it returns.
         jaxpr: what it was traced to.
         explicit: the axes of its mesh whose shardings are part of the types of arrays.
+        left_out: the calls of the step that only print or watch, which are not in the code.
     """
 
     content: bytes = dataclasses.field(repr=False)
@@ -50,9 +51,10 @@ class Code:
     results: tuple[tuple[int, ...], ...]
     jaxpr: ClosedJaxpr = dataclasses.field(repr=False)
     explicit: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
-_KEPT: list[tuple[weakref.ref[Program], Code]] = []
+_KEPT: Remembered[Code] = Remembered()
 
 
 def exported(program: Program) -> Code:
@@ -63,19 +65,29 @@ def exported(program: Program) -> Code:
         PlanError: it computes with float64, or has an operation that no TPU has.
     """
     with TRACING:
-        for kept, code in _KEPT:
-            if kept() is program:
-                return code
-        traced = trace(program)
+        known = _KEPT.get(program)
+        if known is not None:
+            return known
+        traced, left_out = trace_for_plan(program)
         refuse_wide(program, traced.jaxpr)
         explicit = program.placement.explicit if program.placement else ()
         try:
-            code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit)
+            code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit, left_out)
         except ProgramError as error:
             raise PlanError(refused(str(error.__cause__), program.name, "any TPU", traced.jaxpr)) from error
-        _KEPT.append((weakref.ref(program), code))
-        del _KEPT[:-_KEPT_PROGRAMS]
-        return code
+        return _KEPT.keep(program, code)
+
+
+def traced_jaxpr(program: Program) -> ClosedJaxpr:
+    """Return what a program is traced to in its form for one device.
+
+    Raises:
+        ProgramError: it cannot be traced.
+        ReplicaError: a new state differs between the replicas.
+    """
+    with TRACING:
+        known = _KEPT.get(program)
+        return known.jaxpr if known is not None else trace_for_plan(program)[0].jaxpr
 
 
 def exported_over(program: Program, devices: int) -> Code:
@@ -87,19 +99,23 @@ def exported_over(program: Program, devices: int) -> Code:
         PlanError: it computes with float64.
     """
     with TRACING:
-        trace(program)  # In its form for one device, which tells what `shard_map` does not check.
-        mesh = AbstractMesh((devices,), (REPLICA_AXIS,))
+        trace_for_plan(program)  # In its form for one device, which tells what `shard_map` does not check.
+        mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,))
         specs = _specs_over(program, mesh)
         step = _mesh_step(program, mesh)
         traced = jax.jit(lambda state, batch: step(state, batch)).trace(*specs)
-        refuse_wide(program, traced.jaxpr)
-        flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
-        return _code(jax.export.export(flat, platforms=("tpu",))(*jax.tree.leaves(specs)), traced.jaxpr)
+        quiet, left_out = without_debugging(traced.jaxpr)
+        refuse_wide(program, quiet)
+        flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(quiet)(*leaves)))
+        exported = jax.export.export(flat, platforms=("tpu",))(*jax.tree.leaves(specs))
+        return _code(exported, quiet, left_out=left_out)
 
 
-def _code(exported: jax.export.Exported, jaxpr: ClosedJaxpr, explicit: tuple[str, ...] = ()) -> Code:
+def _code(
+    exported: jax.export.Exported, jaxpr: ClosedJaxpr, explicit: tuple[str, ...] = (), left_out: tuple[str, ...] = ()
+) -> Code:
     results = tuple(tuple(aval.shape) for aval in exported.out_avals)
-    return Code(bytes(exported.serialize()), _digest(exported, jaxpr), results, jaxpr, explicit)
+    return Code(bytes(exported.serialize()), _digest(exported, jaxpr), results, jaxpr, explicit, left_out)
 
 
 def _digest(exported: jax.export.Exported, jaxpr: ClosedJaxpr) -> bytes:

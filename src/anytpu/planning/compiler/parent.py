@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from anytpu import _env
-from anytpu.planning.compiler import wire
+from anytpu.planning.compiler import memory, wire
 
 _TAIL_BYTES, _TAIL_LINES = 65536, 8
 _ENDS_S = 30.0  # A crash takes its time to report itself.
@@ -37,21 +37,39 @@ main()
 """
 
 
+_WORKING: set[int] = set()
+"""The children of this process that have a request to answer, by their numbers."""
+
+
 class EndedError(Exception):
     """The child ended before it answered.
 
     Attributes:
         status: its exit status, or the negative number of the signal that ended it.
         last_words: what it printed last.
+        peak_bytes: the most memory that it was seen to have.
     """
 
-    def __init__(self, status: int, last_words: str) -> None:
-        super().__init__(status, last_words)
-        self.status, self.last_words = status, last_words
+    def __init__(self, status: int, last_words: str, peak_bytes: int = 0) -> None:
+        super().__init__(status, last_words, peak_bytes)
+        self.status, self.last_words, self.peak_bytes = status, last_words, peak_bytes
 
 
 class TooSlowError(Exception):
     """The child did not answer in time."""
+
+
+class TooLargeError(Exception):
+    """The child took more memory than the compilers may have.
+
+    Attributes:
+        taken_bytes: what it had.
+        limit_bytes: what all compilers of this process may have.
+    """
+
+    def __init__(self, taken_bytes: int, limit_bytes: int) -> None:
+        super().__init__(taken_bytes, limit_bytes)
+        self.taken_bytes, self.limit_bytes = taken_bytes, limit_bytes
 
 
 class UnusableError(Exception):
@@ -80,6 +98,7 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
         self._greeted = self.is_busy = self._is_ended = False
+        self._peak_bytes = 0
 
     @property
     def pid(self) -> int:
@@ -96,20 +115,24 @@ class Child:
 
         Raises:
             EndedError: the child ended before it answered.
+            TooLargeError: it took more memory than there is for it.
             TooSlowError: it did not answer in time.
             UnusableError: the compiler cannot be loaded.
         """
         until = time.monotonic() + timeout_s
         try:
+            _WORKING.add(self.pid)
+            self._budget, self._peak_bytes = memory.budget(_WORKING.copy()), 0
             if not self._greeted:
                 self._greet(until)
             wire.send(self._requests, header, code)
             self.is_busy = True
             return self._answer(until)
         except (EOFError, OSError) as error:
-            raise EndedError(self._status(), last_words(self._printed())) from error
+            raise EndedError(self._status(), last_words(self._printed()), self._peak_bytes) from error
         finally:
             self.is_busy = False
+            _WORKING.discard(self.pid)
 
     def end(self) -> None:
         """End the process, if it runs. Whoever waits for its answer is told."""
@@ -131,8 +154,13 @@ class Child:
         self._greeted = True
 
     def _answer(self, until: float) -> tuple[dict[str, Any], bytes]:
-        if not select.select([self._answers], [], [], max(until - time.monotonic(), 0))[0]:
-            raise TooSlowError
+        while not select.select([self._answers], [], [], max(min(until - time.monotonic(), memory.LOOKS_S), 0))[0]:
+            taken_bytes = memory.resident_bytes(self.pid)
+            self._peak_bytes = max(self._peak_bytes, taken_bytes)
+            if self._budget.is_exceeded(self.pid, _WORKING.copy()):
+                raise TooLargeError(taken_bytes, self._budget.limit_bytes or 0)
+            if time.monotonic() >= until:
+                raise TooSlowError
         return wire.receive(self._answers)
 
     def _status(self) -> int:

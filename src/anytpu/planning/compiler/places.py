@@ -12,6 +12,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from anytpu.program import lowering
+from anytpu.program.jaxprs import inner_jaxprs, level_of
 
 _LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 _OF_JAX = f"{os.sep}jax{os.sep}"
@@ -78,13 +79,10 @@ class Operation:
 
 def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) -> Iterator[Operation]:
     """Yield each equation of a jaxpr and of those inside it."""
-    level = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
-    for equation in level.eqns:
+    for equation in level_of(jaxpr).eqns:
         yield Operation(equation, around)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(inner, ClosedJaxpr | Jaxpr):
-                    yield from operations(inner, (*around, equation))
+        for inner in inner_jaxprs(equation):
+            yield from operations(inner, (*around, equation))
 
 
 def layer_of(path: str) -> str:

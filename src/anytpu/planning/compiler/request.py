@@ -93,8 +93,14 @@ def _split(program: Program, target: Target, results: tuple[tuple[int, ...], ...
     divides = rows is not None and rows % target.devices == 0
     state = [(tuple(leaf.shape), ()) for leaf in jax.tree.leaves(program.state)]
     batch = [(_travelling(leaf.shape, layout, target.devices), _spec(layout)) for leaf, layout in program.leaves()]
-    outputs = [_spec(Layout(0 if divides and shape[:1] == (rows,) else None)) for shape in results[states:]]
+    axes = {0, *(layout.axis for _, layout in program.leaves() if layout.axis is not None)}
+    outputs = [_spec(Layout(_row_axis(shape, rows, axes) if divides else None)) for shape in results[states:]]
     return ((REPLICA_AXIS, target.devices),), (*state, *batch), (*((),) * states, *outputs)
+
+
+def _row_axis(shape: tuple[int, ...], rows: int | None, axes: set[int]) -> int | None:
+    """Return the first axis of a result that holds the rows of the batch, of those that do so in the batch."""
+    return next((axis for axis in sorted(axes) if shape[axis : axis + 1] == (rows,)), None)
 
 
 def _placed(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
@@ -120,7 +126,7 @@ def _other_count(program: Program, target: Target, needed: int | None) -> str:
         return (
             f"The program {program.name!r} is placed on a mesh of {needed} devices ({axes}), and {target.name} has "
             f"{target.devices}. Make it again over a jax.sharding.AbstractMesh whose sizes multiply to "
-            f"{target.devices}."
+            f"{target.devices}, or plan a function devices -> (step, input_specs), which makes it for each system."
         )
     return (
         f"The program {program.name!r} is written for {needed} replicas, and {target.name} has {target.devices}. Make "

@@ -12,14 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Instruction
+from anytpu.planning.quoting import quoted
 
 _SAME = ("bitcast", "while", "tuple", "optimization-barrier", "add-dependency", "dynamic-update-slice", "domain")
-_INDEX = re.compile(r"\bindex=(\d+)")
+INDEX = re.compile(r"\bindex=(\d{1,9})\b")
+"""The index of a get-tuple-element."""
+
 _OPERAND_ALIASING = re.compile(r"output_to_operand_aliasing=\{((?:\{[\d, ]*\}: \(\d+, \{[\d, ]*\}\),? ?)*)\}")
 _PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
 _LISTS = re.compile(r'"aliasing_operands":\{"lists":\[((?:\{"indices":\[[^\]]*\]\},?)*)\]\}')
-_INDICES = re.compile(r"\[([^\]]*)\]")
+_INDICES = re.compile(r"\[((?:\"\d{1,9}\",?)*)\]")
 _DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 _LAYOUT = re.compile(r"\{[^}]*\}|\[[^\]]*\]|/\*.*?\*/")
 
@@ -33,7 +37,7 @@ def result_aliases(one: Instruction, operands: Sequence[Instruction]) -> dict[in
     """
     given = sum(len(operand.shapes) for operand in operands)
     if one.opcode == "get-tuple-element":
-        start, width = element_span(operands[0].text, int(_found(_INDEX, one.text)))
+        start, width = element_span(operands[0].text, int(_found(INDEX, one.text)))
         return {place: start + place for place in range(width)}
     if one.opcode in _SAME:
         return {place: place for place in range(min(len(one.shapes), given))}
@@ -94,8 +98,13 @@ def _of_lists(one: Instruction, given: int) -> dict[int, int]:
     if not match:
         return {}
     aliases = dict[int, int]()
-    for written in _INDICES.findall(match[1]):
-        numbers = [int(number.strip('"')) for number in written.split(",")]
+    lists = _INDICES.findall(match[1])
+    if len(lists) != match[1].count('"indices":'):
+        raise PlanError(
+            f"the aliasing_operands {quoted(match[1])} of {quoted(one.name)} in the compiler's text cannot be read"
+        )
+    for written in lists:
+        numbers = [int(number.strip('"')) for number in written.split(",") if number]
         operands = [number for number in numbers if number < given]
         aliases |= {number - given: operands[0] for number in numbers if number >= given and operands}
     return aliases

@@ -27,11 +27,11 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-_CHANNEL = re.compile(r"channel_id=(\d+)")
+_CHANNEL = re.compile(r"channel_id=(\d{1,18})\b")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")
 _EMITTER = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)"(?:,"strategy":"(\w*)")?')
-_RINGS = re.compile(r"\w+\{colors:(\d+) phases:(\d+) cores:\{([\d ]+)\}")
+_RINGS = re.compile(r"\w\{colors:(\d{1,18}) phases:(\d{1,18}) cores:\{((?:\d{1,18} ?)+)\}")
 _TARGET = re.compile(r'custom_call_target="(\w+)"')
 _STAGES: dict[str, Literal["start", "done"]] = {"AsyncCollectiveStart": "start", "AsyncCollectiveDone": "done"}
 _ASYNC = ("async-start", "async-done", "async-update", "call-start", "call-done")

@@ -20,12 +20,17 @@ from collections.abc import Mapping
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
 from anytpu.planning.hlo.shapes import bits_of
+from anytpu.planning.quoting import quoted
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
-_GROUPS = {kind: re.compile(rf"{kind}_group_count=(\d+)") for kind in ("feature", "batch")}
+_GROUPS = {kind: re.compile(rf"{kind}_group_count=([1-9]\d{{0,17}})") for kind in ("feature", "batch")}
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
-_PRECISION = re.compile(r"operand_precision=\{(\w+),(\w+)\}")
+_PRECISION = re.compile(r"operand_precision=\{(default|high|highest),(default|high|highest)\}")
+_WINDOW_FIELDS = {
+    **dict.fromkeys(("size", "stride", "lhs_dilate", "rhs_dilate"), re.compile(r"[1-9]\d{0,17}")),
+    "pad": re.compile(r"-?\d{1,18}_-?\d{1,18}"),
+}
 _TRANSPARENT = ("fusion", "call", "while", "async-start")
 # How often bfloat16 units run over a float32 product: (for "default") once, with what bfloat16 keeps of the operands.
 _PASSES = {"default": "bf16", "high": "bf16x3", "highest": "bf16x6"}
@@ -95,7 +100,12 @@ def _dtype(one: Instruction, left: Shape, right: Shape) -> str:
 
 def _dot_flops(one: Instruction, left: Shape) -> int:
     match = _CONTRACTING.search(one.text)
-    contracted = [left.dims[int(axis)] for axis in match[1].split(",") if axis] if match else []
+    axes = [int(axis[:18]) for axis in match[1].split(",") if axis] if match else []
+    if not all(axis < len(left.dims) for axis in axes):
+        raise PlanError(
+            f"the dot {quoted(one.name)} contracts dimensions {quoted(axes)} of an array that has {len(left.dims)}"
+        )
+    contracted = [left.dims[axis] for axis in axes]
     return 2 * math.prod(one.shapes[0].dims) * math.prod(contracted)
 
 
@@ -112,9 +122,15 @@ def convolution_flops(one: Instruction, left: Shape, right: Shape) -> int:
     """
     labels = _DIM_LABELS.search(one.text)
     if not labels:
-        raise PlanError(f"the convolution {one.name!r} has no dim_labels, such as 'dim_labels=b01f_01io->b01f'")
+        raise PlanError(f"the convolution {quoted(one.name)} has no dim_labels, such as 'dim_labels=b01f_01io->b01f'")
     of_left, of_right, of_result = labels.groups()
     window = window_of(one.text)
+    for written, features, shape in ((of_left, "bf", left), (of_right, "io", right), (of_result, "bf", one.shapes[0])):
+        _check_labels(one.name, written, features, shape, len(window))
+    if [dimension.size for dimension in window] != [right.dims[of_right.index(str(n))] for n in range(len(window))]:
+        raise PlanError(
+            f"the convolution {quoted(one.name)} has a window that is not of the size of its kernel {right}"
+        )
     useful = 1
     for number, dimension in enumerate(window):
         inputs, outputs = left.dims[of_left.index(str(number))], one.shapes[0].dims[of_result.index(str(number))]
@@ -122,6 +138,13 @@ def convolution_flops(one: Instruction, left: Shape, right: Shape) -> int:
     features = right.dims[of_right.index("i")] * right.dims[of_right.index("o")]
     match = _GROUPS["batch"].search(one.text)
     return 2 * features * left.dims[of_left.index("b")] // (int(match[1]) if match else 1) * useful
+
+
+def _check_labels(name: str, written: str, features: str, shape: Shape, spatial: int) -> None:
+    if sorted(written) != sorted([*map(str, range(spatial)), *features]) or len(written) != len(shape.dims):
+        raise PlanError(
+            f"the convolution {quoted(name)} labels the dimensions of {shape} {quoted(written)}, which does not fit"
+        )
 
 
 def window_of(text: str) -> tuple[WindowDimension, ...]:
@@ -134,10 +157,16 @@ def window_of(text: str) -> tuple[WindowDimension, ...]:
     match = _WINDOW.search(text)
     if not match:
         return ()
-    fields = dict(field.split("=", 1) for field in match[1].split())
-    columns = {name: value.split("x") for name, value in fields.items()}
+    columns = {name: value.split("x") for name, _, value in (field.partition("=") for field in match[1].split())}
+    sizes = columns.get("size", [])
+    for name in columns.keys() & _WINDOW_FIELDS.keys():
+        written = columns[name]
+        if len(written) != len(sizes) or not all(map(_WINDOW_FIELDS[name].fullmatch, written)):
+            raise PlanError(
+                f"{quoted(match[0])} in the compiler's text is not a window, such as 'window={{size=3x3 pad=1_1x1_1}}'"
+            )
     dimensions = []
-    for place, size in enumerate(columns["size"]):
+    for place, size in enumerate(sizes):
         more = {name: int(columns[name][place]) for name in ("stride", "lhs_dilate", "rhs_dilate") if name in columns}
         pad_low = int(columns["pad"][place].split("_")[0]) if "pad" in columns else 0
         dimensions.append(WindowDimension(int(size), pad_low=pad_low, **more))

@@ -44,6 +44,7 @@ class Frames:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._sources: dict[int, SourceLine | None] = {}
 
     def stack(self, frame: int) -> list[SourceLine]:
         """Return the lines of a frame and of its callers, the innermost first; [] for a frame that is not listed."""
@@ -53,9 +54,13 @@ class Frames:
             lines.append(self._locations.get(location, SourceLine("<unknown>", 0, "")))
         return lines
 
-    @functools.lru_cache(maxsize=4096)  # noqa: B019 (as many as a module has frames, and gone with it)
     def source(self, frame: int) -> SourceLine | None:
         """Return the innermost line that is the user's, or None."""
+        if frame not in self._sources:
+            self._sources[frame] = self._source(frame)
+        return self._sources[frame]
+
+    def _source(self, frame: int) -> SourceLine | None:
         for line in self.stack(frame):
             if _TRACING.search(line.file):
                 return None

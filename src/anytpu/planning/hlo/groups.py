@@ -13,11 +13,15 @@ import math
 import re
 
 from anytpu.errors import PlanError
+from anytpu.planning.quoting import quoted
 
 _FIELD = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, ?device_ids=\S+)? \{[^}]*\}|\[[^ ]*|\{\}|\{\{.*?\}\})")
-_GRID = re.compile(r"\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_AXIS = re.compile(r"'([^']+)'=(\d+)")
+_LISTS = re.compile(r"\{\{\d{1,7}(,\d{1,7})*\}(,\{\d{1,7}(,\d{1,7})*\})*\}")
+_GRID = re.compile(r"\[(\d{1,7}),(\d{1,7})\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'([^']+)'=(\d{1,7})\b")
 _IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
+MAX_DEVICES = 2**20
+"""More devices than this no collective has."""
 _USED = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -71,7 +75,9 @@ def groups_of(text: str, num_partitions: int) -> Groups:
 
 
 def _listed(written: str) -> Groups:
-    groups = [tuple(map(int, filter(None, group.split(",")))) for group in written[2:-2].split("},{")]
+    if not _LISTS.fullmatch(written):
+        raise _unknown(f"replica_groups={written}")
+    groups = [tuple(map(int, group.split(","))) for group in written[2:-2].split("},{")]
     return Groups(len(groups), max(map(len, groups)), groups[0])
 
 
@@ -81,13 +87,17 @@ def _of_grid(written: str) -> Groups:
         raise _unknown(f"replica_groups={written}")
     count, size = int(match[1]), int(match[2])
     turned = _turned(match[3], match[4])
+    if not turned or count * size != math.prod(side for side, _ in turned) or not 1 <= count * size <= MAX_DEVICES:
+        raise _unknown(f"replica_groups={written}")
     return Groups(count, size, tuple(_numbered(place, turned) for place in range(size)))
 
 
 def _turned(sides_text: str, order_text: str | None) -> list[tuple[int, int]]:
-    """Return sizes and strides of a grid of numbers after its dimensions were put into another order."""
-    sides = tuple(map(int, sides_text.split(",")))
-    order = tuple(map(int, order_text.split(","))) if order_text else tuple(range(len(sides)))
+    """Return sizes and strides of a grid of numbers after its dimensions were put into another order; [] for none."""
+    sides = tuple(map(int, filter(None, sides_text.split(","))))
+    order = tuple(map(int, filter(None, order_text.split(",")))) if order_text else tuple(range(len(sides)))
+    if sorted(order) != list(range(len(sides))):
+        return []
     strides = [math.prod(sides[axis + 1 :]) for axis in range(len(sides))]
     return [(sides[axis], strides[axis]) for axis in order]
 
@@ -96,11 +106,11 @@ def _of_mesh(written: str) -> Groups:
     mesh_text, _, used_text = written.rpartition(" ")
     mesh = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
     ids = _IDS.search(mesh_text)
-    if not mesh or ("device_ids" in mesh_text and not ids):
+    used = _USED.findall(used_text)
+    if not _is_mesh(dict(mesh), used) or ("device_ids" in mesh_text and not ids):
         raise _unknown(f"replica_groups={written}")
     strides = {name: math.prod(size for _, size in mesh[place + 1 :]) for place, (name, _) in enumerate(mesh)}
     sizes, turned = dict(mesh), list[tuple[int, int]]()
-    used = _USED.findall(used_text)
     for name, before, part in used:
         # 'x':(2)4 is the part of an axis that has 2 before it and 4 of its own.
         whole = sizes[name]
@@ -113,8 +123,18 @@ def _of_mesh(written: str) -> Groups:
     if ids:
         # The mesh is laid over a grid of device numbers that is transposed first.
         grid = _turned(ids[1], ids[2])
+        if math.prod(side for side, _ in grid) != total:
+            raise _unknown(f"replica_groups={written}")
         places = tuple(_numbered(place, grid) for place in places)
     return Groups(total // size, size, places, axes, mesh)
+
+
+def _is_mesh(sizes: dict[str, int], used: list[tuple[str, str, str]]) -> bool:
+    """Tell whether axes have sizes, and those that are used, or their parts, are of them."""
+    if not sizes or not 1 <= math.prod(sizes.values()) <= MAX_DEVICES or len({name for name, *_ in used}) != len(used):
+        return False
+    parts = [(sizes.get(name, 0), int(before or 1) * int(part or 1)) for name, before, part in used]
+    return all(whole and part and whole % part == 0 for whole, part in parts)
 
 
 def _numbered(place: int, turned: list[tuple[int, int]]) -> int:
@@ -128,6 +148,6 @@ def _numbered(place: int, turned: list[tuple[int, int]]) -> int:
 
 def _unknown(written: str) -> PlanError:
     return PlanError(
-        f"the groups {written!r} of a collective in the compiler's text cannot be read; they should look like "
+        f"the groups {quoted(written)} of a collective in the compiler's text cannot be read; they should look like "
         f"'replica_groups={{{{0,1}},{{2,3}}}}' or 'replica_groups=[2,2]<=[4]'"
     )

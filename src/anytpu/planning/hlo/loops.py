@@ -14,11 +14,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.quoting import quoted
 
-_CONSTANT = re.compile(r"constant\((-?\d+)\)")
-_INDEX = re.compile(r"\bindex=(\d+)")
-_NUMBER = re.compile(r"parameter\((\d+)\)")
+_CONSTANT = re.compile(r"constant\((-?\d{1,20})\)")
+_INDEX = re.compile(r"\bindex=(\d{1,9})\b")
+_NUMBER = re.compile(r"parameter\((\d{1,9})\)")
 _DIRECTION = re.compile(r"direction=([A-Z]+)")
 _SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-barrier", "broadcast"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
@@ -87,6 +89,11 @@ def _loop_of(computations: Mapping[str, Computation], counter: Place) -> tuple[P
 
 
 def _operand(place: Place, number: int) -> Place:
+    if number >= len(place.instruction.operands):
+        raise PlanError(
+            f"the instruction {quoted(place.instruction.name)} in the compiler's text has no operand {number}, which "
+            "another one reads"
+        )
     name = place.instruction.operands[number]
     return place._replace(instruction=place.computation.instructions[name])
 

@@ -16,7 +16,7 @@ _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)$", re.DOTALL)
 _TRANSFORMS = {"jvp", "transpose", "vmap", "remat", "checkpoint", "linearize", "vjp", "pmap", "shard_map"}
 _FLOW = {
     "while", "body", "cond", "scan", "call_exported", "checkpoint", "rematted_computation", "remat", "remat2",
-    "closed_call", "core_call", "xla_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "closed_call", "core_call", "eval_jaxpr", "xla_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
     "custom_jvp_call_jaxpr", "shard_map", "pjit", "jit", "cond_body", "body_fun", "pallas_call", "switch",
     "custom_lin", "mesh_cast", "named_call",
 }  # fmt: skip

@@ -16,13 +16,16 @@ import re
 
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Shape
+from anytpu.planning.quoting import quoted
 
 _SHAPE = re.compile(r"(?:/\*index=\d+\*/)?([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")
-_TILES = re.compile(r"T((?:\([\d,*]*\))+)")
-_TILE = re.compile(r"\(([\d,*]*)\)")
-_SPACE = re.compile(r"S\((\d+)\)")
+_TILE = r"\((?:(?:\d{1,18}|\*)(?:,(?:\d{1,18}|\*))*)?\)"
+_TILES = re.compile(rf"T((?:{_TILE})+)(?!\()")
+_SPACE = re.compile(r"S\((\d{1,9})\)")
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
-_BITS_IN_NAME = re.compile(r"[a-z]+(\d+)")
+_BITS_IN_NAME = re.compile(r"[a-z]+(\d{1,3})(?!\d)")
+_DIM = re.compile(r"\s*(?:<=)?(\d{1,18})\s*")
+_MAX_BYTES = 2**63
 
 
 @functools.lru_cache(maxsize=65536)
@@ -37,9 +40,9 @@ def shapes_of(text: str) -> tuple[Shape, ...]:
         >>> shape.bytes, shape.padded_bytes
         (5120, 8192)
     """
-    found = tuple(_shape(*match.groups(default="")) for match in _SHAPE.finditer(text))
+    found = tuple(_shape(match[0], *match.groups(default="")) for match in _SHAPE.finditer(text))
     if not found and text != "()":
-        raise PlanError(f"{text!r} in the compiler's text is not the shape of an array, such as 'f32[8,128]{{1,0}}'")
+        raise _no_shape(text)
     return found
 
 
@@ -53,18 +56,24 @@ def bits_of(dtype: str) -> int:
         return _BITS[dtype]
     match = _BITS_IN_NAME.match(dtype)
     if not match:
-        raise PlanError(f"{dtype!r} in the compiler's text is not a type of numbers, such as 'f32' or 'bf16'")
+        raise PlanError(f"{quoted(dtype)} in the compiler's text is not a type of numbers, such as 'f32' or 'bf16'")
     return int(match[1])
 
 
-def _shape(dtype: str, dims_text: str, layout: str) -> Shape:
-    dims = tuple(int(dim.strip().removeprefix("<=")) for dim in dims_text.split(",") if dim.strip())
+def _shape(text: str, dtype: str, dims_text: str, layout: str) -> Shape:
+    dims = _numbers(text, dims_text)
     order, _, rest = layout.partition(":")
-    minor_to_major = tuple(map(int, filter(None, order.split(",")))) or tuple(reversed(range(len(dims))))
+    minor_to_major = _numbers(text, order) or tuple(reversed(range(len(dims))))
     tiles_match, space = _TILES.search(rest), _SPACE.search(rest)
-    tiles = tuple(_sizes(tile) for tile in _TILE.findall(tiles_match[1])) if tiles_match else ()
+    if rest.count("T(") != bool(tiles_match) or rest.count("S(") != bool(space):
+        raise _no_shape(text)
+    tiles = tuple(_sizes(tile) for tile in tiles_match[1][1:-1].split(")(")) if tiles_match else ()
+    if sorted(minor_to_major) != list(range(len(dims))) or any(0 in tile for tile in tiles):
+        raise _no_shape(text)
     bits = bits_of(dtype)
     padded = padded_count(tuple(dims[axis] for axis in reversed(minor_to_major)), tiles)
+    if max(padded, math.prod(dims)) * bits >= 8 * _MAX_BYTES:
+        raise _no_shape(text)
     return Shape(
         dtype=dtype,
         dims=dims,
@@ -74,6 +83,18 @@ def _shape(dtype: str, dims_text: str, layout: str) -> Shape:
         bytes=math.ceil(math.prod(dims) * bits / 8),
         padded_bytes=math.ceil(padded * bits / 8),
     )
+
+
+def _numbers(text: str, written: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as "8,<=128"."""
+    found = [_DIM.fullmatch(number) for number in written.split(",")] if written.strip() else []
+    if not all(found):
+        raise _no_shape(text)
+    return tuple(int(match[1]) for match in found if match)
+
+
+def _no_shape(text: str) -> PlanError:
+    return PlanError(f"{quoted(text)} in the compiler's text is not the shape of an array, such as 'f32[8,128]{{1,0}}'")
 
 
 def _sizes(tile: str) -> tuple[int, ...]:
@@ -96,5 +117,5 @@ def padded_count(physical: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) 
     for tile in tiles:
         outer = [1] * (len(tile) - len(sizes)) + sizes
         kept, divided = outer[: len(outer) - len(tile)], outer[len(outer) - len(tile) :]
-        sizes = kept + [math.ceil(size / side) for size, side in zip(divided, tile, strict=True)] + list(tile)
+        sizes = kept + [-(-size // max(1, side)) for size, side in zip(divided, tile, strict=True)] + list(tile)
     return math.prod(sizes)

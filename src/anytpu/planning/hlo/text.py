@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from anytpu.errors import PlanError
+from anytpu.planning.hlo.checking import fault_of
 from anytpu.planning.hlo.frames import Frames
 from anytpu.planning.hlo.instruction import Computation, Instruction
 from anytpu.planning.hlo.module import Module
 from anytpu.planning.hlo.shapes import shapes_of
+from anytpu.planning.quoting import quoted
 
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(
@@ -28,9 +30,12 @@ _CALLED = re.compile(
     r"| (?:calls|branch_computations|called_computations)=\{([^}]*)\}"
 )
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_NO_CYCLES = str(2**63 - 1)
+"""The compiler's word for a fusion whose cycles it cannot estimate, seen with libtpu 0.0.42 for v5e."""
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
+_MAX_PARTITIONS, _MAX_DIGITS = 2**20, 18
 _METADATA = re.compile(r"kernel_metadata=\{\n[^\n]*\n\}")
 _TESTED = "libtpu 0.0.51"
 
@@ -65,16 +70,25 @@ def parse(text: str) -> Module:
     text = _joined(text)
     header = text[: text.find("\n")] if "\n" in text else text
     computations = _Computations(text)
-    partitions = _PARTITIONS.search(header)
     return Module(
         name=header.removeprefix("HloModule ").split(",")[0].strip(),
         header=header,
-        num_partitions=int(partitions[1]) if partitions else 1,
+        num_partitions=_partitions(header),
         is_scheduled="is_scheduled=true" in header,
         computations=computations,
         entry_name=computations.entry_name,
         frames=Frames(text[: computations.start]),
     )
+
+
+def _partitions(header: str) -> int:
+    match = _PARTITIONS.search(header)
+    if match and not (len(match[1]) <= 7 and 1 <= int(match[1]) <= _MAX_PARTITIONS):
+        raise PlanError(
+            f"line 1 of the compiler's text has {match[0][:60]!r}, which must be 1 to {_MAX_PARTITIONS}; compile the "
+            "program again"
+        )
+    return int(match[1]) if match else 1
 
 
 def _joined(text: str) -> str:
@@ -106,6 +120,8 @@ class _Computations(Mapping[str, Computation]):
         end = text.find("\n}", end_of_line - 1)
         if not match or end < 0:
             raise _unreadable(text, place, "%name (x: f32[8]) -> f32[8] {")
+        if match[2] in self._spans or (match[1] and self.entry_name):
+            raise _faulty(text, place, "there is a computation of that name, or an ENTRY, before it")
         self.start = min(self.start, place)
         self._spans[match[2]] = (end_of_line + 1, end)
         if match[1]:
@@ -116,10 +132,41 @@ class _Computations(Mapping[str, Computation]):
     def __getitem__(self, name: str) -> Computation:
         if name not in self._read:
             if name not in self._spans:
-                raise PlanError(f"the compiler's text calls a computation {name!r}, which is not in it")
+                raise PlanError(f"the compiler's text calls a computation {quoted(name)}, which is not in it")
             start, end = self._spans[name]
-            self._read[name] = _computation(name, self._text, start, end)
+            self._read[name] = self._computation(name, start, end)
         return self._read[name]
+
+    def _computation(self, name: str, start: int, end: int) -> Computation:
+        instructions: dict[str, Instruction] = {}
+        root = ""
+        place = start
+        for line in self._text[start:end].split("\n"):
+            match = _INSTRUCTION.match(line)
+            if match:
+                one = self._checked(match, line, place, instructions)
+                instructions[one.name] = one
+                root = one.name if match[1] else root
+            elif line.strip():
+                raise _unreadable(self._text, place, "%name = f32[8]{0} opcode(%operand)")
+            place += len(line) + 1
+        if not instructions:
+            raise _faulty(self._text, start - 1, "a computation has an instruction at least")
+        return Computation(name, instructions, root or next(reversed(instructions)))
+
+    def _checked(self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]) -> Instruction:
+        """Return the instruction of a line, which stands at a place of the text."""
+        try:
+            one = _instruction(match, line)
+        except PlanError as error:
+            raise _faulty(self._text, place, str(error)) from error
+        fault = fault_of(one, before)
+        for name in one.called:
+            if name in self._spans and self._spans[name][1] > place:
+                fault = f"the computation {quoted(name)} that it calls is not defined before it is used"
+        if fault is not None:
+            raise _faulty(self._text, place, fault)
+        return one
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._spans)
@@ -142,28 +189,16 @@ def _skip_blank(text: str, place: int) -> int:
     return place
 
 
-def _computation(name: str, text: str, start: int, end: int) -> Computation:
-    instructions: dict[str, Instruction] = {}
-    root = ""
-    place = start
-    for line in text[start:end].split("\n"):
-        match = _INSTRUCTION.match(line)
-        if match:
-            one = _instruction(match, line)
-            instructions[one.name] = one
-            root = one.name if match[1] else root
-        elif line.strip():
-            raise _unreadable(text, place, "%name = f32[8]{0} opcode(%operand)")
-        place += len(line) + 1
-    return Computation(name, instructions, root or next(reversed(instructions), ""))
-
-
 def _instruction(match: re.Match[str], line: str) -> Instruction:
     metadata = line.find(", metadata={", match.end())
     config = line.find(", backend_config=", match.end())
     # Names of computations stand before both; searching the rest would take longer and find what the user wrote.
     attributes = line[match.end() : min((x for x in (metadata, config) if x >= 0), default=len(line))]
     cycles = _CYCLES.search(line, config) if config >= 0 else None
+    if cycles and cycles[1] == _NO_CYCLES:
+        cycles = None
+    if cycles and len(cycles[1]) > _MAX_DIGITS:
+        raise PlanError(f"its estimated_cycles are {quoted(cycles[1])}")
     op_name = _OP_NAME.search(line, metadata) if metadata >= 0 else None
     frame = _FRAME.search(line, metadata) if metadata >= 0 else None
     opcode = match["opcode"]
@@ -188,11 +223,23 @@ def _called(attributes: str) -> tuple[str, ...]:
 
 
 def _unreadable(text: str, place: int, expected: str) -> PlanError:
-    number = text.count("\n", 0, place) + 1
-    end = text.find("\n", place)
-    line = text[place : end if end > 0 else len(text)].strip()
-    shown = line if len(line) <= 160 else f"{line[:160]}..."
+    number, line = _line(text, place)
     return PlanError(
-        f"line {number} of the compiler's text cannot be read: {shown!r}; it should look like {expected!r}. Install "
-        f"the compiler that anytpu was tested with, {_TESTED}, or report the line"
+        f"line {number} of the compiler's text cannot be read: {quoted(line, 160)}; it should look like "
+        f"{expected!r}. Install the compiler that anytpu was tested with, {_TESTED}, or report the line"
     )
+
+
+def _faulty(text: str, place: int, why: str) -> PlanError:
+    number, line = _line(text, place)
+    return PlanError(
+        f"line {number} of the compiler's text is damaged: {quoted(line, 160)}: {why}. Compile the "
+        "program again, without what was kept: use_cache=False (--no-cache)"
+    )
+
+
+def _line(text: str, place: int) -> tuple[int, str]:
+    """Return the number of the line at a place, from 1, and the line."""
+    end = text.find("\n", place)
+    line = text[text.rfind("\n", 0, place) + 1 : end if end > 0 else len(text)].strip()
+    return text.count("\n", 0, place) + 1, line

@@ -1,27 +1,26 @@
 """`shortage_of`: the memory of a program that does not fit.
 
 Idea: the compiler says how much a program would need, and sometimes which buffers are the largest. Where it lists none,
-a roofline's estimate from the program itself says what they will be.
+the arguments of the step are shown, whose sizes are known.
 
-Rule: what is estimated is said to be.
+Rule: what the compiler did not list is said to be that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.errors import AnyTPUError
-from anytpu.planning import roofline
 from anytpu.planning.compiler.answer import OutOfMemory
 from anytpu.planning.hlo import layer_of
 from anytpu.planning.hlo.shapes import shapes_of
+from anytpu.planning.memory.arguments import arguments_of
 from anytpu.planning.memory.buffers import called
 from anytpu.planning.memory.names import Leaf, leaves_of, position_of
 from anytpu.planning.records.memory import Buffer, Memory
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
 
-ESTIMATED = "(The compiler lists no buffers. Those shown are estimated from the program.)"
+ARGUMENTS = "(The compiler lists no buffers. Those shown are the arguments of the step, without padding.)"
 
 
 def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory:
@@ -34,21 +33,13 @@ def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory
     """
     leaves = leaves_of(program)
     buffers = [_listed(size_bytes, shape, op_name, leaves) for size_bytes, shape, op_name in answer.allocations]
-    estimated = () if buffers else _estimated(program, target)
     return Memory(
         peak_bytes=answer.needed_bytes,
         limit_bytes=answer.limit_bytes,
-        buffers=estimated or tuple(sorted(buffers, key=lambda buffer: -buffer.bytes)),
+        buffers=tuple(sorted(buffers or arguments_of(program, target), key=lambda buffer: -buffer.bytes)),
         padding_waste_bytes=sum(buffer.bytes - buffer.logical_bytes for buffer in buffers),
-        said=f"{answer.said}\n{ESTIMATED}" if estimated else answer.said,
+        said=answer.said if buffers else f"{answer.said}\n{ARGUMENTS}",
     )
-
-
-def _estimated(program: Program, target: Target) -> tuple[Buffer, ...]:
-    try:
-        return roofline.roofline_time(program, target)[1].buffers
-    except AnyTPUError:
-        return ()  # A roofline does not know every program; how much is missing is known all the same.
 
 
 def _listed(size_bytes: int, shape: str, op_name: str, leaves: Sequence[Leaf]) -> Buffer:

@@ -4,7 +4,20 @@ from anytpu.planning.records.advice import Advice
 from anytpu.planning.records.cost import Cost, Price
 from anytpu.planning.records.memory import Buffer, Memory
 from anytpu.planning.records.plan import Plan
-from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.records.prediction import Basis, Prediction
 from anytpu.planning.records.time import KINDS, Kind, OpTime, StepTime
 
-__all__ = ["KINDS", "Advice", "Buffer", "Cost", "Kind", "Memory", "OpTime", "Plan", "Prediction", "Price", "StepTime"]
+__all__ = [
+    "KINDS",
+    "Advice",
+    "Basis",
+    "Buffer",
+    "Cost",
+    "Kind",
+    "Memory",
+    "OpTime",
+    "Plan",
+    "Prediction",
+    "Price",
+    "StepTime",
+]

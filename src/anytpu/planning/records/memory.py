@@ -39,7 +39,8 @@ class Memory:
     """The memory of one device.
 
     Attributes:
-        peak_bytes: the most that is in use at a time, code included; what it would need, where it does not fit.
+        peak_bytes: the most that is in use at a time, code and the next batch included; what it would need, where it
+            does not fit.
         limit_bytes: what the compiler lets a program use.
         upper_bound_bytes: arguments, outputs and temporaries added up, as if none shared memory with another; or None.
         buffers: the largest ones, largest first.
@@ -50,9 +51,9 @@ class Memory:
     peak_bytes: int
     limit_bytes: int
     upper_bound_bytes: int | None = None
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[Buffer, ...] = dataclasses.field(default=(), repr=False)
     padding_waste_bytes: int = 0
-    said: str = ""
+    said: str = dataclasses.field(default="", repr=False)
 
     @property
     def fits(self) -> bool:

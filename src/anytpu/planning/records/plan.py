@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
-from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.records.prediction import Prediction, step_text
 from anytpu.showing import report
 
 FORMAT = 1
 """The form of `Plan.to_record`; another number means that names in it have changed."""
+
+SHOWN = 4
+"""The most predictions that a `repr` names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,13 @@ class Plan:
     examples: int | None = None
     epochs: int | None = None
 
+    def __repr__(self) -> str:
+        """Return two lines: the job, the step on each system, and the method that prints the rest."""
+        named = [f"{one.target.name} {step_text(one)}" for one in self.predictions[:SHOWN]]
+        more = [f"{len(self.predictions) - SHOWN} more"] if len(self.predictions) > SHOWN else []
+        sweep = f"; {len(self.sweep)} in the sweep" if self.sweep else ""
+        return f"<Plan of {self.job}: {', '.join([*named, *more])}{sweep}.\nplan.show() prints it.>"
+
     def __getitem__(self, tpu: str) -> Prediction:
         """Return the prediction for one system.
 
@@ -59,14 +69,20 @@ class Plan:
 
     @property
     def fastest(self) -> Prediction | None:
-        """The system that takes least time for an example, of those that the job fits on, or None."""
-        fitting = [one for one in self.predictions if one.step_s is not None]
+        """The system that takes least time for an example, of those that the job fits on, or None.
+
+        A floor is compared with nothing: how much longer a step takes is not known.
+        """
+        fitting = [one for one in self.predictions if one.step_s is not None and not one.is_floor]
         return min(fitting, key=lambda one: (one.step_s or 0.0) / (one.batch_size or 1), default=None)
 
     @property
     def cheapest(self) -> Prediction | None:
-        """The system on which an example costs least on demand, of those that it fits on and whose price is known."""
-        priced = [one for one in self.predictions if one.cost and one.cost.usd_per_step and one.step_s]
+        """The system on which an example costs least on demand, of those that it fits on and whose price is known.
+
+        A floor is compared with nothing: how much more a step costs is not known.
+        """
+        priced = [one for one in self.predictions if one.cost and one.cost.usd_per_step and not one.is_floor]
         return min(priced, key=lambda one: _usd_per_example(one), default=None)
 
     def show(self) -> None:

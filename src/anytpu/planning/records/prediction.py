@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
+from anytpu import units
 from anytpu.planning.records.advice import Advice
 from anytpu.planning.records.cost import Cost
 from anytpu.planning.records.memory import Memory
 from anytpu.planning.records.time import OpTime, StepTime
 from anytpu.planning.target import Target
+
+Basis = Literal["compiled", "extrapolated", "floor"]
+"""What a prediction rests on: the program as the TPU compiler made it, two compilations of the program with fewer
+repeated layers, or FLOPs and bytes alone, which give the least that a step takes and no forecast."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +30,9 @@ class Prediction:
         mode: "train" or "infer".
         target: the system.
         batch_size: examples of one step over all devices, or None for a program without rows.
-        predicted_by: "the TPU compiler (libtpu 0.0.51)", "roofline", "the CUDA compiler".
+        predicted_by: "the TPU compiler (libtpu 0.0.51)".
+        basis: what the prediction rests on. Of a "floor" each number is a bound: a step takes at least so long, needs
+            at least so much memory, costs at least so much.
         memory: of one device; None where nothing is known of it.
         time: of one step; None when it does not fit.
         flops: floating-point operations of the matrix products and convolutions in one step of one device, without
@@ -33,7 +40,7 @@ class Prediction:
         peak_flops_per_s: peak rate of one device for the type that most of those products are computed in.
         steps_per_execution: steps that one call of the host starts.
         largest_batch: the largest global batch that fits, where it was looked for.
-        cost: None where there is no price to reckon with.
+        cost: None where there is no price to reckon with; of a floor, the least.
         advice: what to change, the greatest gain first.
         notes: what else has to be said, a sentence each: how a batch is split that the devices do not divide, ...
         compile_s: how long the compiler took, or None when the answer was on the disk.
@@ -54,10 +61,23 @@ class Prediction:
     advice: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
     compile_s: float | None = None
+    basis: Basis = "compiled"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this is the least that a step takes, and no forecast."""
+        return self.basis == "floor"
+
+    def __repr__(self) -> str:
+        """Return a line: the program, the system, the step with its interval, the memory."""
+        batch = f", batch {self.batch_size:,}" if self.batch_size else ""
+        at_least = "at least " if self.is_floor else ""
+        memory = f"; {at_least}{memory_text(self.memory)}" if self.memory else ""
+        return f"<Prediction of {self.program} on {self.target.name}{batch}: {step_text(self)}{memory}>"
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory."""
+        """Whether it fits into the memory; of a floor, whether what it needs at least does."""
         return self.memory is None or self.memory.fits
 
     @property
@@ -74,19 +94,19 @@ class Prediction:
     def interval_s(self) -> tuple[float, float] | None:
         """The step time is expected between these, seconds; None when it does not fit.
 
-        The upper one is `math.inf` where a loop runs nobody knows how often.
+        The upper one is `math.inf` of a floor, and where a loop runs nobody knows how often.
         """
         return self.time.interval_s if self.time else None
 
     @property
     def examples_per_s(self) -> float | None:
-        """Predicted examples a second, over all devices."""
+        """Predicted examples a second, over all devices; of a floor, the most that there can be."""
         return self.batch_size / self.step_s if self.batch_size and self.step_s else None
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: `flops / (step_s * peak_flops_per_s)`, between 0 and 1."""
-        if not (self.flops and self.step_s and self.peak_flops_per_s):
+        """Model FLOPs utilisation: `flops / (step_s * peak_flops_per_s)`, between 0 and 1; None of a floor."""
+        if self.is_floor or not (self.flops and self.step_s and self.peak_flops_per_s):
             return None
         return self.flops / (self.step_s * self.peak_flops_per_s)
 
@@ -99,9 +119,26 @@ class Prediction:
         """Return everything as what JSON has: numbers, strings, lists and dictionaries; null for no upper bound."""
         record = dataclasses.asdict(dataclasses.replace(self, target=None))  # type: ignore[arg-type]
         derived = {
-            name: getattr(self, name) for name in ("fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
+            name: getattr(self, name)
+            for name in ("is_floor", "fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
         }
         if self.time is not None:
             bounds_s = [bound_s if math.isfinite(bound_s) else None for bound_s in self.time.interval_s]
             derived["interval_s"] = record["time"]["interval_s"] = bounds_s
         return {"tpu": self.target.name, **derived, **record, "target": self.target.to_record()}
+
+
+def step_text(prediction: Prediction) -> str:
+    """Return the time of a step with its interval, or that it does not fit."""
+    if prediction.time is None:
+        return "does not fit" if not prediction.fits else "no time predicted"
+    if prediction.is_floor:
+        return f"at least {units.format_seconds(prediction.time.step_s)} a step"
+    low_s, high_s = prediction.time.interval_s
+    high = units.format_seconds(high_s) if math.isfinite(high_s) else "no upper bound"
+    return f"{units.format_seconds(prediction.time.step_s)} a step ({units.format_seconds(low_s)} to {high})"
+
+
+def memory_text(memory: Memory) -> str:
+    """Return the need of memory beside the limit."""
+    return f"{units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)}"

@@ -33,7 +33,10 @@ class OpTime:
         is_backward: True for the backward pass.
         is_recomputed: True where rematerialisation computes again what the forward pass had computed.
         bound: what limits it: the compute units, the memory, or the network.
-        priced_by: who said so: "cycles" (the compiler's estimate), "bandwidth", "network", "cost estimate", "roofline".
+        priced_by: who said so: "cycles" (the compiler's estimate), "bandwidth", "network", "cost estimate", "roofline";
+            by its instructions "stages", "rows", "updates", "windows", "its code" or "the scalar unit"; "floor" where
+            no more than the least is known.
+        least_s: the part of `time_s` that its products take at peak, or its bytes at peak bandwidth: it takes no less.
     """
 
     name: str
@@ -49,6 +52,7 @@ class OpTime:
     is_recomputed: bool = False
     bound: Literal["compute", "memory", "network", ""] = ""
     priced_by: str = "cycles"
+    least_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,11 +70,11 @@ class StepTime:
             prediction of each was.
     """
 
-    ops: tuple[OpTime, ...]
+    ops: tuple[OpTime, ...] = dataclasses.field(repr=False)
     step_s: float
     interval_s: tuple[float, float]
-    unpriced: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    evidence: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def by(self, key: Callable[[OpTime], str]) -> dict[str, float]:
         """Return seconds by whatever `key` says of an operation, the longest first: `time.by(lambda op: op.layer)`."""

@@ -14,7 +14,8 @@ import dataclasses
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, is_recomputed, layer_of
 from anytpu.planning.records import OpTime
 from anytpu.planning.timing.dcn import Transfer, is_between_slices, transfer_of
-from anytpu.planning.timing.pricing import HOST_SPACE, OpPrice, Pricer
+from anytpu.planning.timing.price import OpPrice
+from anytpu.planning.timing.pricing import HOST_SPACE, Pricer
 
 
 @dataclasses.dataclass
@@ -138,12 +139,15 @@ class Clock:
     def _started_price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice:
         if found:
             return self.pricer.collective(found)
+        if one.opcode == "call-start":
+            return self.pricer.offloaded(one)
         seconds, size = self.pricer.copy_s(home, one)
         return OpPrice(seconds, "copy", "memory", "bandwidth", bytes=size)
 
     def _wait(self, one: Instruction, started: _Pending, now_s: float, count: int) -> float:
         exposed_s = max(0.0, started.end_s - now_s)
-        self._note(one, started.price, exposed_s, count)
+        price = started.price if exposed_s else started.price._replace(remark="")
+        self._note(one, price, exposed_s, count)
         return exposed_s
 
     def _loop(self, one: Instruction, count: int) -> float:
@@ -153,7 +157,9 @@ class Clock:
             self.is_endless = True
             trips = 1
         condition, body = (self.module.computations[name] for name in one.called[:2])
-        return trips * (self._walk(condition, count * trips) + self._walk(body, count * trips))
+        trip = self.pricer.trip()
+        self._note(one, trip, trip.time_s, count * trips)
+        return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
     def _branch(self, one: Instruction, count: int) -> float:
         longest: tuple[float, list[OpTime], list[str]] = (0.0, [], [])
@@ -181,6 +187,7 @@ class Clock:
                 count=count,
                 flops=price.flops * count,
                 bytes=price.bytes * count,
+                least_s=price.least_s * count,
                 layer=layer,
                 source=str(source) if source else "",
                 is_backward=is_backward,

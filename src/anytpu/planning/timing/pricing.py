@@ -1,31 +1,32 @@
-"""`price_of`: what one execution of one instruction takes on one device.
+"""`Pricer`: the time of one execution of one instruction on one device.
 
 Idea: the compiler prices most instructions itself, in cycles. Where it is known to be wrong it is corrected: what
 stands outside of any fusion it prices as if nothing overlapped, so there the bytes over the bandwidth count; and
-nothing is faster than its bytes and its products allow. What it leaves unpriced is priced by bytes (copies), by the
-network (collectives) or by what the author of a kernel says of it.
+nothing is faster than its bytes and its products allow. What it leaves unpriced is priced by its instructions (sorts,
+gathers, ...), by bytes (copies), by the network (collectives), or by the code of a kernel. Single numbers are the
+scalar unit's: they never wait for the main memory.
 
-Rule: who priced it stands beside every price; None means that nobody could.
+Rule: who priced it stands beside every price; None means that it costs nothing.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module
 from anytpu.planning.records import Kind
 from anytpu.planning.target import Target
-from anytpu.planning.timing.attention import attention_flops
 from anytpu.planning.timing.dcn import Transfer, transfer_s
+from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, work_of
+from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price
-from anytpu.planning.timing.rates import Rates
-from anytpu.planning.timing.traffic import FREE, traffic_of
+from anytpu.planning.timing.price import OpPrice
+from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
+from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, traffic_of
 
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_COST = {
-    name: re.compile(rf'"{name}":"?(-?[\d.e+]+)') for name in ("flops", "bytes_accessed", "transcendentals")
-}  # fmt: skip
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
 # Custom calls that give new names to what is there, or set aside room.
 _FREE_CALLS = (
@@ -41,29 +42,11 @@ _FREE_CALLS = (
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
 HOST_SPACE = 5
 """What stands in S(n) for the host's memory."""
-_HALF = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
 
 
-class OpPrice(NamedTuple):
-    """What one execution takes.
-
-    Attributes:
-        time_s: from start to end, seconds.
-        kind: what it keeps busy.
-        bound: what limits it.
-        priced_by: who said so.
-        flops: of its products and convolutions.
-        bytes: to and from the memory, or over the network.
-        remark: why its price is a guess, or "".
-    """
-
-    time_s: float
-    kind: Kind
-    bound: Literal["compute", "memory", "network", ""]
-    priced_by: str
-    flops: float = 0.0
-    bytes: float = 0.0
-    remark: str = ""
+SCALAR_CYCLES = 10  # a guess: a load from the scalar unit's memory takes 4 (read on v4), an operation, a store
+TRIP_CYCLES = 100  # a guess: a fence is 11 cycles (read on v4); then a branch, and addresses for the next trip
+_REMARKED_S = 5e-6  # What takes less is not remarked upon.
 
 
 class Pricer:
@@ -87,11 +70,18 @@ class Pricer:
         """
         if one.opcode in FREE:
             return None
+        if one.cycles is None and _is_scalar(home, one):
+            return OpPrice(SCALAR_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
         if one.opcode == "custom-call":
             return self._custom_call(home, one)
         if one.cycles is not None:
             return self._by_cycles(home, one)
-        return self._by_bytes(home, one)
+        moved = traffic_of(self.module, home, one)
+        return self._by_work(home, one, moved) or self._by_bytes(home, one, moved)
+
+    def trip(self) -> OpPrice:
+        """Return the price of going round a loop once, beside its condition and its body."""
+        return OpPrice(TRIP_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
 
     def copy_s(self, home: Computation, one: Instruction) -> tuple[float, float]:
         """Return seconds and bytes of an asynchronous copy, from its start instruction."""
@@ -99,6 +89,17 @@ class Pricer:
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
         is_of_host = any(shape.memory_space == HOST_SPACE for shape in shapes)
         return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
+
+    def offloaded(self, one: Instruction) -> OpPrice:
+        """Return the price of what SparseCores do beside the rest, from its start: a gather, a scatter, a copy.
+
+        Its first operand is the table, of which rows are read or changed.
+        """
+        arrays = [shape for shape in one.shapes if math.prod(shape.dims) > 1]
+        rows = [shape for shape in arrays if shape.dims != arrays[0].dims] or arrays[:1]
+        moved = 2.0 * sum(shape.padded_bytes for shape in rows)
+        remark = "done by SparseCores; counted as the bytes of its rows, a floor"
+        return OpPrice(moved / self.rates.streaming_bytes_per_s, "copy", "memory", "floor", bytes=moved, remark=remark)
 
     def collective(self, found: Collective) -> OpPrice:
         """Return the price of a collective from start to end."""
@@ -118,73 +119,114 @@ class Pricer:
         moved = traffic_of(self.module, home, one)
         if one.cycles is not None:
             return self._by_cycles(home, one)
-        if name != "tpu_custom_call":
-            seconds = moved / self.rates.streaming_bytes_per_s
-            remark = "" if moved <= 0 else f"a custom call to {name!r}; counted as the bytes that it reads and writes"
-            return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved, remark=remark)
-        return self._kernel(home, one, moved)
-
-    def _kernel(self, home: Computation, one: Instruction, moved: float) -> OpPrice:
-        cost = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
-        flops, said = (float(m[1]) if (m := _COST[name].search(cost)) else 0.0 for name in ("flops", "bytes_accessed"))
-        remark, priced_by = "", "cost estimate"
-        if not cost:
-            known = attention_flops(one, [home.instructions[name] for name in one.operands])
-            flops, priced_by = known or 0.0, "roofline" if known else "bandwidth"
-            counted = "causal attention, by its name" if known else "the bytes that it reads and writes, a floor"
-            remark = f"a Pallas kernel without cost_estimate; counted as {counted}"
-        compute_s = flops / (self.rates.kernel_share * self.rates.flops_per_s)
-        memory_s = max(said, moved) / self.rates.streaming_bytes_per_s
-        bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
-        seconds = self.rates.start_s + max(compute_s, memory_s)
-        return OpPrice(seconds, "kernel", bound, priced_by, flops, max(said, moved), remark)
+        if name == "tpu_custom_call":
+            return kernel_price(home, one, moved.bytes, self.target, self.rates)
+        counted = self._by_work(home, one, moved)
+        return counted or self._floor(home, one, moved, f"a custom call to {name!r}; counted as its bytes, a floor")
 
     def _by_cycles(self, home: Computation, one: Instruction) -> OpPrice:
-        assert one.cycles is not None
         rates, moved = self.rates, traffic_of(self.module, home, one)
-        flops = self.module.flops_by_dtype(one) if one.opcode in ("fusion", "convolution", "dot") else {}
+        flops = self._flops(one)
         is_product = bool(flops) and ("CLASSIC" in one.text or one.opcode != "fusion")
-        said_s = one.cycles / rates.clock_hz
-        if moved:
-            said_s = max(said_s - rates.early_s, 0.3 * said_s)
+        said_s = self._said_s(one, moved, is_product)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
-        memory_s = moved / rates.streaming_bytes_per_s
+        memory_s = moved.bytes / rates.streaming_bytes_per_s
         needed_s = max(compute_s, memory_s)
         seconds = rates.factor * (needed_s + rates.excess_share * max(0.0, said_s - needed_s))
         priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
-        ceiling = None if is_product else self._ceiling(one, moved)
-        if ceiling is not None and (ceiling < seconds or said_s > needed_s):
+        ceiling = None if is_product else self._ceiling(home, one, moved)
+        if ceiling is not None and (ceiling < seconds or (moved.bytes and said_s > needed_s)):
             seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
+        least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
+        seconds = max(seconds, least_s, moved.ways * LATENCY_S)
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
         kind: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
-        return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved)
+        return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
-    def _ceiling(self, one: Instruction, moved: float) -> float | None:
-        """Return the most that an operation outside of any fusion takes: its traffic, as if it streamed."""
-        if one.opcode == "fusion" or not moved:
+    def _said_s(self, one: Instruction, moved: Traffic, is_product: bool) -> float:
+        """Return the compiler's estimate, with what it takes waiting for the main memory for halved.
+
+        The compiler adds `early_s` to a product for each way, in and out, and to all else once, wherever its arrays
+        are; half of it is what a way was seen to take.
+        """
+        assert one.cycles is not None
+        said_s, half_s = one.cycles / self.rates.clock_hz, self.rates.early_s / 2
+        early_s = half_s * (moved.ways if is_product else 2 - moved.ways)
+        return max(said_s - early_s, 0.3 * said_s) if said_s > self.rates.early_s else said_s
+
+    def _ceiling(self, home: Computation, one: Instruction, moved: Traffic) -> float | None:
+        """Return the most that an operation outside of any fusion takes: its arrays, as if they streamed.
+
+        What is in the memory on the chip takes no longer than if it were in the main memory.
+        """
+        passed = moved.bytes if one.opcode in SLICED else self._passed_bytes(home, one)
+        if one.opcode in ("fusion", "custom-call") or not passed:
             return None
         is_turned = one.opcode in ("copy", "transpose") and _reorders(one, self)
         share = self.rates.transpose_share if is_turned else self.rates.hbm_share
-        return self.rates.start_s + moved / (self.rates.hbm_bytes_per_s * share)
+        return self.rates.start_s + passed / (self.rates.hbm_bytes_per_s * share)
 
-    def _by_bytes(self, home: Computation, one: Instruction) -> OpPrice | None:
-        moved = traffic_of(self.module, home, one)
-        if not moved:
+    def _by_work(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
+        """Return the price of a sort, a gather, ... by its instructions, or None for anything else."""
+        work = work_of(self.module, home, one, self.target, self.rates.clock_hz)
+        if work is None:
             return None
-        seconds = self.rates.start_s + moved / self.rates.streaming_bytes_per_s
-        kind: Kind = "memory" if one.opcode in _COPIES else "vector"
-        remark = (
-            "" if moved < 1e6 or kind == "memory" else "the compiler gives no cycles; counted as its bytes, a floor"
-        )
-        return OpPrice(seconds, kind, "memory", "bandwidth", bytes=moved, remark=remark)
+        memory_s = self._streamed_s(moved)
+        bound: Literal["compute", "memory"] = "compute" if work.time_s >= memory_s else "memory"
+        seconds, said = max(work.time_s, memory_s), f"the compiler gives no cycles; counted by its {work.counted_by}"
+        remark = said if seconds > _REMARKED_S else ""
+        return OpPrice(seconds, "vector", bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
+
+    def _by_bytes(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
+        if one.opcode not in _COPIES:
+            return self._floor(home, one, moved, "the compiler gives no cycles; counted as its bytes, a floor")
+        seconds = self._streamed_s(moved) or self._passed_s(home, one)
+        return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved.bytes, least_s=self._least_s(moved))
+
+    def _floor(self, home: Computation, one: Instruction, moved: Traffic, remark: str) -> OpPrice:
+        flops = self._flops(one)
+        compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
+        seconds = max(self._streamed_s(moved), self._passed_s(home, one), compute_s)
+        remark = remark if seconds > _REMARKED_S else ""
+        least_s, total = max(self._least_s(moved), self._least_compute_s(compute_s)), sum(flops.values())
+        if compute_s == seconds > 0:
+            remark = remark.replace("counted as its bytes", "counted as its products at peak")
+            return OpPrice(seconds, "matmul", "compute", "floor", total, moved.bytes, remark, least_s)
+        return OpPrice(seconds, "vector", "memory", "floor", total, moved.bytes, remark, least_s)
+
+    def _streamed_s(self, moved: Traffic) -> float:
+        return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
+
+    def _passed_s(self, home: Computation, one: Instruction) -> float:
+        """Return the time of loading and storing all of an operation's arrays from the memory on the chip, once."""
+        return self._passed_bytes(home, one) / (4 * VECTOR * self.rates.clock_hz)
+
+    def _passed_bytes(self, home: Computation, one: Instruction) -> int:
+        operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
+        return sum(shape.padded_bytes for shapes in (one.shapes, *operands) for shape in shapes)
+
+    def _least_s(self, moved: Traffic) -> float:
+        return moved.bytes / self.target.hbm_bytes_per_s
+
+    def _least_compute_s(self, compute_s: float) -> float:
+        return compute_s * self.rates.flops_per_s / self.target.flops_per_s
+
+    def _flops(self, one: Instruction) -> dict[str, float]:
+        return self.module.flops_by_dtype(one) if one.opcode in ("fusion", "convolution", "dot") else {}
 
     def _peak(self, dtype: str) -> float:
-        chip = self.target.chip
-        assert chip is not None
-        fast = max(chip.int8_ops_per_s or 0.0, chip.fp8_flops_per_s or 0.0) / chip.replicas
-        if dtype in _HALF and fast:
+        fast = fast_flops_per_s(self.target)
+        if dtype in NARROW and fast > self.target.flops_per_s:
             return fast
         return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
+
+
+def _is_scalar(home: Computation, one: Instruction) -> bool:
+    """Tell whether an operation is the scalar unit's: single numbers in and out, however the compiler placed them."""
+    if one.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
+        return False
+    operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
+    return all(math.prod(shape.dims) <= 1 for shapes in (one.shapes, *operands) for shape in shapes)
 
 
 def _reorders(one: Instruction, pricer: Pricer) -> bool:

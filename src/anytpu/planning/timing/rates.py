@@ -36,7 +36,11 @@ class Rates:
         early_s: by how much earlier than its cycles say an operation that reads from the memory gets going.
         transpose_share: the same of a copy that changes the order of dimensions.
         host_bytes_per_s: what a chip and its host exchange, one way.
-        kernel_share: share of the matrix units' peak that a hand-written kernel reaches.
+        kernel_share: share of the matrix units' peak that the attention kernels of JAX reach, flash and splash.
+        product_share: the same of a hand-written kernel of products, the steps of its grid aside.
+        grouped_share: the same of the grouped products of JAX (megablox).
+        ragged_share: the same of the ragged products that the compiler makes a kernel of.
+        grid_step_s: time that each step of a hand-written kernel's grid takes beside them.
         gather_share: share of the links' peak that an all-gather, a reduce-scatter or a permutation reaches.
         reduce_share: the same of an all-reduce.
         exchange_share: the same of an all-to-all.
@@ -57,6 +61,10 @@ class Rates:
     transpose_share: float
     host_bytes_per_s: float
     kernel_share: float
+    product_share: float
+    grouped_share: float
+    ragged_share: float
+    grid_step_s: float
     gather_share: float
     reduce_share: float
     exchange_share: float
@@ -68,6 +76,17 @@ class Rates:
     def streaming_bytes_per_s(self) -> float:
         """What the memory delivers to an operation that streams."""
         return self.hbm_bytes_per_s * self.hbm_share
+
+
+NARROW = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
+"""Types that the matrix units of most chips multiply faster than bfloat16."""
+
+
+def fast_flops_per_s(target: Target) -> float:
+    """Return the peak of one device for `NARROW` types, or that for bfloat16 where it has none of its own."""
+    assert target.chip is not None
+    fast = max(target.chip.int8_ops_per_s or 0.0, target.chip.fp8_flops_per_s or 0.0) / target.chip.replicas
+    return fast or target.flops_per_s
 
 
 @functools.lru_cache(maxsize=1)
@@ -91,7 +110,6 @@ def rates_of(target: Target) -> Rates:
 def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
     """Return the rates that a calibration gives a target, for who fits one."""
     chip = target.chip
-    assert chip is not None, "a GPU is not planned by the TPU's cycles"
     own = fitted["chips"].get(chip.name, {})
     given = {**fitted["shared"], **own}
     given = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in given.items()}

@@ -1,19 +1,27 @@
-"""`traffic_of`: the bytes that an instruction moves to and from the main memory, padding included.
+"""`traffic_of`: the bytes that an instruction reads from the main memory and writes to it, padding included.
 
 Idea: what goes in and comes out is what crosses the memory's wires, once each. A fusion that takes a slice of an
 operand reads the slice; one that updates a slice of its operand in place writes the slice.
 
-Rule: an array that the compiler placed in memory on the chip (VMEM, CMEM) crosses nothing.
+Rule: an array that the compiler placed in memory on the chip (VMEM, CMEM) crosses nothing. Nor does a single number,
+which the scalar unit keeps in a memory of its own (SMEM).
 """
 
 from __future__ import annotations
 
+import math
 import re
+from typing import NamedTuple
 
 from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 
 _INDEX = re.compile(r"parameter\((\d+)\)")
 _SLICES = ("dynamic-slice", "slice", "gather")
+# Operations that change a part of their first operand in place, and which operand the new part is.
+_UPDATES = {"dynamic-update-slice": 1, "scatter": -1}
+SLICED = frozenset({*_SLICES, *_UPDATES})
+"""Operations that take or change a part of their operand."""
+
 _VIEWS = ("bitcast", "get-tuple-element")
 # What goes over the network beside a product is priced there.
 _SENT = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
@@ -26,7 +34,24 @@ FREE = frozenset(
 )  # fmt: skip
 
 
-def traffic_of(module: Module, home: Computation, one: Instruction) -> float:
+class Traffic(NamedTuple):
+    """Bytes that one execution reads from the main memory, and that it writes to it."""
+
+    read: float = 0.0
+    written: float = 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Both together."""
+        return self.read + self.written
+
+    @property
+    def ways(self) -> int:
+        """In how many of the two directions anything is moved: 0, 1 or 2."""
+        return (self.read > 0) + (self.written > 0)
+
+
+def traffic_of(module: Module, home: Computation, one: Instruction) -> Traffic:
     """Return the bytes that one execution reads from and writes to the memory.
 
     Args:
@@ -35,23 +60,25 @@ def traffic_of(module: Module, home: Computation, one: Instruction) -> float:
         one: the instruction.
     """
     if one.opcode in FREE:
-        return 0.0
+        return Traffic()
     operands = [home.instructions[name] for name in one.operands if name in home.instructions]
     if one.opcode == "fusion" and one.called:
         return _of_fusion(module, module.computations[one.called[0]], one, operands)
     if one.opcode in _SLICES:
-        return 2.0 * _hbm_bytes(one.shapes)
-    if one.opcode == "dynamic-update-slice":
-        return 2.0 * _hbm_bytes(operands[1].shapes[:1]) if len(operands) > 1 else 0.0
-    return float(_hbm_bytes(one.shapes) + sum(_hbm_bytes(operand.shapes) for operand in operands))
+        moved = float(_hbm_bytes(one.shapes))
+        return Traffic(moved, moved)
+    if one.opcode in _UPDATES:
+        moved = float(_hbm_bytes(operands[_UPDATES[one.opcode]].shapes[:1])) if len(operands) > 1 else 0.0
+        return Traffic(moved, moved)
+    return Traffic(float(sum(_hbm_bytes(operand.shapes) for operand in operands)), float(_hbm_bytes(one.shapes)))
 
 
-def _of_fusion(module: Module, body: Computation, one: Instruction, operands: list[Instruction]) -> float:
+def _of_fusion(module: Module, body: Computation, one: Instruction, operands: list[Instruction]) -> Traffic:
     read = 0.0
     for number, operand in enumerate(operands):
         if whole := _hbm_bytes(operand.shapes):
             read += min(float(whole), _read(module, body, number, whole))
-    return read + _written(module, body, one)
+    return Traffic(read, _written(module, body, one))
 
 
 def _read(module: Module, body: Computation, number: int, whole: int) -> float:
@@ -63,6 +90,8 @@ def _read(module: Module, body: Computation, number: int, whole: int) -> float:
     for user, name in _users(module, parameter.name, _readers(body)):
         if user.opcode in _SLICES and user.operands[0] == name:
             read += user.shapes[0].padded_bytes
+        elif user.opcode == "scatter" and user.operands[0] == name:
+            read += body.instructions[user.operands[-1]].shapes[0].bytes
         elif user.opcode == "fusion" and user.called:
             inner = module.computations[user.called[0]]
             read += max(_read(module, inner, at, whole) for at, operand in enumerate(user.operands) if operand == name)
@@ -127,14 +156,15 @@ def _written(module: Module, body: Computation, one: Instruction) -> float:
 
 def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -> int:
     """Return what is written of one result: of one that is updated in place, the update."""
-    if shape.memory_space:
+    if not _is_in_hbm(shape):
         return 0
     while result.opcode in _VIEWS and result.operands[0] in body.instructions:
         result = body.instructions[result.operands[0]]
     if result.opcode == "parameter" or result.opcode in _SENT:
         return 0
-    if result.opcode == "dynamic-update-slice" and result.operands[1] in body.instructions:
-        return body.instructions[result.operands[1]].shapes[0].padded_bytes
+    if result.opcode in _UPDATES and (part := result.operands[_UPDATES[result.opcode]]) in body.instructions:
+        written = body.instructions[part].shapes[0]
+        return written.bytes if result.opcode == "scatter" else written.padded_bytes
     if result.opcode == "fusion" and len(result.shapes) == 1 and result.called:
         inner = module.computations[result.called[0]]
         return _put(module, inner, inner.instructions[inner.root], shape)
@@ -142,4 +172,8 @@ def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -
 
 
 def _hbm_bytes(shapes: tuple[Shape, ...]) -> int:
-    return sum(shape.padded_bytes for shape in shapes if shape.memory_space == 0)
+    return sum(shape.padded_bytes for shape in shapes if _is_in_hbm(shape))
+
+
+def _is_in_hbm(shape: Shape) -> bool:
+    return shape.memory_space == 0 and math.prod(shape.dims) > 1

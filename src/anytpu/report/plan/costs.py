@@ -6,9 +6,10 @@ systems are compared by what a million examples cost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from anytpu.planning.records import Plan, Prediction
+from anytpu.planning.records import Cost, Plan, Prediction
 from anytpu.report.plan import phrases
 
 _LEAST_USD = 0.01
@@ -68,20 +69,25 @@ def unit(plan: Plan) -> Unit:
 
 def columns(plan: Plan) -> list[Column]:
     """Return the columns that have a number for at least one system; no other is worth its room."""
-    costs = [one.cost for one in plan.predictions if one.cost is not None]
+    known = [(one, one.cost) for one in plan.predictions if one.cost is not None]
     work = unit(plan)
-    has_run = any(cost.usd_per_run is not None for cost in costs)
-    of_unit = [None if has_run else work.amounts(one)[1] for one in priced(plan)]
-    money, time = phrases.usd, phrases.seconds
+    has_run = any(cost.usd_per_run is not None for _, cost in known)
+
+    def money(of: Callable[[Prediction, Cost], float | None]) -> list[str]:
+        return [phrases.least(one, phrases.usd(of(one, cost))) for one, cost in known]
+
+    def time(of: Callable[[Cost], float | None]) -> list[str]:
+        return [phrases.least(one, phrases.seconds(of(cost))) for one, cost in known]
+
     every = [
-        Column("$/hour", "an hour", [money(cost.usd_per_hour) for cost in costs]),
-        Column(f"$ {work.name}", work.name, [money(amount) for amount in of_unit]),
-        Column("$/epoch", "an epoch", [money(cost.usd_per_epoch) for cost in costs]),
-        Column("$/run", "a run", [money(cost.usd_per_run) for cost in costs]),
-        Column("time", "takes", [time(cost.run_s) for cost in costs]),
-        Column("spot $", "spot run", [money(cost.spot_usd_per_run) for cost in costs]),
-        Column("time", "takes on spot", [time(cost.spot_run_s) for cost in costs]),
-        Column("save every", "save every", [time(cost.checkpoint_every_s) for cost in costs]),
+        Column("$/hour", "an hour", [phrases.usd(cost.usd_per_hour) for _, cost in known]),
+        Column(f"$ {work.name}", work.name, money(lambda one, _: None if has_run else work.amounts(one)[1])),
+        Column("$/epoch", "an epoch", money(lambda _, cost: cost.usd_per_epoch)),
+        Column("$/run", "a run", money(lambda _, cost: cost.usd_per_run)),
+        Column("time", "takes", time(lambda cost: cost.run_s)),
+        Column("spot $", "spot run", money(lambda _, cost: cost.spot_usd_per_run)),
+        Column("time", "takes on spot", time(lambda cost: cost.spot_run_s)),
+        Column("save every", "save every", [phrases.seconds(cost.checkpoint_every_s) for _, cost in known]),
     ]
     return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
 

@@ -27,9 +27,10 @@ def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, bri
         brief: only what stands out, for a system among several.
     """
     most = 3 if brief else 10
-    if one.time is not None and brief:
+    timed = one.time is not None and not one.is_floor
+    if one.time is not None and timed and brief:
         yield from _in_words(one.time, most, width)
-    elif one.time is not None:
+    elif one.time is not None and timed:
         yield from _where(one.time, width, ascii_only)
         yield from _layers(one.time, most, width)
         yield from _ops(one, most, width)
@@ -94,7 +95,8 @@ def _buffers(one: Prediction, most: int, width: int) -> Iterator[Text]:
         label, size = _named(buffer, width), units.format_bytes(buffer.bytes)
         yield _row(label, buffer.source, phrases.padding(buffer), size, width)
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
-    yield from _hung("  ", f"{peak} at the peak, of {limit}; padding wastes {waste}.", width)
+    said = f"{peak} at the peak, of {limit}; padding wastes {waste}."
+    yield from _hung("  ", f"at least {peak}, of {limit}." if one.is_floor else said, width)
 
 
 def _advice(advice: Sequence[Advice], width: int, brief: bool) -> Iterator[Text]:

@@ -50,7 +50,7 @@ def _header(plan: Plan) -> Markup:
 
 
 def _choices(plan: Plan) -> Markup:
-    if plan.fastest is None:
+    if not any(one.fits for one in plan):
         said = "It fits on none of these systems." if len(plan) > 1 else "It does not fit."
         return element("p", said, class_="warning")
     if len(plan) < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu import units
-from anytpu.planning.records import Advice, Buffer, Kind, Memory, OpTime, Prediction, StepTime
+from anytpu.planning.records import Advice, Buffer, Kind, OpTime, Prediction, StepTime
 from anytpu.report.drawing import svg
 from anytpu.report.plan import phrases
 from anytpu.report.plan.colours import KIND_COLOURS, USE_COLOURS
@@ -25,14 +25,13 @@ def system(one: Prediction, folded: bool) -> Markup:
         one: its prediction.
         folded: whether its reader has to open it.
     """
-    step = f"{phrases.seconds(one.step_s)} a step" if one.step_s is not None else phrases.verdict(one)
-    title = (one.target.name, element("small", f"{phrases.devices(one)} · {step}"))
+    title = (one.target.name, element("small", f"{phrases.devices(one)} · {phrases.step(one)}"))
     content = joined(
         element("p", f"It {phrases.shortage(one)}", class_="warning") if not one.fits else None,
         element("p", one.memory.said, class_="said") if one.memory is not None and one.memory.said else None,
         _advice(one.advice),
-        _time(one) if one.time is not None else None,
-        _memory(one.memory) if one.memory is not None else None,
+        _time(one) if one.time is not None and not one.is_floor else None,
+        _memory(one) if one.memory is not None else None,
         _evidence(one),
     )
     if folded:
@@ -166,14 +165,16 @@ def _two_lines(first: str, second: str) -> Markup:
     )
 
 
-def _memory(memory: Memory) -> Markup:
+def _memory(one: Prediction) -> Markup:
+    memory = one.memory
+    assert memory is not None
     whole = max(memory.peak_bytes, memory.limit_bytes, 1)
     parts = [
         (USE_COLOURS.get(use, "c6"), size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
         for use, size in use_shares(memory)
     ]
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
-    said = f"{peak} at the peak; the compiler lets a device use {limit}."
+    said = f"{'At least ' if one.is_floor else ''}{peak} at the peak; the compiler lets a device use {limit}."
     if memory.padding_waste_bytes:
         said += f" Padding wastes {waste}."
     if memory.upper_bound_bytes:

@@ -23,7 +23,7 @@ def systems_table(plan: Plan) -> Markup:
         (
             _name(one),
             _step(one, slowest_s),
-            phrases.rate(one.examples_per_s),
+            phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(one.mfu),
             _memory(one),
         )
@@ -43,6 +43,7 @@ def _name(one: Prediction) -> Markup:
 
 def _flags(one: Prediction) -> Markup:
     said = [] if one.fits else ["does not fit"]
+    said += {"compiled": [], "extrapolated": ["extrapolated"], "floor": ["a floor, no forecast"]}[one.basis]
     said += phrases.flags(one.cost)
     flags = [element("span", word, class_="flag bad" if word == "does not fit" else "flag") for word in said]
     return element("div", *flags) if flags else joined()
@@ -58,7 +59,9 @@ def _step(one: Prediction, slowest_s: float) -> Markup:
     point = element("i", class_="point", style=f"left:{100 * one.step_s / slowest_s:.2f}%")
     words = phrases.interval(one.interval_s)
     return joined(
-        element("b", phrases.seconds(one.step_s)), element("small", words), element("span", span, point, class_="range")
+        element("b", phrases.least(one, phrases.seconds(one.step_s))),
+        element("small", words),
+        element("span", span, point, class_="range"),
     )
 
 
@@ -67,7 +70,7 @@ def _memory(one: Prediction) -> Markup:
     if share is None or one.memory is None:
         return joined(phrases.UNKNOWN)
     peak, limit = units.format_bytes(one.memory.peak_bytes), units.format_bytes(one.memory.limit_bytes)
-    words = f"{peak} of {limit}" if one.fits else phrases.verdict(one)
+    words = phrases.least(one, f"{peak} of {limit}") if one.fits else phrases.verdict(one)
     if one.largest_batch is not None:
         words = f"{words}; largest batch {one.largest_batch:,}"
     return joined(
@@ -107,9 +110,9 @@ def _curve(curve: Curve, is_scaling: bool) -> Markup:
             one.target.name,
             f"{one.target.devices:,}",
             phrases.count(one.batch_size),
-            phrases.seconds(one.step_s),
+            phrases.least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
-            phrases.rate(one.examples_per_s),
+            phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(efficiency(curve, one)) if is_scaling else "",
             f"{phrases.percent(phrases.memory_share(one.memory))}{'' if one.fits else ', does not fit'}",
         )

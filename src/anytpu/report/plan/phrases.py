@@ -108,11 +108,26 @@ def rate(per_second: float | None) -> str:
     return f"{round(per_second):,}" if per_second >= 100 else f"{per_second:.3g}"
 
 
+def least(one: Prediction, text: str) -> str:
+    """Write a number of a prediction: of a floor that it is the least."""
+    return f">= {text}" if one.is_floor and text != UNKNOWN else text
+
+
+def most(one: Prediction, text: str) -> str:
+    """Write a number of a prediction: of a floor that it is the most."""
+    return f"<= {text}" if one.is_floor and text != UNKNOWN else text
+
+
+def step(one: Prediction) -> str:
+    """Say how long a step takes: "98.1 ms a step", "at least 98.1 ms a step"; of what does not fit that."""
+    if one.step_s is None:
+        return verdict(one)
+    return f"{'at least ' if one.is_floor else ''}{seconds(one.step_s)} a step"
+
+
 def devices(one: Prediction) -> str:
-    """Write what a system is made of: "4 chips, 8 cores", "8 chips", "1 device"."""
+    """Write what a system is made of: "4 chips, 8 cores", "8 chips"."""
     target = one.target
-    if target.chip is None:
-        return plural(target.devices, "device")
     chips = plural(target.chips, "chip")
     return chips if target.devices == target.chips else f"{chips}, {plural(target.devices, 'core')}"
 
@@ -135,13 +150,13 @@ def used(memory: Memory) -> str:
 
 def verdict(one: Prediction) -> str:
     """Say whether a program fits, in a few words: "fits", "3.2 GiB too much", "not known"."""
-    if one.memory is None:
+    if one.memory is None or (one.is_floor and one.fits):
         return "not known"
-    return "fits" if one.fits else f"{units.format_bytes(one.memory.missing_bytes)} too much"
+    return "fits" if one.fits else f"{_at_least(one)}{units.format_bytes(one.memory.missing_bytes)} too much"
 
 
 def anchor(one: Prediction) -> str:
-    """Return a system's name as a page and a file may have it: "NVIDIA-H200"."""
+    """Return a system's name as a page and a file may have it: "v4-8-cores"."""
     return "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in one.target.name)
 
 
@@ -151,12 +166,17 @@ def shortage(one: Prediction) -> str:
     if memory is None or one.fits:
         return ""
     needs, limit, missing = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.missing_bytes))
-    said = f"does not fit: a device needs {needs} of {limit}, {missing} too much"
+    at_least = _at_least(one)
+    said = f"does not fit: a device needs {at_least}{needs} of {limit}, {at_least}{missing} too much"
     if one.largest_batch is None:
         return f"{said}."
     if one.largest_batch == 0:
         return f"{said}; no batch fits."
     return f"{said}; the largest batch that fits is {one.largest_batch:,}."
+
+
+def _at_least(one: Prediction) -> str:
+    return "at least " if one.is_floor else ""
 
 
 def flags(cost: Cost | None) -> list[str]:

@@ -15,7 +15,12 @@ from anytpu.report.plan.sweep_plots import batch_memory, batch_speed, scaling_ef
 
 
 def common_drawings(plan: Plan) -> list[Drawing]:
-    """Return the plots that put systems, batches or slices beside each other, as far as the plan has numbers."""
+    """Return the plots that put systems, batches or slices beside each other; a floor compares with nothing."""
+    plan = dataclasses.replace(
+        plan,
+        predictions=tuple(one for one in plan.predictions if not one.is_floor),
+        sweep=tuple(one for one in plan.sweep if not one.is_floor),
+    )
     drawn = (
         step_times(plan),
         cost_time(plan),
@@ -29,7 +34,8 @@ def common_drawings(plan: Plan) -> list[Drawing]:
 
 def system_drawings(one: Prediction) -> list[Drawing]:
     """Return the plots of one system, with its name in theirs."""
-    drawn = (kinds(one), layers(one), longest_ops(one), buffers(one), roofline(one))
+    every = (kinds(one), layers(one), longest_ops(one), buffers(one), roofline(one))
+    drawn = every if not one.is_floor else (buffers(one),)
     return [
         dataclasses.replace(
             drawing, name=f"{phrases.anchor(one)}_{drawing.name}", title=f"{one.target.name}: {drawing.title}"

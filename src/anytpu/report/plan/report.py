@@ -105,9 +105,8 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
 
 
 def _title(console: Console, one: Prediction) -> None:
-    step = f"{phrases.seconds(one.step_s)} a step" if one.step_s else phrases.verdict(one)
     console.print()
-    words = f"  {phrases.devices(one)} ({phrases.one_line(one.target.compiler_name)}), {step}"
+    words = f"  {phrases.devices(one)} ({phrases.one_line(one.target.compiler_name)}), {phrases.step(one)}"
     console.print(
         Text(phrases.one_line(one.target.name), "bold underline").append(words, "not underline"), soft_wrap=True
     )

@@ -22,7 +22,7 @@ _MOST = 40
 def roofline(one: Prediction) -> Drawing | None:
     """Return where the longest operations lie under the roof of their device; None where nothing is known of it."""
     ops = [op for op in one.time_by_op if op.flops > 0 and op.bytes > 0 and op.time_s > 0][:_MOST]
-    if not ops or one.target.chip is None or not one.peak_flops_per_s:
+    if not ops or not one.peak_flops_per_s:
         return None
     peak, bandwidth = one.peak_flops_per_s, one.target.hbm_bytes_per_s
     ridge = peak / bandwidth

@@ -37,14 +37,13 @@ def scaling_curves(plan: Plan) -> list[Curve]:
     """Return the chips that were planned in several slices; of each slice, the prediction that was asked for first."""
     found: dict[str, dict[int, Prediction]] = {}
     for one in _all(plan):
-        if one.target.chip is not None:
-            found.setdefault(one.target.chip.name, {}).setdefault(one.target.devices, one)
+        found.setdefault(one.target.chip.name, {}).setdefault(one.target.devices, one)
     return _curves(found)
 
 
 def ideal_step_s(curve: Curve, one: Prediction) -> float | None:
     """Return the step time of a slice if each device were as fast as one of the smallest slice, seconds."""
-    base = next((point for point in curve.points if point.examples_per_s), None)
+    base = next((point for point in curve.points if point.examples_per_s and not point.is_floor), None)
     if base is None or base.examples_per_s is None or one.batch_size is None:
         return None
     return one.batch_size / (base.examples_per_s / base.target.devices * one.target.devices)
@@ -53,7 +52,7 @@ def ideal_step_s(curve: Curve, one: Prediction) -> float | None:
 def efficiency(curve: Curve, one: Prediction) -> float | None:
     """Return how much of the speed of a device of the smallest slice a device of this one has."""
     ideal_s = ideal_step_s(curve, one)
-    return ideal_s / one.step_s if ideal_s is not None and one.step_s else None
+    return ideal_s / one.step_s if ideal_s is not None and one.step_s and not one.is_floor else None
 
 
 def _all(plan: Plan) -> Iterable[Prediction]:

@@ -61,9 +61,9 @@ def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
         shown.add_row(
             one.target.name,
             *([one.target.compiler_name] if form.has_slice else []),
-            phrases.seconds(one.step_s),
+            phrases.least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
-            phrases.rate(one.examples_per_s),
+            phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(one.mfu),
             _memory(one, form, ascii_only),
         )
@@ -84,7 +84,7 @@ def _memory(one: Prediction, form: _Form, ascii_only: bool) -> Text:
     if form.bar_width:
         filled = bar(min(share, 1.0), form.bar_width, ascii_only)
         text.append(f"{filled:<{form.bar_width}} ", red or "green")
-    text.append(f"{phrases.percent(share):>5}", red)
+    text.append(f"{phrases.least(one, phrases.percent(share)):>5}", red)
     return text.append(f"  {phrases.used(one.memory)}", red) if form.has_sizes else text
 
 
@@ -121,9 +121,9 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
         shown.add_row(
             *([one.target.name] if is_scaling else []),
             phrases.count(one.batch_size),
-            phrases.seconds(one.step_s),
+            phrases.least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
-            phrases.rate(one.examples_per_s),
+            phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(efficiency(curve, one) if is_scaling else one.mfu),
             Text(phrases.percent(phrases.memory_share(one.memory)), "" if one.fits else "red"),
         )
@@ -131,15 +131,17 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
 
 
 def remarks(plan: Plan) -> list[tuple[str, str]]:
-    """Return what has to be said beside the tables, each as (system, sentence)."""
-    said = []
+    """Return what has to be said beside the tables, each as (systems, sentence)."""
+    said: dict[str, list[str]] = {}
     for one in plan.predictions:
         if not one.fits:
-            said.append((one.target.name, phrases.shortage(one)))
+            said.setdefault(phrases.shortage(one), []).append(one.target.name)
         elif one.largest_batch is not None:
-            said.append((one.target.name, f"the largest batch that fits is {one.largest_batch:,}."))
-        said += [(one.target.name, note) for note in one.notes]
-    return [*said, *phrases.price_remarks(plan)]
+            sentence = f"the largest batch that fits is {one.largest_batch:,}."
+            said.setdefault(sentence, []).append(one.target.name)
+        for note in one.notes:
+            said.setdefault(note, []).append(one.target.name)
+    return [*((", ".join(names), sentence) for sentence, names in said.items()), *phrases.price_remarks(plan)]
 
 
 def chosen_lines(plan: Plan) -> list[Text]:
@@ -149,7 +151,7 @@ def chosen_lines(plan: Plan) -> list[Text]:
         for what, one, why in costs.choice(plan)
         if len(plan) > 1
     ]
-    if len(plan) and plan.fastest is None:
+    if len(plan) and not any(one.fits for one in plan):
         lines.append(Text("it fits on none of them" if len(plan) > 1 else "it does not fit", "red"))
     return lines
 

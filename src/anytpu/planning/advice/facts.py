@@ -1,0 +1,58 @@
+"""`Facts`: what advice has to know of a program beside its prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from anytpu.errors import AnyTPUError
+from anytpu.planning.advice.products import float32_share
+from anytpu.planning.advice.saved import Saved, saved_of
+from anytpu.planning.compiler.export import traced_jaxpr
+from anytpu.planning.job import weights_of
+from anytpu.program.program import Program
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What advice has to know of a program.
+
+    Attributes:
+        weights: the shape of each leaf of the state, by its name: "conv1/kernel".
+        is_model: it is a Keras model, to be changed in Keras's words.
+        is_placed: it brings its own mesh along.
+        state_bytes: the bytes of the state, by its shapes.
+        float32_share: the share of the products' FLOPs that multiply float32 at the default precision; None where
+            nobody knows.
+        saved: what its forward pass keeps for its backward pass.
+    """
+
+    weights: Shapes = dataclasses.field(default_factory=dict)
+    is_model: bool = False
+    is_placed: bool = False
+    state_bytes: int = 0
+    float32_share: float | None = None
+    saved: Saved = dataclasses.field(default_factory=Saved)
+
+
+def facts_of(program: Program, is_model: bool) -> Facts:
+    """Return the facts of a program; those of its traced step only where it can be traced."""
+    leaves = jax.tree.leaves(program.state)
+    known = Facts(weights_of(program), is_model, program.placement is not None, sum(map(_bytes, leaves)))
+    try:
+        jaxpr: ClosedJaxpr = traced_jaxpr(program)
+    except AnyTPUError:
+        return known
+    saved = saved_of(jaxpr, len(leaves)) if program.mode == "train" else Saved()
+    return dataclasses.replace(known, float32_share=float32_share(jaxpr), saved=saved)
+
+
+def _bytes(leaf: Any) -> int:
+    return math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 4)

@@ -1,0 +1,205 @@
+"""The changes after which a step that does not fit would fit: one function each, each with its arithmetic.
+
+Idea: two compiled batches say how much of the memory stays and how much grows with the batch; the traced step says how
+much of what grows is kept for the backward pass. From these each change has a number.
+
+Rule: a change is named only where its number is below the limit, for the batch that was asked for or for one that is
+larger by half than what fits today. What is reckoned and not compiled says "about".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+from anytpu.planning.advice.facts import Facts
+from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.advice.slices import holding_slices
+from anytpu.planning.records import Memory, Prediction
+from anytpu.units import MIB, format_bytes
+
+WORTH_SAVING = 0.85
+"""A change that leaves more of the growing bytes than this share is not worth its trouble."""
+
+WORTH_BATCH = 1.5
+"""A change that does not make the batch fit is worth naming where it makes one fit that is larger by this."""
+
+WORTH_SHARE = 1 / 8
+"""A batch smaller than this share of what was asked for answers another question."""
+
+LARGE_BYTES = MIB
+"""Weights smaller than this are not worth splitting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """A step that does not fit.
+
+    Attributes:
+        prediction: of it.
+        memory: of it.
+        batch_size: the batch that was asked for.
+        facts: of its program.
+        line: its memory as a function of the batch.
+    """
+
+    prediction: Prediction
+    memory: Memory
+    batch_size: int
+    facts: Facts
+    line: MemoryLine
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return self.prediction.target.devices
+
+    def outcome(self, share: float = 1.0, saved_bytes: float = 0.0) -> str | None:
+        """Return the memory after a change, in words, or None where too little would fit.
+
+        Args:
+            share: the share of the growing bytes that is left.
+            saved_bytes: the fixed bytes that are saved.
+        """
+        line, limit = self.line, format_bytes(self.line.limit_bytes)
+        after = line.fixed_bytes - saved_bytes + line.growing(self.batch_size) * share
+        if after <= line.limit_bytes:
+            return f"about {format_bytes(after)} of {limit}"
+        largest = line.largest(share, saved_bytes)
+        if largest < max(WORTH_BATCH * (self.prediction.largest_batch or 0), WORTH_SHARE * self.batch_size):
+            return None
+        return f"a batch of about {largest:,} then fits, where {self.prediction.largest_batch or 0:,} fit today"
+
+
+def ways_to_fit(shortage: Shortage) -> list[Finding]:
+    """Return the changes after which a step fits, the least trouble first."""
+    found = (way(shortage) for way in _WAYS)
+    return [*(finding for finding in found if finding), *larger_slices(shortage)]
+
+
+def rematerialise(shortage: Shortage) -> Finding | None:
+    """Keep the inputs of blocks of layers, and compute their inside again."""
+    saved, growing = shortage.facts.saved, shortage.line.growing(shortage.batch_size)
+    share = saved.kept_bytes / saved.total_bytes if saved.total_bytes else 1.0
+    outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
+    if outcome is None:
+        return None
+    return Finding(
+        "memory",
+        f"Rematerialise by block: keras.remat(block)(x) around each of about {saved.blocks} blocks of layers."
+        if shortage.facts.is_model
+        else f"Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about {saved.blocks} blocks.",
+        f"{format_bytes(growing)} grow with the batch; of what the forward pass keeps for the backward pass, "
+        f"{share:.0%} would be left: {outcome}, for about a third more computation (reckoned from the traced step).",
+    )
+
+
+def flash_attention(shortage: Shortage) -> Finding | None:
+    """Never keep softmax(QK)."""
+    saved = shortage.facts.saved
+    share = 1 - saved.attention_bytes / saved.total_bytes if saved.total_bytes else 1.0
+    outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
+    if outcome is None:
+        return None
+    return Finding(
+        "memory",
+        "Use flash attention: keras.config.enable_flash_attention() before the model is made."
+        if shortage.facts.is_model
+        else "Use flash attention: flash_attention(q, k, v) of jax.experimental.pallas.ops.tpu.flash_attention.",
+        f"{1 - share:.0%} of what the forward pass keeps for the backward pass are products of queries and keys, such "
+        f"as {saved.attention}, which flash attention never keeps: {outcome} (reckoned from the traced step).",
+    )
+
+
+def accumulate(shortage: Shortage) -> Finding | None:
+    """Sum the gradients of smaller batches before an update."""
+    largest, batch, line = shortage.prediction.largest_batch or 0, shortage.batch_size, shortage.line
+    sum_bytes = shortage.facts.state_bytes
+    parts = next((parts for parts in _divisors(batch) if batch // parts <= largest), None)
+    if parts is None or batch // parts < shortage.devices or shortage.facts.is_placed or not sum_bytes:
+        return None
+    part = batch // parts
+    need = line.fixed_bytes + line.growing(part) + sum_bytes
+    if part % shortage.devices or need > line.limit_bytes:
+        return None
+    return Finding(
+        "memory",
+        f"Accumulate gradients: gradient_accumulation_steps={parts} in the optimizer, and batches of {part:,}."
+        if shortage.facts.is_model
+        else f"Accumulate gradients: jax.lax.scan over {parts} micro-batches of {part:,}, then one update with the sum "
+        "of their gradients.",
+        f"A batch of {part:,} needs about {format_bytes(need - sum_bytes)}, the sum of the gradients at most "
+        f"{format_bytes(sum_bytes)}: {format_bytes(need)} of {format_bytes(line.limit_bytes)}. Batch statistics, as of "
+        f"BatchNorm, are then those of {part:,} examples.",
+    )
+
+
+def split_the_state(shortage: Shortage) -> Finding | None:
+    """Split weights and optimizer slots over the devices."""
+    facts, devices = shortage.facts, shortage.devices
+    if devices == 1 or facts.is_model or facts.is_placed or shortage.prediction.mode != "train":
+        return None
+    large = {name: shape for name, shape in facts.weights.items() if 4 * math.prod(shape) >= LARGE_BYTES}
+    axes = {name: _axis(shape, devices) for name, shape in large.items()}
+    split = {name: shape for name, shape in large.items() if axes[name] is not None}
+    every = sum(math.prod(shape) for shape in facts.weights.values())
+    if not split or not every:
+        return None
+    share = sum(math.prod(shape) for shape in split.values()) / every
+    largest = max(split, key=lambda name: math.prod(split[name]))
+    # One weight at a time is whole while it is used.
+    whole_bytes = facts.state_bytes * math.prod(split[largest]) / every
+    state_bytes = facts.state_bytes * share
+    saved_bytes = state_bytes * (1 - 1 / devices) - whole_bytes
+    outcome = shortage.outcome(saved_bytes=saved_bytes) if saved_bytes > 0.1 * shortage.memory.limit_bytes else None
+    if outcome is None:
+        return None
+    parts = ", ".join('"data"' if axis == axes[largest] else "None" for axis in range(len(split[largest])))
+    return Finding(
+        "memory",
+        f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",)), and '
+        f"NamedSharding(mesh, PartitionSpec({parts})) on {largest!r}, the same on each large weight and its slots, and "
+        '"data" on the first axis of the batch.',
+        f"{format_bytes(state_bytes)} of the state are whole on each device, {format_bytes(state_bytes / devices)} if "
+        f"they are split: {outcome} (reckoned, with the largest array whole while it is used).",
+    )
+
+
+def larger_slices(shortage: Shortage) -> Iterator[Finding]:
+    """Name the smallest slice of the same chip, and the cheapest of another, that would hold it."""
+    if shortage.facts.is_placed:
+        return
+    for target, need in holding_slices(shortage.prediction.target, shortage.line, shortage.batch_size):
+        kind = f"slice of {target.chip.name}" if target.chip else "system"
+        limit, rows = need.limit_bytes, math.ceil(shortage.batch_size / target.devices)
+        yield Finding(
+            "memory",
+            f"Use {target.name} ({_chips(target.chips)}), the smallest {kind} that holds it.",
+            f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)}.",
+            batch_size=shortage.batch_size,
+            tpu=target.name,
+        )
+
+
+_WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
+    rematerialise,
+    flash_attention,
+    accumulate,
+    split_the_state,
+)
+
+
+def _chips(count: int) -> str:
+    return "1 chip" if count == 1 else f"{count:,} chips"
+
+
+def _divisors(batch: int) -> Iterator[int]:
+    return (parts for parts in range(2, min(batch, 1024) + 1) if batch % parts == 0)
+
+
+def _axis(shape: tuple[int, ...], devices: int) -> int | None:
+    """Return the longest axis that the devices divide, or None."""
+    axes = [axis for axis, size in enumerate(shape) if size % devices == 0 and size >= devices]
+    return max(axes, key=lambda axis: shape[axis], default=None)

@@ -1,0 +1,63 @@
+"""`MemoryLine`: the memory of a step as a function of its batch, from two compiled batches.
+
+Idea: the memory that a step needs grows with its batch, nearly in a straight line: weights, their gradients and the
+code stay, activations grow.
+
+Rule: it says what a device needs, of as many devices as were compiled for. Over more devices each takes fewer examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from anytpu.planning.records import Memory
+
+ROWS_A_CORE = 8
+"""A core's vector units take rows by eights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryLine:
+    """The memory of one device as a function of the batch.
+
+    Attributes:
+        fixed_bytes: the bytes that do not grow with the batch.
+        example_bytes: the bytes that each example of the global batch adds.
+        limit_bytes: the limit of one device.
+        devices: the number of devices.
+    """
+
+    fixed_bytes: float
+    example_bytes: float
+    limit_bytes: int
+    devices: int
+
+    def growing(self, batch_size: int) -> float:
+        """Return the bytes that grow with the batch."""
+        return self.example_bytes * batch_size
+
+    def largest(self, share: float = 1.0, saved_bytes: float = 0.0) -> int:
+        """Return the largest batch that fits, a multiple of 8 rows a device where that many fit, or of 1.
+
+        Args:
+            share: the share of the growing bytes that is left.
+            saved_bytes: the fixed bytes that are saved.
+        """
+        rows = int((self.limit_bytes - self.fixed_bytes + saved_bytes) / (self.example_bytes * share * self.devices))
+        return max(rows - rows % ROWS_A_CORE if rows >= ROWS_A_CORE else rows, 0) * self.devices
+
+
+def line_of(tried: Sequence[tuple[int, Memory]], devices: int) -> MemoryLine | None:
+    """Return the line through the two largest batches that were compiled, or None where nothing grows.
+
+    Example:
+        >>> line_of([(64, Memory(200, 1000)), (128, Memory(300, 1000))], 1)
+        MemoryLine(fixed_bytes=100.0, example_bytes=1.5625, limit_bytes=1000, devices=1)
+    """
+    points = sorted({batch: memory.peak_bytes for batch, memory in tried}.items())[-2:]
+    if len(points) < 2 or points[1][1] <= points[0][1]:
+        return None
+    (low, low_bytes), (high, high_bytes) = points
+    each = (high_bytes - low_bytes) / (high - low)
+    return MemoryLine(max(low_bytes - each * low, 0.0), each, tried[0][1].limit_bytes, devices)

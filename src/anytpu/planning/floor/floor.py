@@ -1,0 +1,106 @@
+"""`by_floor`: the least that a step takes on a TPU, and the least memory, without the TPU's compiler.
+
+Idea: the products of a step cannot be faster than the peak of the matrix units, and what must cross HBM cannot be
+faster than its bandwidth. The longer of the two is a floor.
+
+Rule: it is a floor and says so. Layouts, vector work, the network and the host are not in it: how much longer a step
+takes nobody knows, so the interval has no upper end.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anytpu import units
+from anytpu.planning.floor.least import Least, least_of
+from anytpu.planning.found import Found
+from anytpu.planning.input_wait import waiting_for_input
+from anytpu.planning.job import batch_rows
+from anytpu.planning.limits import limit_bytes
+from anytpu.planning.records import Memory, OpTime, StepTime
+from anytpu.planning.target import Target
+from anytpu.planning.wish import Wish
+from anytpu.program.program import Program
+
+PREDICTED_BY = "a floor from FLOPs and bytes, not the TPU compiler"
+"""Who predicted, of a floor."""
+
+NOTE = (
+    "This is a floor, not a forecast: a step takes at least so long, costs at least so much, and needs at least the "
+    "memory of its state, batch and outputs. How much more, only the TPU compiler can tell."
+)
+"""The sentence that every floor says of itself."""
+
+
+def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Found:
+    """Return the least that a step takes on a system, and the least memory; neither kept nor corrected by runs.
+
+    Args:
+        program: the program; nothing of it is run.
+        target: a slice of TPU chips.
+        wish: what holds for every prediction of the plan.
+        why: why the compiler gave no answer, a sentence.
+
+    Raises:
+        ProgramError: the step cannot be traced.
+
+    Example:
+        >>> spec = jax.ShapeDtypeStruct((8192, 8192), "bfloat16")
+        >>> program = Program("product", lambda w, x: (w, x @ w), spec, spec, ROWS)
+        >>> time = by_floor(program, target_named("v5e-8"), Wish(), "libtpu is not installed.").time
+        >>> round(8 * 197e12 * time.step_s / (2 * 8192**3), 6), time.interval_s[1]
+        (1.0, inf)
+    """
+    least, limit = least_of(program, target), limit_bytes(target)
+    peak_bytes = sum(buffer.bytes for buffer in least.memory)
+    memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda one: -one.bytes)[:50]))
+    time = _time(least, target) if memory.fits else None
+    if time is not None:
+        time = waiting_for_input(time, wish.input_examples_per_s, batch_rows(program))
+    main = max(least.flops, key=lambda dtype: least.flops[dtype], default="bf16")
+    return Found(
+        time,
+        memory,
+        PREDICTED_BY,
+        rate_of(main, target),
+        notes=(why, NOTE, *least.notes),
+        basis="floor",
+    )
+
+
+def rate_of(dtype: str, target: Target) -> float:
+    """Return the peak rate of one device for a type that products are counted by, FLOP/s.
+
+    Example:
+        >>> rate_of("bf16", target_named("v5e-8")), rate_of("s8", target_named("v5e-8"))
+        (197000000000000.0, 393000000000000.0)
+    """
+    chip, (kind, _, passes) = target.chip, dtype.partition("x")
+    eight = {"s8": chip.int8_ops_per_s, "s4": chip.int8_ops_per_s, "f8": chip.fp8_flops_per_s}.get(kind)
+    rate = eight / chip.replicas if eight else target.flops_per_s
+    # No data sheet states a rate for 4 bits: twice that for 8 is the most that halving the width can give.
+    return (2 * rate if kind == "s4" else rate) / int(passes or 1)
+
+
+def _time(least: Least, target: Target) -> StepTime:
+    computing_s = sum(count / rate_of(dtype, target) for dtype, count in least.flops.items())
+    moving_s = least.crossing_bytes / target.hbm_bytes_per_s
+    is_computing = computing_s >= moving_s
+    least_s = max(computing_s, moving_s)
+    op = OpTime(
+        "the whole step",
+        "floor",
+        "matmul" if is_computing else "memory",
+        least_s,
+        flops=least.flops.total(),
+        bytes=least.crossing_bytes,
+        bound="compute" if is_computing else "memory",
+        priced_by="floor",
+        least_s=least_s,
+    )
+    evidence = (
+        f"The products of the step take {units.format_seconds(computing_s)} at the peak of the matrix units, and its "
+        f"{units.format_bytes(least.crossing_bytes)} of arguments and results {units.format_seconds(moving_s)} at the "
+        "peak of HBM. The longer of the two is the floor; layouts, vector work, the network and the host come on top."
+    )
+    return StepTime((op,), op.time_s, (op.time_s, math.inf), least.uncounted, (evidence,))

@@ -1,0 +1,72 @@
+"""`least_of`: the FLOPs and bytes that a step cannot do without, of one device.
+
+Rule: global shapes are divided by the devices that share the work, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+
+from anytpu.planning.compiled import left_out_note
+from anytpu.planning.floor.products import Flops, alive, products_of
+from anytpu.planning.floor.traffic import read_whole, written_whole
+from anytpu.planning.memory.arguments import arguments_of, buffer_of
+from anytpu.planning.records import Buffer
+from anytpu.planning.target import Target
+from anytpu.planning.tracing import TRACING
+from anytpu.program.lowering import trace_for_plan
+from anytpu.program.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Least:
+    """FLOPs and bytes that a step cannot do without, of one device.
+
+    Attributes:
+        flops: of the products, by the type that is multiplied.
+        crossing_bytes: what must cross HBM: arguments read and results written.
+        memory: state, batch and outputs, which lie in the memory at the end of the step.
+        uncounted: products that were not counted, a sentence each.
+        notes: what else is to be said of the step, a sentence each.
+    """
+
+    flops: Flops
+    crossing_bytes: int
+    memory: tuple[Buffer, ...]
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def least_of(program: Program, target: Target) -> Least:
+    """Return the FLOPs and bytes that a step cannot do without, of one device.
+
+    Raises:
+        ProgramError: the step cannot be traced.
+    """
+    with TRACING:
+        traced, left_out = trace_for_plan(program)
+    jaxpr = traced.jaxpr
+    flops, uncounted = products_of(jaxpr)
+    whole = alive(jaxpr.jaxpr)
+    each = 1 / target.devices if is_split(program) else 1.0
+    given, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
+    outputs = tuple(
+        buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(jaxpr.out_avals[states:])
+    )
+    made = (*given[:states], *outputs)
+    crossing_bytes = _sum(given, read_whole(whole)) + _sum(made, written_whole(whole))
+    split = Flops({dtype: count * each for dtype, count in flops.items()})  # type: ignore[arg-type]
+    return Least(split, crossing_bytes, (*given, *outputs), tuple(uncounted), left_out_note(left_out))
+
+
+def is_split(program: Program) -> bool:
+    """Whether the devices share the work of a program; else each does all of it."""
+    has_rows = any(layout.axis is not None for _, layout in program.leaves())
+    return program.placement is not None or program.replicas is not None or has_rows
+
+
+def _sum(buffers: Sequence[Buffer], counts: Sequence[bool]) -> int:
+    return sum(buffer.bytes for buffer, is_counted in zip(buffers, counts, strict=True) if is_counted)

@@ -1,0 +1,169 @@
+"""`products_of`: the FLOPs of the matrix products and convolutions in a jaxpr, by the type that is multiplied.
+
+Idea: whatever the compiler does, it has to multiply what the step's products multiply. Two FLOPs are counted for each
+multiplication, as XLA's own cost analysis counts them.
+
+Rule: the count is of all devices together. Shapes outside of a `shard_map` are global; inside they are of one device
+and count once for each device of the axes that it splits. What the compiler may leave out does not count: dead code, a
+product that is computed twice, all but the cheapest branch of a conditional, a loop of unknown length.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.interpreters import partial_eval
+
+from anytpu.planning.compiler.places import Operation
+from anytpu.planning.hlo.flops import WindowDimension, useful_positions
+from anytpu.planning.memory.arguments import dtype_bits
+from anytpu.program.jaxprs import called_jaxpr
+
+_PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
+
+Flops = collections.Counter[str]
+"""FLOPs by the type that is multiplied: "bf16", "bf16x3" (three passes), "f8", "s8", "s4"."""
+
+
+def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
+    """Return the FLOPs of all devices together, and sentences that name what was not counted.
+
+    Args:
+        jaxpr: the step, over the global batch.
+
+    Example:
+        >>> step = jax.make_jaxpr(lambda x, w: x @ w)(jnp.zeros((8, 16)), jnp.zeros((16, 4)))
+        >>> products_of(step)
+        (Counter({'bf16': 1024}), [])
+    """
+    uncounted: list[str] = []
+    flops = _in(alive(jaxpr.jaxpr), (), uncounted)
+    return flops, list(dict.fromkeys(uncounted))
+
+
+def alive(jaxpr: Jaxpr) -> Jaxpr:
+    """Return a jaxpr without what none of its results depends on."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def _in(jaxpr: Jaxpr, around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
+    total = Flops()
+    for equation in _distinct(jaxpr):
+        total += _of(equation, around, uncounted)
+    return total
+
+
+def _of(equation: JaxprEqn, around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
+    name, params, inside = equation.primitive.name, equation.params, (*around, equation)
+    if name in ("dot_general", "ragged_dot_general"):
+        return Flops({_type_of(equation): _product_flops(equation)})
+    if name == "conv_general_dilated":
+        return Flops({_type_of(equation): _convolution_flops(equation)})
+    if name == "scan":
+        return _times(_in(params["jaxpr"].jaxpr, inside, uncounted), params["length"])
+    if name == "cond":
+        branches = [_in(branch.jaxpr, inside, uncounted) for branch in params["branches"]]
+        return min(branches, key=lambda flops: flops.total())
+    if name == "shard_map":
+        sizes = dict(params["mesh"].shape)
+        count = math.prod(sizes[axis] for axis in params["newly_manual_axes"])
+        return _times(_in(params["jaxpr"], inside, uncounted), count)
+    if name == "pallas_call":
+        grid = params["grid_mapping"].grid
+        runs = math.prod(grid) if all(isinstance(size, int) for size in grid) else 0
+        return _times(_in(params["jaxpr"], inside, uncounted), runs)
+    if name == "while":
+        _count_none(Operation(equation, around), uncounted)
+        return Flops()
+    inner = called_jaxpr(equation)
+    return Flops() if inner is None else _in(inner, inside, uncounted)
+
+
+def _times(flops: Flops, count: int) -> Flops:
+    return Flops({dtype: count * each for dtype, each in flops.items()})
+
+
+def _count_none(loop: Operation, uncounted: list[str]) -> None:
+    """Say of a loop of unknown length that it is left out, if it has products."""
+    body = loop.equation.params["body_jaxpr"].jaxpr
+    if _in(body, (*loop.around, loop.equation), []):
+        uncounted.append(f"{loop.place}: its number of iterations is not known, so none is counted")
+
+
+def _distinct(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield each equation whose result no equation before it has computed: the compiler removes common ones."""
+    same: dict[Any, Any] = {}
+    seen: dict[Any, JaxprEqn] = {}
+    for equation in jaxpr.eqns:
+        operands = tuple(_value(one, same) for one in equation.invars)
+        key = (equation.primitive, operands, *(_setting(name, equation.params[name]) for name in equation.params))
+        before = seen.setdefault(key, equation)
+        if before is equation or equation.effects:
+            yield equation
+        else:
+            same.update(zip(equation.outvars, (same.get(one, one) for one in before.outvars), strict=True))
+
+
+def _value(one: Any, same: dict[Any, Any]) -> Any:
+    return (str(one.val), str(one.aval)) if isinstance(one, Literal) else same.get(one, one)
+
+
+def _setting(name: str, value: Any) -> tuple[str, Any]:
+    """Return a parameter as one that can be compared: of jaxprs and functions only the same object is equal."""
+    has_code = callable(value) or (isinstance(value, ClosedJaxpr | Jaxpr | tuple | list) and "jaxpr" in name)
+    return name, id(value) if has_code else str(value)
+
+
+def _operands(equation: JaxprEqn) -> list[tuple[tuple[int, ...], Any]]:
+    """Return shape and type of the two operands of a product."""
+    avals: list[Any] = [one.aval for one in equation.invars[:2]]
+    return [(aval.shape, jnp.dtype(aval.dtype)) for aval in avals]
+
+
+def _product_flops(equation: JaxprEqn) -> int:
+    """Return 2 for each multiplication of a product; of a ragged one all rows count, as if each were in a group."""
+    left, right = (shape for shape, _ in _operands(equation))
+    params, groups = equation.params, ()
+    if "ragged_dot_dimension_numbers" in params:
+        ragged = params["ragged_dot_dimension_numbers"]
+        numbers, groups = ragged.dot_dimension_numbers, ragged.rhs_group_dimensions
+    else:
+        numbers = params["dimension_numbers"]
+    (_, contracted), (_, batched) = numbers
+    free = set(range(len(right))) - {*contracted, *batched, *groups}
+    return 2 * math.prod(left) * math.prod(right[axis] for axis in free)
+
+
+def _convolution_flops(equation: JaxprEqn) -> int:
+    """Return 2 for each multiplication of a convolution; positions on the padding do not count."""
+    left, right = (shape for shape, _ in _operands(equation))
+    aval: Any = equation.outvars[0].aval
+    result, params = aval.shape, equation.params
+    of_left, of_right, of_result = params["dimension_numbers"]
+    useful = 1
+    for place, (stride, pad, spread, hole) in enumerate(
+        zip(params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"], strict=True), 2
+    ):
+        window = WindowDimension(right[of_right[place]], stride, pad[0], spread, hole)
+        useful *= useful_positions(left[of_left[place]], result[of_result[place]], window)
+    features = right[of_right[0]] * right[of_right[1]]
+    return 2 * features * left[of_left[0]] // params["batch_group_count"] * useful
+
+
+def _type_of(equation: JaxprEqn) -> str:
+    """Return the type that the matrix units multiply: the fastest one that a compiler could choose."""
+    dtypes = [dtype for _, dtype in _operands(equation)]
+    bits = max(dtype_bits(dtype) for dtype in dtypes)
+    if all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
+        return "s4" if bits == 4 else "s8"
+    if bits <= 8 and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
+        return "f8"
+    precision = equation.params["precision"]
+    wide = isinstance(precision, tuple) and any(dtype == jnp.float32 for dtype in dtypes)
+    return "bf16" + max((_PASSES[one] for one in precision), default="") if wide else "bf16"

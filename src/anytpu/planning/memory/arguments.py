@@ -1,0 +1,52 @@
+"""`arguments_of`: state and batch of a step, as they lie on one device by their shapes alone.
+
+Rule: an array that a mesh or the devices split counts with one device's part; padding is not known and not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+from anytpu.planning.memory.names import leaves_of
+from anytpu.planning.records.memory import Buffer
+from anytpu.planning.target import Target
+from anytpu.program.program import Program
+
+
+def arguments_of(program: Program, target: Target) -> tuple[Buffer, ...]:
+    """Return each leaf of the state, then of the batch.
+
+    Example:
+        >>> spec = jax.ShapeDtypeStruct
+        >>> state, batch = spec((64, 64), "float32"), spec((1024, 64), "float32")
+        >>> program = Program("net/train", lambda state, batch: (state, batch), state, batch, ROWS)
+        >>> [(one.name, one.bytes) for one in arguments_of(program, target_named("v3-8"))]
+        [('state/0', 16384), ('batch', 32768)]
+    """
+    leaves = jax.tree.leaves((program.state, program.batch))
+    return tuple(
+        buffer_of(named.name, named.use, leaf, part)
+        for named, leaf, part in zip(leaves_of(program), leaves, _parts(program, target), strict=True)
+    )
+
+
+def buffer_of(name: str, use: Any, leaf: jax.ShapeDtypeStruct, part: float) -> Buffer:
+    """Return the part of an array that one device holds."""
+    size_bytes = round(part * leaf.size * dtype_bits(leaf.dtype) / 8)
+    return Buffer(name, use, size_bytes, size_bytes, f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]")
+
+
+def dtype_bits(dtype: Any) -> int:
+    """Return the bits of an element in the memory: 4 of int4."""
+    return 4 if str(dtype).endswith("int4") or str(dtype).startswith("float4") else 8 * dtype.itemsize
+
+
+def _parts(program: Program, target: Target) -> list[float]:
+    if program.placement is not None:
+        sizes = dict(program.placement.axes)
+        return [1 / math.prod(sizes[axis] for names in spec for axis in names) for spec in program.placement.specs]
+    batch = [1.0 if layout.axis is None else 1 / target.devices for _, layout in program.leaves()]
+    return [1.0] * len(jax.tree.leaves(program.state)) + batch

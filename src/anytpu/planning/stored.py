@@ -1,0 +1,112 @@
+"""`record_of`: a record that was stored as JSON, believed only where it is whole.
+
+Idea: a log is appended by processes that may be killed, and a file of corrections may be edited by hand; a number of
+another type, or an infinite one, would end a plan long after it was read. So each field is held against its type.
+
+Rule: integers are positive, numbers are finite and not negative, text is printable. Fields that this release does not
+know are left out: a later release may have written them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from typing import Any
+
+from anytpu.planning.quoting import quoted
+
+Kind = typing.TypeVar("Kind")
+
+MAX_NUMBER = 1e12
+"""The largest number that is believed: more seconds, or dollars, than anything takes."""
+
+MAX_TEXT = 1000
+"""Characters of the longest text that is believed."""
+
+_IS = {
+    int: "a positive integer",
+    float: "a number of 0 or more",
+    str: "a text of one line",
+    dict: "names and versions",
+    types.NoneType: "null",
+}
+
+
+def from_json(text: str) -> Any:
+    """Return what a JSON text holds.
+
+    Raises:
+        ValueError: it is none; one sentence.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python reads no integers of more than some thousand digits.
+        raise ValueError("it has a number of too many digits") from None
+
+
+def record_of(kind: type[Kind], value: Any) -> Kind:
+    """Return a record of a kind.
+
+    Args:
+        kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, str]`, or one of these or None.
+        value: what JSON had.
+
+    Raises:
+        ValueError: a field is missing, or has another type or a number that cannot be; a sentence that names it.
+
+    Example:
+        >>> record_of(Leaf, {"name": "w", "size": 3})
+        Leaf(name='w', size=3)
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"it is {quoted(value)}, not an object of names and values")
+    known = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in value:
+            _check(field.name, value[field.name], _types(kind)[field.name])
+            known[field.name] = value[field.name]
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{field.name!r} is missing")
+    return kind(**known)
+
+
+def check_positive(record: Any, *names: str) -> None:
+    """Check that some numbers of a record, those that it has, are more than 0.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name in names:
+        if getattr(record, name) is not None and not getattr(record, name) > 0:
+            raise ValueError(f"{name!r} is {getattr(record, name)!r}, not a positive number")
+
+
+@functools.lru_cache(maxsize=16)
+def _types(kind: Any) -> dict[str, tuple[Any, ...]]:
+    hints = typing.get_type_hints(kind)
+    return {name: typing.get_args(of) if isinstance(of, types.UnionType) else (of,) for name, of in hints.items()}
+
+
+def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if not any(_fits(value, typing.get_origin(of) or of) for of in allowed):
+        wanted = " or ".join(_IS[typing.get_origin(of) or of] for of in allowed)
+        raise ValueError(f"{name!r} is {quoted(value)}, not {wanted}")
+
+
+def _fits(value: Any, of: Any) -> bool:
+    if of is int:
+        return type(value) is int and 0 < value <= MAX_NUMBER
+    if of is float:
+        return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # no NaN either
+    if of is str:
+        return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
+    if of is dict:
+        return isinstance(value, dict) and all(_fits(one, str) for pair in value.items() for one in pair)
+    return value is None

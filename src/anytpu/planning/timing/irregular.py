@@ -1,0 +1,216 @@
+"""`work_of`: the time of a sort, a top-k, a gather, a scatter or a pooling, for which the compiler gives no cycles.
+
+Idea: the vector unit handles 8 x 128 numbers at a time. A sort passes over its numbers once for every stage of a
+bitonic network. A top-k keeps sorted runs of k numbers and merges them. Pooling passes over its result once for every
+position of the window. A gather or a scatter takes one row after another: from the main memory each row is a transfer
+of its own, of which several are under way at a time; in the memory on the chip it is a few instructions.
+
+Rule: this counts instructions and knows nothing of their schedule, so it makes the interval wider.
+Source: T. Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and TPUv3", IEEE Micro 2021 (vector
+unit); cycles that were read from a clock on TPU v4 itself: https://github.com/ayaka14732/tpu-v4-latency-numbers and
+https://github.com/ayaka14732/pallas-tpu-tutorial, chapter01.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.target import Target
+
+VECTOR = 8 * 128
+"""Numbers that one vector instruction handles."""
+
+_VECTOR_ALUS = {"v2": 2, "v3": 2, "v4": 2}  # Norrie et al. for v2 and v3; the instruction format of v4 has two as well
+_LATER_ALUS = 4  # https://jax-ml.github.io/scaling-book/tpus: four a lane since v5
+LATENCY_S = 0.43e-6
+"""From the main memory to that on the chip, or back: 484 and 418 cycles at 1.05 GHz, read on v4; taken for all."""
+
+_IN_FLIGHT = 16  # a guess: 8 transfers at a time wait no longer than one, read on v4; nobody published more
+_UPDATE_S = 0.122e-6
+"""A row of the main memory that is read, changed and written. On v6e 4.1 million numbers took about 0.5 s, most of a
+sampler's 507 ms: https://github.com/vllm-project/vllm/pull/15242 and 15891."""
+_UPDATE_CYCLES = 30  # the same in the memory on the chip: a guess, two rows' cycles and a wait for what was just stored
+_ROW_CYCLES = 9  # a row in the memory on the chip: XLA's gather of 1,024 single numbers took 9,213, read on v4
+_WINDOW_CYCLES = 5.4  # a vector and window position: the compiler's own cycles for max pooling of 3x3 on v5e
+_LANE_CYCLES = 4  # a guess: a rotation of lanes every 8 cycles in one unit (read on v4), and two or more such units
+
+_DIMENSION = re.compile(r"\bdimensions=\{(\d+)\}")
+_SLICE = re.compile(r"slice_sizes=\{([\d,]*)\}")
+_UPDATE = re.compile(r"update_window_dims=\{([\d,]*)\}")
+_WINDOW = re.compile(r"window=\{size=([\dx]+)")
+_SCRATCH = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"\d+","size":"(\d+)"')
+_INDEX = re.compile(r"parameter\((\d+)\)")
+_COUNTED = ("sort", "gather", "scatter", "select-and-scatter", "reduce-window")
+_NO_WORK = ("parameter", "constant", "bitcast", "bitcast-convert", "tuple", "get-tuple-element")
+
+
+class Work(NamedTuple):
+    """Time of the instructions of an operation, and how it was counted: "stages", "rows", "updates" or "windows"."""
+
+    time_s: float
+    counted_by: str
+
+
+class _Found(NamedTuple):
+    """An operation, where it stands, and the arrays that the instruction around it takes in for its operands."""
+
+    one: Instruction
+    home: Computation
+    outside: dict[int, Instruction]
+
+
+def work_of(module: Module, home: Computation, one: Instruction, target: Target, clock_hz: float) -> Work | None:
+    """Return the time of an operation of which the compiler gives no cycles; None for one that is not counted here.
+
+    Args:
+        module: where computations are looked up.
+        home: the computation that the instruction stands in.
+        one: a sort, ..., a fusion around one, or the custom call "TopK".
+        target: the system.
+        clock_hz: the clock of its cores.
+    """
+    found = _inside(module, home, one)
+    if found is None:
+        return None
+    assert target.chip is not None
+    alus, cores_hz = vector_alus(target), clock_hz * target.chip.cores / target.chip.replicas
+    inner = found.one
+    if inner.opcode == "sort":
+        return Work(_sort_cycles(module, found, alus) / cores_hz, "stages")
+    if inner.opcode == "custom-call":
+        return Work(_top_k_cycles(module, found, alus) / cores_hz, "stages")
+    if inner.opcode in ("gather", "scatter"):
+        return Work(_rows_s(found, one, cores_hz), "rows" if inner.opcode == "gather" else "updates")
+    return Work(_window_cycles(found) / cores_hz, "windows")
+
+
+def vector_alus(target: Target) -> int:
+    """Return how many vector instructions a core starts in a cycle, loads and stores aside."""
+    assert target.chip is not None
+    return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
+
+
+def _inside(module: Module, home: Computation, one: Instruction) -> _Found | None:
+    """Return the operation that is counted: the instruction itself, or the one in a fusion."""
+    if one.opcode in _COUNTED or (one.opcode == "custom-call" and 'custom_call_target="TopK"' in one.text):
+        return _Found(one, home, {})
+    if one.opcode != "fusion" or not one.called:
+        return None
+    body = module.computations[one.called[0]]
+    operands = {
+        number: home.instructions[name] for number, name in enumerate(one.operands) if name in home.instructions
+    }
+    for inner in body.instructions.values():
+        if found := _inside(module, body, inner):
+            return found if found.outside else _Found(found.one, found.home, operands)
+    return None
+
+
+def _sort_cycles(module: Module, found: _Found, alus: int) -> float:
+    one = found.one
+    shape, match = one.shapes[0], _DIMENSION.search(one.text)
+    axis = int(match[1]) if match else len(shape.dims) - 1
+    levels = _levels(shape.dims[axis])
+    stages = levels * (levels + 1) / 2
+    cycles = stages * _stage_cycles(module, one, len(one.shapes), alus)
+    if shape.minor_to_major[:1] == (axis,):
+        # Numbers side by side in one vector are compared by rotating it: seven levels of the network for 128 lanes.
+        short = min(levels, 7)
+        cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(one.shapes)
+    return _vectors(shape) * cycles
+
+
+def _top_k_cycles(module: Module, found: _Found, alus: int) -> float:
+    """Count sorted runs of k numbers, and then two merges of half of what is left, again and again."""
+    one = found.one
+    whole = found.home.instructions[one.operands[0]].shapes[0]
+    kept = min(
+        (size for size, before in zip(one.shapes[0].dims, whole.dims, strict=False) if size != before), default=1
+    )
+    levels = _levels(kept)
+    stages = levels * (levels + 1) / 2 + 2 * (levels + 1)
+    return _vectors(whole) * stages * _stage_cycles(module, one, 2, alus)
+
+
+def _stage_cycles(module: Module, one: Instruction, arrays: int, alus: int) -> float:
+    """Return cycles of one stage for a vector of every array: one store each, or the comparison and the exchange.
+
+    A comparison is for two vectors; the exchange is a selection for each vector.
+    """
+    compared = sum(
+        step.opcode not in _NO_WORK
+        for name in one.called
+        if name in module.computations
+        for step in module.computations[name].instructions.values()
+    )
+    return max(float(arrays), (compared / 2 + arrays) / alus)
+
+
+def _rows_s(found: _Found, around: Instruction, cores_hz: float) -> float:
+    one, is_read = found.one, found.one.opcode == "gather"
+    table, (sizes, rows) = found.home.instructions[one.operands[0]].shapes[0], _rows(found)
+    if _is_on_chip(found, around, table):
+        return rows * max(_ROW_CYCLES if is_read else _UPDATE_CYCLES, _tiles(table, sizes)) / cores_hz
+    return max(1.0, rows / _IN_FLIGHT) * LATENCY_S if is_read else rows * _UPDATE_S
+
+
+def _rows(found: _Found) -> tuple[Sequence[int], float]:
+    """Return the sizes of one row, along the dimensions of the array that it is taken from, and the number of rows."""
+    one = found.one
+    table = found.home.instructions[one.operands[0]].shapes[0]
+    if one.opcode == "gather":
+        match = _SLICE.search(one.text)
+        sizes = _numbers(match[1]) if match else table.dims
+        return sizes, math.prod(one.shapes[0].dims) / max(1, math.prod(sizes))
+    updates = found.home.instructions[one.operands[-1]].shapes[0]
+    match = _UPDATE.search(one.text)
+    window = [updates.dims[axis] for axis in _numbers(match[1])] if match else []
+    sizes = [1] * (len(table.dims) - len(window)) + window
+    return sizes, math.prod(updates.dims) / max(1, math.prod(window))
+
+
+def _is_on_chip(found: _Found, around: Instruction, table: Shape) -> bool:
+    """Tell whether rows are in the memory on the chip: placed there, or copied there by the operation itself."""
+    parameter = found.home.instructions[found.one.operands[0]]
+    match = _INDEX.search(parameter.text) if parameter.opcode == "parameter" else None
+    outside = found.outside.get(int(match[1])) if match else None
+    shape = outside.shapes[0] if outside and outside.shapes else table
+    scratch = _SCRATCH.search(around.text)
+    return shape.memory_space == 1 or (scratch is not None and int(scratch[1]) >= shape.padded_bytes)
+
+
+def _tiles(table: Shape, sizes: Sequence[int]) -> float:
+    """Return the vectors that a row touches."""
+    order = table.minor_to_major
+    if len(sizes) != len(order):
+        return math.ceil(math.prod(sizes) / VECTOR)
+    spans = [sizes[axis] for axis in order]
+    steps = (128, 8, *[1] * len(spans))
+    return math.prod(math.ceil(span / step) for span, step in zip(spans, steps, strict=False))
+
+
+def _window_cycles(found: _Found) -> float:
+    one = found.one
+    match = _WINDOW.search(one.text)
+    positions = math.prod(int(size) for size in match[1].split("x")) if match else 1
+    if one.opcode == "reduce-window":
+        return _vectors(one.shapes[0]) * positions * _WINDOW_CYCLES
+    # The maximum is searched for, and then added to.
+    source = found.home.instructions[one.operands[1]].shapes[0]
+    return 2 * _vectors(source) * positions * _WINDOW_CYCLES
+
+
+def _vectors(shape: Shape) -> float:
+    return math.ceil(math.prod(shape.dims) / VECTOR)
+
+
+def _levels(size: int) -> int:
+    return max(1, math.ceil(math.log2(max(size, 2))))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]

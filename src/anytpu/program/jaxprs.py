@@ -1,0 +1,35 @@
+"""The jaxprs inside an equation: all of them, or the one that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+_CALLS = ("jaxpr", "call_jaxpr", "call")
+
+
+def level_of(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
+    """Return a jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def inner_jaxprs(equation: JaxprEqn) -> Iterator[ClosedJaxpr | Jaxpr]:
+    """Yield each jaxpr among the parameters of an equation: bodies, branches, called functions.
+
+    Example:
+        >>> loop = jax.make_jaxpr(lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x + 1, x))(0)
+        >>> len(list(inner_jaxprs(loop.jaxpr.eqns[0])))
+        2
+    """
+    for value in equation.params.values():
+        for inner in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(inner, ClosedJaxpr | Jaxpr):
+                yield inner
+
+
+def called_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
+    """Return the jaxpr that an equation runs on its own operands; None for any other equation."""
+    inner = next((equation.params[name] for name in _CALLS if name in equation.params), None)
+    level = level_of(inner) if isinstance(inner, ClosedJaxpr | Jaxpr) else None
+    return level if level is not None and len(level.invars) == len(equation.invars) else None

@@ -1,0 +1,142 @@
+"""The changes after which a step fits: whole texts, and silence where the arithmetic does not hold."""
+
+from __future__ import annotations
+
+from anytpu.planning.advice.facts import Facts
+from anytpu.planning.advice.findings import findings
+from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.advice.saved import Saved
+from anytpu.planning.advice.slices import holding_slices
+from anytpu.planning.records import Memory
+from anytpu.planning.target import target_named
+from anytpu.units import GIB, MIB
+from planning.predictions import prediction
+
+LIMIT = 16 * GIB
+
+
+def line(fixed_gib: float, growing_gib: float, batch: int = 1024, devices: int = 8) -> MemoryLine:
+    """Return a memory that grows by so much at a batch, of at most 16 GiB."""
+    return MemoryLine(fixed_gib * GIB, growing_gib * GIB / batch, LIMIT, devices)
+
+
+def said(
+    known: MemoryLine, facts: Facts, largest: int = 256, tpu: str = "v3-8", start: str = ""
+) -> list[tuple[str, str]]:
+    """Return the text and the evidence of each finding whose text begins so, for a batch of 1,024."""
+    need = int(known.fixed_bytes + known.growing(1024))
+    memory = Memory(need, LIMIT, said="Ran out of memory")
+    one = prediction(memory=memory, largest_batch=largest, tpu=tpu)
+    return [(each.text, each.evidence) for each in findings(one, facts, known) if each.text.startswith(start)]
+
+
+BLOCKS = Saved(total_bytes=1000, blocks=24, kept_bytes=120)
+
+
+def test_rematerialisation_that_makes_it_fit():
+    assert said(line(2, 60), Facts(saved=BLOCKS), start="Remat") == [
+        (
+            "Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about 24 blocks.",
+            "60 GiB grow with the batch; of what the forward pass keeps for the backward pass, 12% would be left: "
+            "about 9.2 GiB of 16 GiB, for about a third more computation (reckoned from the traced step).",
+        )
+    ]
+    (told,) = said(line(2, 60), Facts(saved=BLOCKS, is_model=True), start="Remat")
+    assert told[0] == "Rematerialise by block: keras.remat(block)(x) around each of about 24 blocks of layers."
+
+
+def test_rematerialisation_that_makes_a_larger_batch_fit():
+    ((_, evidence),) = said(line(2, 400), Facts(saved=BLOCKS), largest=64, start="Remat")
+    assert "12% would be left: a batch of about 256 then fits, where 64 fit today, for" in evidence
+
+
+def test_rematerialisation_that_helps_little_is_not_told():
+    assert said(line(2, 400), Facts(saved=BLOCKS), largest=256, start="Remat") == []
+    assert said(line(15.9, 60), Facts(saved=BLOCKS), largest=0, start="Remat") == []
+    assert said(line(2, 60), Facts(saved=Saved(1000, 4, 950)), start="Remat") == []
+    assert said(line(2, 60), Facts(), start="Remat") == []
+
+
+def test_flash_attention():
+    saved = Saved(1000, 24, 900, attention_bytes=800, attention="float32[64,16,1024,1024]")
+    assert said(line(2, 60), Facts(saved=saved), start="Use flash") == [
+        (
+            "Use flash attention: flash_attention(q, k, v) of jax.experimental.pallas.ops.tpu.flash_attention.",
+            "80% of what the forward pass keeps for the backward pass are products of queries and keys, such as "
+            "float32[64,16,1024,1024], which flash attention never keeps: about 14 GiB of 16 GiB (reckoned from the "
+            "traced step).",
+        )
+    ]
+    ((text, _),) = said(line(2, 60), Facts(saved=saved, is_model=True), start="Use flash")
+    assert text == "Use flash attention: keras.config.enable_flash_attention() before the model is made."
+    assert said(line(2, 60), Facts(saved=Saved(1000, 24, 900, 100, "float32[8,8,128,128]")), start="Use flash") == []
+
+
+def test_accumulation():
+    known = Facts(state_bytes=1536 * MIB)
+    assert said(line(2, 40), known, start="Accumulate") == [
+        (
+            "Accumulate gradients: jax.lax.scan over 4 micro-batches of 256, then one update with the sum of their "
+            "gradients.",
+            "A batch of 256 needs about 12 GiB, the sum of the gradients at most 1.5 GiB: 13.5 GiB of 16 GiB. Batch "
+            "statistics, as of BatchNorm, are then those of 256 examples.",
+        )
+    ]
+    ((text, _),) = said(line(2, 40), Facts(state_bytes=1536 * MIB, is_model=True), start="Accumulate")
+    assert text == "Accumulate gradients: gradient_accumulation_steps=4 in the optimizer, and batches of 256."
+
+
+def test_accumulation_whose_sum_does_not_fit_is_not_told():
+    assert said(line(2, 40), Facts(state_bytes=5 * GIB), start="Accumulate") == []
+    assert said(line(20, 40), Facts(state_bytes=GIB), largest=0, start="Accumulate") == []
+
+
+STATE = Facts({"w1": (8192, 32768), "w2": (32768, 8192), "m/w1": (8192, 32768), "bias": (8192,)}, state_bytes=12 * GIB)
+
+
+def test_splitting_the_state():
+    assert said(line(18, 2), STATE, largest=0, start="Split") == [
+        (
+            'Split the state over the 8 devices: mesh = jax.sharding.AbstractMesh((8,), ("data",)), and '
+            "NamedSharding(mesh, PartitionSpec(None, \"data\")) on 'w1', the same on each large weight and its slots, "
+            'and "data" on the first axis of the batch.',
+            "12 GiB of the state are whole on each device, 1.5 GiB if they are split: about 13.5 GiB of 16 GiB "
+            "(reckoned, with the largest array whole while it is used).",
+        )
+    ]
+
+
+def test_splitting_that_does_not_make_it_fit_is_not_told():
+    assert said(line(40, 2), STATE, largest=0, start="Split") == []
+    assert said(line(18, 2), Facts({"w": (8191, 8191)}, state_bytes=12 * GIB), largest=0, start="Split") == []
+    assert said(line(18, 2, devices=1), STATE, largest=0, tpu="v5e-1", start="Split") == []
+
+
+def test_the_smallest_slice_that_holds_it_and_the_cheapest_of_another_chip():
+    assert said(line(2, 60), Facts(), start="Use v") == [
+        (
+            "Use v3-64 (32 chips), the smallest slice of v3 that holds it.",
+            "With 16 examples a device it needs about 9.5 GiB of 15.5 GiB.",
+        ),
+        (
+            "Use v5p-16 (8 chips), the smallest slice of v5p that holds it.",
+            "With 128 examples a device it needs about 62 GiB of 95.7 GiB.",
+        ),
+    ]
+
+
+def test_another_chip_where_no_slice_of_this_one_holds_it():
+    (told,) = said(line(20, 2), Facts(), largest=0, start="Use v")
+    assert told == (
+        "Use v5p-2 (1 chip), the smallest slice of v5p that holds it.",
+        "With 1,024 examples a device it needs about 36 GiB of 95.7 GiB.",
+    )
+
+
+def test_no_slice_is_told_where_none_holds_it():
+    assert holding_slices(target_named("v3-8"), line(300, 1), 1024) == []
+    assert said(line(300, 1), Facts(), largest=0) == []
+
+
+def test_a_program_with_a_mesh_of_its_own_stays_on_its_devices():
+    assert said(line(2, 60), Facts(is_placed=True), start="Use v") == []

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from anytpu.planning.floor.products import products_of
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def spec(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def counted(step: Any, *specs: Any) -> dict[str, float]:
+    flops, uncounted = products_of(jax.make_jaxpr(step)(*specs))
+    assert uncounted == []
+    return dict(flops)
+
+
+def convolution(stride: int, groups: int = 1) -> Any:
+    def convolve(kernel: Any, image: Any) -> Any:
+        return lax.conv_general_dilated(
+            image, kernel, (stride, stride), "SAME", feature_group_count=groups, dimension_numbers=NHWC
+        )
+
+    return convolve
+
+
+def looped(weights: Any, x: Any) -> Any:
+    return lax.scan(lambda carry, weight: (carry @ weight, None), x, weights)[0]
+
+
+IMAGE = spec(2, 28, 28, 4)
+WITHOUT_LOOPS = [
+    (lambda x, w: x @ w, (spec(64, 128), spec(128, 32))),
+    (lambda x: jnp.einsum("bhqd,bhkd->bhqk", x, x), (spec(4, 2, 32, 64),)),
+    (convolution(2), (spec(3, 3, 4, 8), IMAGE)),
+    (convolution(1, groups=4), (spec(3, 3, 1, 8), IMAGE)),
+    (jax.grad(lambda kernel, image: convolution(2)(kernel, image).sum()), (spec(3, 3, 4, 8), IMAGE)),
+    (jax.grad(lambda image, kernel: convolution(2)(kernel, image).sum()), (IMAGE, spec(3, 3, 4, 8))),
+]
+
+
+@pytest.mark.parametrize(("step", "specs"), WITHOUT_LOOPS)
+def test_it_counts_as_jax_does(step: Any, specs: Any):
+    of_jax: Any = jax.jit(step).lower(*specs).cost_analysis()
+    assert sum(counted(step, *specs).values()) == of_jax["flops"]
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    weights, x = spec(5, 16, 16), spec(8, 16)
+    assert counted(looped, weights, x) == {"bf16": 5 * 2 * 8 * 16 * 16}
+    backward = jax.grad(lambda weights, x: looped(weights, x).sum())
+    assert counted(backward, weights, x) == {"bf16": 3 * 5 * 2 * 8 * 16 * 16}
+
+
+def test_a_loop_of_unknown_length_is_named():
+    def step(count: Any, x: Any) -> Any:
+        return lax.while_loop(lambda carry: carry[0] < count, lambda carry: (carry[0] + 1, carry[1] @ x), (0, x))
+
+    flops, (said,) = products_of(jax.make_jaxpr(step)(spec(dtype="int32"), spec(4, 4)))
+    assert not flops
+    assert said.startswith(f"the operation 'while', at {__file__}:")
+    assert said.endswith(".step): its number of iterations is not known, so none is counted")
+
+
+def test_shapes_inside_of_a_shard_map_are_of_one_device():
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    rows, columns = PartitionSpec("data", "model"), PartitionSpec("model")
+    step = jax.shard_map(
+        lambda x, w: lax.psum(x @ w, "model"), mesh=mesh, in_specs=(rows, columns), out_specs=PartitionSpec("data")
+    )
+    assert counted(step, spec(8, 4), spec(4, 6)) == {"bf16": 2 * 8 * 4 * 6}
+    repeated = jax.shard_map(
+        lambda x, w: x @ w, mesh=mesh, in_specs=(PartitionSpec("data"),) * 2, out_specs=PartitionSpec("data")
+    )
+    assert counted(repeated, spec(8, 4), spec(16, 6)) == {"bf16": 8 * (2 * 2 * 4 * 6)}
+
+
+def test_ragged_products_forward_and_backward():
+    x, w, sizes = spec(32, 4), spec(3, 4, 5), spec(3, dtype="int32")
+    assert counted(lax.ragged_dot, x, w, sizes) == {"bf16": 2 * 32 * 4 * 5}
+    backward = jax.grad(lambda x, w, sizes: lax.ragged_dot(x, w, sizes).sum(), argnums=(0, 1))
+    assert counted(backward, x, w, sizes) == {"bf16": 2 * 2 * 32 * 4 * 5}
+
+
+def test_a_kernel_counts_for_each_cell_of_its_grid():
+    def kernel(x: Any, w: Any, result: Any) -> None:
+        result[...] = x[...] @ w[...]
+
+    product = pl.pallas_call(
+        kernel,
+        grid=(4, 2),
+        in_specs=[pl.BlockSpec((16, 64), lambda i, j: (i, 0)), pl.BlockSpec((64, 128), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((16, 128), lambda i, j: (i, j)),
+        out_shape=spec(64, 256),
+    )
+    assert counted(product, spec(64, 64), spec(64, 256)) == {"bf16": 2 * 64 * 64 * 256}
+
+
+def test_the_cheapest_branch_counts():
+    def step(flag: Any, x: Any) -> Any:
+        return lax.cond(flag, lambda x: x @ x @ x, lambda x: x @ x, x)
+
+    assert counted(step, spec(dtype="bool"), spec(8, 8)) == {"bf16": 2 * 8**3}
+
+
+def test_what_a_compiler_leaves_out_does_not_count():
+    def dead(x: Any) -> Any:
+        _ = x @ x
+        return x + 1
+
+    def twice(x: Any) -> Any:
+        return (x.astype("bfloat16") @ x.T.astype("bfloat16")).sum() + (
+            x.astype("bfloat16") @ x.T.astype("bfloat16")
+        ).max()
+
+    assert counted(dead, spec(8, 8)) == {}
+    assert counted(jax.jit(dead), spec(8, 8)) == {}
+    assert counted(twice, spec(8, 8)) == {"bf16": 2 * 8**3}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "precision", "dtype"),
+    [
+        ("float32", "float32", None, "bf16"),
+        ("float32", "float32", "high", "bf16x3"),
+        ("float32", "float32", "highest", "bf16x6"),
+        ("bfloat16", "bfloat16", "highest", "bf16"),
+        ("int8", "int8", None, "s8"),
+        ("int4", "int4", None, "s4"),
+        ("float8_e4m3fn", "float8_e5m2", None, "f8"),
+        ("bfloat16", "int8", None, "bf16"),
+    ],
+)
+def test_the_type_is_that_which_the_matrix_units_multiply(left: str, right: str, precision: Any, dtype: str):
+    def step(x: Any, w: Any) -> Any:
+        return lax.dot(x, w, precision=precision, preferred_element_type="float32")
+
+    assert counted(step, spec(8, 8, dtype=left), spec(8, 8, dtype=right)) == {dtype: 2 * 8**3}

@@ -1,0 +1,154 @@
+"""Plans of what the compiler does not finish, from two compilations with fewer blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import NoAnswerError, PlanError
+from anytpu.planning.compiler import compilation
+from anytpu.planning.extrapolated import OFF, depths, extrapolated
+from anytpu.planning.found import Found
+from anytpu.planning.records import Memory, OpTime, StepTime
+
+# `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+BY = "the TPU compiler (libtpu 0.0.42.1)"
+
+
+def found(blocks: int, memory: int = 100, **changes: Any) -> Found:
+    """Return what the compiler would say of so many blocks: 10 ms, and 2 ms each for a product and 1 ms for a copy."""
+    ops = (
+        OpTime("head", "fusion", "matmul", 0.010, flops=1e9, bytes=10.0, least_s=0.005),
+        OpTime("blocks", "fusion", "matmul", 0.002 * blocks, flops=2e9 * blocks, bytes=8.0 * blocks, least_s=0.001),
+        OpTime("copies", "copy", "memory", 0.001 * blocks, bytes=4.0 * blocks),
+    )
+    step_s = 1.1 * sum(op.time_s for op in ops)
+    time = StepTime(ops, step_s, (0.9 * step_s, 1.2 * step_s), ("a kernel",), ("fitted",))
+    held = Memory(memory + 10 * blocks, 1000, 2000, padding_waste_bytes=blocks)
+    return dataclasses.replace(Found(time, held, BY, 197e12, 1.5), **changes)
+
+
+def floor(step_s: float = 0.001) -> Found:
+    time = StepTime((), step_s, (step_s, math.inf))
+    return Found(time, Memory(1, 1000), "a floor", 197e12, notes=("It took too long.", "A floor."), basis="floor")
+
+
+def test_more_blocks_lie_on_the_line_of_two():
+    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
+    assert one.time is not None
+    assert one.time.step_s == pytest.approx(1.1 * (0.010 + 0.003 * 12))
+    assert sum(op.time_s for op in one.time.ops) == pytest.approx(0.010 + 0.003 * 12)
+    assert sum(op.flops for op in one.time.ops) == pytest.approx(1e9 + 2e9 * 12)
+    assert (one.memory.peak_bytes, one.memory.limit_bytes, one.memory.padding_waste_bytes) == (220, 1000, 12)
+    assert [(op.name, op.kind, op.priced_by) for op in one.time.ops[3:]] == [
+        ("8 further blocks", "matmul", "extrapolation"),
+        ("8 further blocks", "memory", "extrapolation"),
+    ]
+
+
+def test_it_says_that_it_is_extrapolated():
+    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
+    assert (one.basis, one.predicted_by, one.compile_s) == ("extrapolated", f"{BY}, extrapolated", 3.0)
+    assert one.notes == (
+        "It took too long.",
+        "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. The compiler "
+        "has not seen the whole program: its memory is a guess, its interval wider. It takes at least 1 ms a step.",
+    )
+    assert one.time is not None
+    assert (one.time.unpriced, one.time.evidence) == (("a kernel",), ("fitted",))
+
+
+def test_the_interval_is_wider_by_the_part_that_was_not_compiled():
+    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
+    assert one.time is not None
+    step_s = one.time.step_s
+    off = math.exp(OFF * (1 - found(4).time.step_s / step_s))  # type: ignore[union-attr]
+    assert one.time.interval_s == (pytest.approx(0.9 * step_s / off), pytest.approx(1.2 * step_s * off))
+    endless = found(4)
+    assert endless.time is not None
+    endless = dataclasses.replace(endless, time=dataclasses.replace(endless.time, interval_s=(0.02, math.inf)))
+    one = extrapolated(found(2), endless, (2, 4), 12, floor())
+    assert one.time is not None and one.time.interval_s[1] == math.inf
+
+
+def test_it_never_lies_below_the_floor():
+    one = extrapolated(found(2), found(4), (2, 4), 12, floor(0.5))
+    assert one.time is not None
+    assert (one.time.step_s, one.time.interval_s[0]) == (0.5, 0.5)
+
+
+def test_what_will_not_fit_has_no_time():
+    one = extrapolated(found(2), found(4), (2, 4), 120, floor())
+    assert (one.time, one.memory.fits, one.memory.peak_bytes) == (None, False, 1300)
+    assert one.notes[1] == (
+        "Extrapolated: 2 and 4 of 120 equal blocks were compiled. The compiler has not seen the whole program: its "
+        "memory is a guess, its interval wider. It takes at least 1 ms a step."
+    )
+
+
+@pytest.mark.parametrize("count", range(6, 200))
+def test_less_is_compiled_than_there_is(count: int):
+    few, more = depths(count)
+    assert 1 < few < more < count
+    assert more == 2 * few or more == 2 * few + 1
+
+
+def network(blocks: int) -> keras.Model:
+    parts = [keras.layers.Dense(128, "relu") for _ in range(blocks)]
+    model = keras.Sequential([keras.Input((128,)), *parts, keras.layers.Dense(10)], name="deep")
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A compiler that does not finish programs of more than 16 arrays; returns how many each one that it got had."""
+    asked, sizes = compilation.asked, []
+
+    def ask(request: Any, program: str, target: str, timeout_s: float) -> Any:
+        sizes.append(len(request.arguments))
+        if len(request.arguments) > 16:
+            raise NoAnswerError("It took too long.")
+        return asked(request, program, target, timeout_s)
+
+    monkeypatch.setattr(compilation, "asked", ask)
+    return sizes
+
+
+def test_a_deep_model_is_planned_by_two_shallow_ones(impatient: list[int]):
+    said: list[str] = []
+    (one,) = tpu.plan(network(8), 256, "v5e-1", use_cache=False, progress=said.append, steps_per_execution=1)
+    assert (one.basis, one.is_floor, one.fits) == ("extrapolated", False, True)
+    assert said[1] == "compiling it with 2 and 4 of its 8 equal blocks instead"
+    assert len(impatient) == 3 and impatient[0] > impatient[2] > impatient[1]
+    assert one.flops == 2 * 256 * (128 * 128 * (3 * 8 - 1) + 3 * 128 * 10)
+    low_s, high_s = one.interval_s or (0.0, 0.0)
+    assert one.step_s is not None and 0 < low_s < one.step_s < high_s < math.inf
+    assert one.notes[0] == "It took too long."
+    assert one.time is not None
+    assert sum(op.name == "waiting for the host" for op in one.time.ops) == 1  # once, not in each compilation
+
+
+def test_a_model_without_equal_blocks_has_a_floor(impatient: list[int]):
+    parts = [keras.layers.Dense(size) for size in range(100, 180, 8)]
+    model = keras.Sequential([keras.Input((64,)), *parts])
+    model.compile("sgd", "mse")
+    (one,) = tpu.plan(model, 256, "v5e-1", use_cache=False)
+    assert (one.basis, one.notes[0]) == ("floor", "It took too long.")
+    assert len(impatient) == 1
+
+
+def test_what_the_compiler_refuses_stays_an_error(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any) -> Any:
+        raise PlanError("The TPU compiler refuses it.")
+
+    monkeypatch.setattr(compilation, "asked", refuse)
+    with pytest.raises(PlanError, match=r"^The TPU compiler refuses it.$"):
+        tpu.plan(network(8), 256, "v5e-1", use_cache=False)

@@ -1,0 +1,70 @@
+import base64
+
+from tests.planning.hlo import saved
+
+from anytpu.planning.timing.mosaic import KernelCode, code_of
+
+GRID = """module {
+  func.func @main(%i: i32, %j: i32, %x: memref<128x256xf32, #tpu.memory_space<vmem>>,
+      %y: memref<128x256xf32, #tpu.memory_space<vmem>>) attributes {iteration_bounds = array<i64: 4, BOUND>,
+      scalar_prefetch = 0 : i64, window_params = [
+        {transform_indices = @in, window_bounds = array<i64: 128, 256>},
+        {transform_indices = @out, window_bounds = array<i64: 128, 256>}]} {
+    %zero = arith.constant 0 : index
+    %one = arith.constant 1 : index
+    %three = arith.constant 3 : index
+    %v = vector.load %x[%zero, %zero] : memref<128x256xf32, #tpu.memory_space<vmem>>, vector<128x256xf32>
+    scf.for %n = %zero to LIMIT step %one {
+      %w = arith.mulf %v, %v : vector<128x256xf32>
+      %e = math.exp %w : vector<128x256xf32>
+      vector.store %e, %y[%zero, %zero] : memref<128x256xf32, #tpu.memory_space<vmem>>, vector<128x256xf32>
+    }
+    return
+  }
+  func.func @in(%i: i32, %j: i32) -> (i32, i32) {
+    return %i, %j : i32, i32
+  }
+  func.func @out(%i: i32, %j: i32) -> (i32, i32) {
+    %zero = arith.constant 0 : i32
+    return %i, %zero : i32, i32
+  }
+}"""
+
+
+def call(code):
+    body = base64.b64encode(code.encode()).decode()
+    return f'custom-call(%x), backend_config={{"custom_call_config":{{"body":"{body}"}}}}'
+
+
+def test_a_product_is_counted_as_often_as_the_grid_has_steps():
+    module = saved.module("pallas_product_v5e")
+    (kernel,) = (one for one in module.entry.instructions.values() if one.opcode == "custom-call")
+    code = code_of(kernel.text)
+    assert code is not None
+    assert (code.flops, code.steps) == (2 * 4096**3, 8 * 4 * 4)
+
+
+def test_loops_count_as_often_as_they_run_and_blocks_that_stay_once():
+    code = code_of(call(GRID.replace("BOUND", "5").replace("LIMIT", "%three")))
+    block = 128 * 256
+    assert code == KernelCode(0.0, 20 * 3 * 2 * block, 4 * block * (20 + 4), 20)
+
+
+def test_a_grid_whose_size_is_not_known_is_that_of_one_step():
+    code = code_of(call(GRID.replace("BOUND", str(-(2**63))).replace("LIMIT", "%three")))
+    assert code == KernelCode(0.0, 3 * 2 * 128 * 256, 0.0, None)
+
+
+def test_what_cannot_be_read_is_nothing():
+    dynamic = (
+        GRID.replace("BOUND", "5")
+        .replace("LIMIT", "%limit")
+        .replace(
+            "%zero = arith.constant 0 : index",
+            "%zero = arith.constant 0 : index\n%limit = arith.index_cast %i : i32 to index",
+            1,
+        )
+    )
+    assert code_of(call(dynamic)) is None
+    assert code_of(call("no code")) is None
+    assert code_of('custom-call(%x), custom_call_target="tpu_custom_call"') is None
