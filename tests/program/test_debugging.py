@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from anytpu.errors import ProgramError
 from anytpu.program import ROWS, Program, debugging
@@ -90,7 +90,7 @@ def test_it_is_left_out_however_deep_and_the_numbers_stay(function, capsys):
 
 
 def test_in_a_shard_map():
-    mesh = AbstractMesh((2,), ("x",))
+    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
     body = jax.shard_map(printing, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"))
     quiet, left_out = without_debugging(jax.make_jaxpr(body)(jnp.zeros(4)))
     assert "debug" not in str(quiet) and not quiet.effects and len(left_out) == 1

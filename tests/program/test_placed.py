@@ -58,7 +58,7 @@ def test_arrays_and_specs_without_shardings_ask_for_nothing():
 
 
 def test_two_meshes():
-    other = AbstractMesh((2,), ("replica",))
+    other = AbstractMesh((2,), ("replica",), axis_types=(AxisType.Auto,))
     with pytest.raises(ProgramError) as error:
         placement_of("step/train", {"a": spec((8,), "data")}, spec((8,), "replica", mesh=other))
     assert str(error.value) == (

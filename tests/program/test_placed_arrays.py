@@ -22,7 +22,9 @@ from anytpu.errors import ProgramError
 from anytpu.program import lower, of
 
 devices = np.array(jax.devices()).reshape(4, 2)
-mesh, names_only = Mesh(devices, ("data", "model")), AbstractMesh((4, 2), ("data", "model"))
+auto = (AxisType.Auto,) * 2
+mesh = Mesh(devices, ("data", "model"), axis_types=auto)
+names_only = AbstractMesh((4, 2), ("data", "model"), axis_types=auto)
 explicit = Mesh(devices, ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 state, batch = np.zeros((8, 8), "float32"), np.zeros((16, 8), "float32")
 shapes = jax.eval_shape(lambda: (jnp.asarray(state), jnp.asarray(batch)))

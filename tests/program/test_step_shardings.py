@@ -15,7 +15,7 @@ from anytpu.errors import ProgramError
 from anytpu.program import lower, of
 from anytpu.program.program import Placement
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
 STATE, BATCH = jax.ShapeDtypeStruct((8, 8), "float32"), jax.ShapeDtypeStruct((16, 8), "float32")
 WEIGHTS, ROWS = ((), ("model",)), (("data",),)
 TWICE = (
@@ -191,10 +191,14 @@ def test_axes_of_no_mesh():
 
 
 def test_devices_that_do_not_divide():
-    assert error_of(step, STATE, jax.ShapeDtypeStruct((10, 8), "float32", sharding=named("data"))) == (
-        "'batch' of 'step/train' has the shape (10, 8), and its sharding splits axis 0 over 4 devices (data=4), which "
-        "do not divide 10. Make it a multiple of 4."
+    explicit = NamedSharding(
+        AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2), PartitionSpec("data")
     )
+    for sharding in (named("data"), explicit):
+        assert error_of(step, STATE, jax.ShapeDtypeStruct((10, 8), "float32", sharding=sharding)) == (
+            "'batch' of 'step/train' has the shape (10, 8), and its sharding splits axis 0 over 4 devices (data=4), "
+            "which do not divide 10. Make it a multiple of 4."
+        )
     assert error_of(jitted(**ASKED), STATE, jax.ShapeDtypeStruct((10, 8), "float32")).startswith(
         "The step of 'step/train' asks for a sharding that does not fit: "
     )
@@ -205,12 +209,12 @@ def test_what_an_input_cannot_lie_as():
         return jax.ShapeDtypeStruct((16, 8), "float32", sharding=sharding)
 
     explicit = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
-    for sharding, spec in (
-        (named(PartitionSpec.UNCONSTRAINED), "P(UNCONSTRAINED,)"),
-        (NamedSharding(explicit, PartitionSpec(unreduced=frozenset({"data"}))), "P(unreduced={'data'})"),
+    for sharding in (
+        named(PartitionSpec.UNCONSTRAINED),
+        NamedSharding(explicit, PartitionSpec(unreduced=frozenset({"data"}))),
     ):
         assert error_of(step, STATE, given(sharding)) == (
-            f"'batch' of 'step/train' lies as {spec} by its spec; an input has for each axis names of the mesh or "
+            f"'batch' of 'step/train' lies as {sharding.spec} by its spec; an input has for each axis names of the mesh or "
             "None: jax.sharding.PartitionSpec('data', None)."
         )
     assert error_of(step, STATE, given(NamedSharding(MESH, PartitionSpec(), memory_kind="pinned_host"))) == (

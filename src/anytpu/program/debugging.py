@@ -40,10 +40,11 @@ def without_debugging(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[str, ...]]
 
 def _quiet(value: Any, left_out: list[JaxprEqn]) -> Any:
     """Return a jaxpr, or a parameter of an equation that may hold some, without the equations that are left out."""
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_quiet(value.jaxpr, left_out))
+    # `Jaxpr` first: since jax 0.11 the two are one class, and `.jaxpr` of an instance is itself.
     if isinstance(value, Jaxpr):
         return _quiet_jaxpr(value, left_out)
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=_quiet(value.jaxpr, left_out))
     if isinstance(value, tuple | list) and any(isinstance(one, ClosedJaxpr | Jaxpr) for one in value):
         return type(value)(_quiet(one, left_out) for one in value)
     return value

@@ -146,6 +146,8 @@ def _state_and_batch(name: str, input_specs: Any) -> tuple[Tree, Tree]:
 def _specs(name: str, given: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
     for which, tree in zip(("state", "batch"), given, strict=True):
         for leaf_name, leaf in zip(leaf_names(tree, which), jax.tree.leaves(tree), strict=True):
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                continue
             try:
                 jax.eval_shape(lambda leaf: leaf, leaf)
             except TypeError as error:
@@ -172,8 +174,11 @@ def _traced(
     """Trace the step, and return what it asks for, the specs of what it returns, and the placement it was traced in.
 
     Raises:
-        ProgramError: it names a mesh that is not there, or asks JAX for what only the outermost jit may ask.
+        ProgramError: it names a mesh that is not there, or asks JAX for what only the outermost jit may ask; or the
+            devices do not divide an axis of a leaf.
     """
+    if placement is not None:
+        check_divides(name, state, batch, placement)
     try:
         traced, result, placement = _in_its_mesh(job, state, batch, placement)
     except (RuntimeError, ValueError, TypeError) as error:

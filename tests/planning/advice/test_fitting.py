@@ -97,7 +97,8 @@ STATE = Facts({"w1": (8192, 32768), "w2": (32768, 8192), "m/w1": (8192, 32768), 
 def test_splitting_the_state():
     assert said(line(18, 2), STATE, largest=0, start="Split") == [
         (
-            'Split the state over the 8 devices: mesh = jax.sharding.AbstractMesh((8,), ("data",)), and '
+            'Split the state over the 8 devices: mesh = jax.sharding.AbstractMesh((8,), ("data",), '
+            "(jax.sharding.AxisType.Auto,)), and "
             "NamedSharding(mesh, PartitionSpec(None, \"data\")) on 'w1', the same on each large weight and its slots, "
             'and "data" on the first axis of the batch.',
             "12 GiB of the state are whole on each device, 1.5 GiB if they are split: about 13.5 GiB of 16 GiB "

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from anytpu.planning.floor.products import products_of
 
@@ -72,7 +72,7 @@ def test_a_loop_of_unknown_length_is_named():
 
 
 def test_shapes_inside_of_a_shard_map_are_of_one_device():
-    mesh = AbstractMesh((4, 2), ("data", "model"))
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
     rows, columns = PartitionSpec("data", "model"), PartitionSpec("model")
     step = jax.shard_map(
         lambda x, w: lax.psum(x @ w, "model"), mesh=mesh, in_specs=(rows, columns), out_specs=PartitionSpec("data")

@@ -159,7 +159,8 @@ def split_the_state(shortage: Shortage) -> Finding | None:
     parts = ", ".join('"data"' if axis == axes[largest] else "None" for axis in range(len(split[largest])))
     return Finding(
         "memory",
-        f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",)), and '
+        f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",), '
+        "(jax.sharding.AxisType.Auto,)), and "
         f"NamedSharding(mesh, PartitionSpec({parts})) on {largest!r}, the same on each large weight and its slots, and "
         '"data" on the first axis of the batch.',
         f"{format_bytes(state_bytes)} of the state are whole on each device, {format_bytes(state_bytes / devices)} if "

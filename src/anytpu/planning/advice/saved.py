@@ -146,7 +146,7 @@ def _summed(forward: list[_Equation], sizes: list[int], grows: set[int], read_la
         kept = [(number, out.aval) for number, out in zip(one.outputs, one.inner.outvars, strict=True)]
         kept = [(number, aval) for number, aval in kept if number in read_later and number in grows]
         if one.inner.primitive.name == "scan":
-            stacked = [aval for number, aval in kept if number in one.outputs[one.inner.params["num_carry"] :]]
+            stacked = [aval for number, aval in kept if number in one.outputs[_carries(one.inner) :]]
             inside = _attention_sizes(one.inner.params["jaxpr"].jaxpr.eqns)
             attention.update(
                 _by_shape((aval, _shape(aval)[1:]) for aval in stacked if _sizes(_shape(aval)[1:]) in inside)
@@ -169,8 +169,16 @@ def _summed(forward: list[_Equation], sizes: list[int], grows: set[int], read_la
 
 
 def _carry_bytes(scan: _Equation) -> int:
-    count = scan.inner.params["num_carry"]
-    return sum(_bytes(variable.aval) for variable in scan.inner.outvars[:count])
+    return sum(_bytes(variable.aval) for variable in scan.inner.outvars[: _carries(scan.inner)])
+
+
+def _carries(scan: JaxprEqn) -> int:
+    """Return how many results of a scan are carried; the others are stacked, and have an axis more than in the body.
+
+    Up to jax 0.11 the parameter `num_carry` said so.
+    """
+    body = scan.params["jaxpr"].jaxpr.outvars
+    return sum(len(_shape(out.aval)) == len(_shape(inner.aval)) for out, inner in zip(scan.outvars, body, strict=True))
 
 
 def _crossing(forward: list[_Equation], sizes: list[int], grows: set[int]) -> list[int]:
