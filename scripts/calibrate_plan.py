@@ -179,7 +179,7 @@ def _built(case: Case) -> tuple[Any, Any]:
 
 def chips(seen: list[Seen]) -> list[str]:
     """Return the chips that something was measured on, in the order of the cases."""
-    return list(dict.fromkeys(one.target.chip.name for one in seen if one.target.chip))
+    return list(dict.fromkeys(one.target.chip.name for one in seen))
 
 
 def value(table: dict[str, Any], knob: Knob) -> float:
@@ -220,7 +220,7 @@ def slopes(seen: list[Seen], knobs: tuple[Knob, ...], table: dict[str, Any]) -> 
     for column, knob in enumerate(knobs):
         other = turned(table, (knob,), np.array([STEP]))
         for row, one in enumerate(seen):
-            if knob.chip in (None, one.target.chip.name if one.target.chip else None):
+            if knob.chip in (None, one.target.chip.name):
                 jacobian[row, column] = (miss(one, other) - misses[row]) / STEP
     return misses, jacobian
 

@@ -93,9 +93,9 @@ def plan(
         'v3-8'
     """
     targets, jobs = _targets(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
-    source = jobs(targets[0].devices).source
+    fit_steps = _steps_of_fit(jobs(targets[0].devices).source)
     wish = Wish(
-        steps_per_execution or _own_steps(source),
+        steps_per_execution or fit_steps or 1,
         input_examples_per_s,
         examples,
         epochs,
@@ -104,18 +104,21 @@ def plan(
         timeout_s,
         use_cache,
         progress or Wish.progress,
-        host_call_s=FIT_CALL_S if isinstance(getattr(source, "steps_per_execution", None), int) else 0.0,
+        host_call_s=FIT_CALL_S if fit_steps else 0.0,
     )
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
     for target, batch in (*pairs, *others):
         jobs(target.devices).program(batch)  # before any thread: Keras traces in one only
-    predicted = together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in pairs])
+
+    def ask_all(asked: Sequence[tuple[Target, int | None]]) -> list[Prediction]:
+        return together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in asked])
+
     predictions = [
-        judged(jobs(target.devices), batch, one, wish, tries=advise)
-        for one, (target, batch) in zip(predicted, pairs, strict=True)
+        judged(jobs(target.devices), batch, predicted, wish, tries=advise)
+        for predicted, (target, batch) in zip(ask_all(pairs), pairs, strict=True)
     ]
-    sweep = together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in others])
+    sweep = ask_all(others)
     return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
@@ -253,13 +256,13 @@ def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     return sorted(set(sweep_batches) - {planned})
 
 
-def _own_steps(job: Any) -> int:
-    """Return the steps of one call of the host that `fit` would run, or 1 of what is no Keras model.
+def _steps_of_fit(job: Any) -> int | None:
+    """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
 
     A model that was compiled with a number has that number. One compiled without reads 1, Keras's default, and
-    anytpu's `fit` chooses by the clock: tens of steps a call where they are short.
+    anytpu's `fit` chooses by the clock: as many as `STEPS_BY_THE_CLOCK` where they are short.
     """
     steps = getattr(job, "steps_per_execution", None)
     if not isinstance(steps, int):
-        return 1
+        return None
     return steps if steps > 1 else STEPS_BY_THE_CLOCK

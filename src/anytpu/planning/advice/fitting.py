@@ -173,11 +173,10 @@ def larger_slices(shortage: Shortage) -> Iterator[Finding]:
     if shortage.facts.is_placed:
         return
     for target, need in holding_slices(shortage.prediction.target, shortage.line, shortage.batch_size):
-        kind = f"slice of {target.chip.name}" if target.chip else "system"
         limit, rows = need.limit_bytes, math.ceil(shortage.batch_size / target.devices)
         yield Finding(
             "memory",
-            f"Use {target.name} ({_chips(target.chips)}), the smallest {kind} that holds it.",
+            f"Use {target.name} ({_chips(target.chips)}), the smallest slice of {target.chip.name} that holds it.",
             f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)}.",
             batch_size=shortage.batch_size,
             tpu=target.name,

@@ -60,12 +60,11 @@ def _candidates(target: Target) -> list[Target]:
     """Return the slices of the same chip and of those that are still rented out, the fewest chips first."""
     prices = read_prices()
     old = {chip for chip, price in prices.items() if price.note.startswith("an old generation")}
-    own = target.chip.name if target.chip else ""
-    chips = [(other, other.chip.name if other.chip else "") for other in every_target()]
-    return sorted((other for other, chip in chips if chip == own or chip not in old), key=lambda other: other.chips)
+    rented = (other for other in every_target() if other.chip == target.chip or other.chip.name not in old)
+    return sorted(rented, key=lambda other: other.chips)
 
 
 def _usd_per_hour(target: Target) -> float:
     """Return the price of an hour of a slice on demand; infinity where nobody knows it."""
-    price = read_prices().get(target.chip.name) if target.chip else None
+    price = read_prices().get(target.chip.name)
     return target.chips * price.usd_per_chip_hour if price and price.usd_per_chip_hour else math.inf

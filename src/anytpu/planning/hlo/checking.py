@@ -9,14 +9,12 @@ is not known is only asked for that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from anytpu.planning.hlo.aliases import INDEX, element_span
 from anytpu.planning.hlo.instruction import Instruction
 from anytpu.planning.quoting import quoted
 
-_PARAMETER = re.compile(r"parameter\((\d{1,9})\)")
 _ONE_ARRAY = (
     *("bitcast", "copy", "copy-done", "convert", "reshape", "transpose", "broadcast", "negate"),
     *("slice", "dynamic-slice", "gather", "reverse", "pad", "reduce", "reduce-window", "select-and-scatter"),
@@ -42,7 +40,7 @@ def fault_of(one: Instruction, before: Mapping[str, Instruction]) -> str | None:
             return f"its operand {quoted(name)} is not defined before it is used"
     if one.opcode in _MIN_OPERANDS or one.opcode in _MIN_CALLED or one.opcode.endswith(("-done", "-update")):
         return _wrong_count(one, before) or _wrong_index(one, before)
-    if one.opcode == "parameter" and not _PARAMETER.search(one.text):
+    if one.opcode == "parameter" and one.parameter_number is None:
         return "a parameter has its number in parentheses"
     return None
 

@@ -32,7 +32,6 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")
 _EMITTER = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)"(?:,"strategy":"(\w*)")?')
 _RINGS = re.compile(r"\w\{colors:(\d{1,18}) phases:(\d{1,18}) cores:\{((?:\d{1,18} ?)+)\}")
-_TARGET = re.compile(r'custom_call_target="(\w+)"')
 _STAGES: dict[str, Literal["start", "done"]] = {"AsyncCollectiveStart": "start", "AsyncCollectiveDone": "done"}
 _ASYNC = ("async-start", "async-done", "async-update", "call-start", "call-done")
 
@@ -148,9 +147,8 @@ def _kind(inner: Instruction, computation: Computation) -> str:
 
 def _stage(inner: Instruction, computation: Computation) -> Literal["whole", "start", "during", "done"]:
     for beside in computation.instructions.values():
-        match = _TARGET.search(beside.text) if beside.opcode == "custom-call" else None
-        if match and match[1] in _STAGES:
-            return _STAGES[match[1]]
+        if beside.call_target in _STAGES:
+            return _STAGES[beside.call_target]
     return "during" if "async_collective_fusion_config" in inner.text else "whole"
 
 

@@ -7,6 +7,10 @@ needs more looks there; everything that knows how the compiler writes stands in 
 from __future__ import annotations
 
 import dataclasses
+import re
+
+_PARAMETER = re.compile(r"parameter\((\d{1,9})\)")
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +66,18 @@ class Instruction:
     op_name: str
     frame: int | None
     text: str = dataclasses.field(repr=False)
+
+    @property
+    def parameter_number(self) -> int | None:
+        """The number of a parameter of the computation; None for any other instruction, or where it has none."""
+        match = _PARAMETER.search(self.text) if self.opcode == "parameter" else None
+        return int(match[1]) if match else None
+
+    @property
+    def call_target(self) -> str:
+        """What a custom call calls: "TopK"; "" for any other instruction."""
+        match = _TARGET.search(self.text) if self.opcode == "custom-call" else None
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(frozen=True)

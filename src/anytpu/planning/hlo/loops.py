@@ -20,7 +20,6 @@ from anytpu.planning.quoting import quoted
 
 _CONSTANT = re.compile(r"constant\((-?\d{1,20})\)")
 _INDEX = re.compile(r"\bindex=(\d{1,9})\b")
-_NUMBER = re.compile(r"parameter\((\d{1,9})\)")
 _DIRECTION = re.compile(r"direction=([A-Z]+)")
 _SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-barrier", "broadcast"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
@@ -108,7 +107,7 @@ def _resolve(computations: Mapping[str, Computation], place: Place) -> Place:
             inner = computations[one.called[0]]
             place = Place(inner, inner.instructions[inner.root], place)
         elif one.opcode == "parameter" and place.caller and place.caller.instruction.opcode in ("fusion", "call"):
-            place = _operand(place.caller, int(_found(_NUMBER, one.text)))
+            place = _operand(place.caller, one.parameter_number or 0)
         elif one.opcode == "get-tuple-element" and _operand(place, 0).instruction.opcode == "tuple":
             place = _operand(_operand(place, 0), int(_found(_INDEX, one.text)))
         else:

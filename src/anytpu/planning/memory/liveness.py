@@ -132,7 +132,7 @@ class _Sweep:
         """Return the leaves of an instruction's results, and which arrays are new."""
         operands = [leaves.get(name, []) for name in one.operands]
         flat = [leaf for operand in operands for leaf in operand]
-        if 'custom_call_target="ConcatBitcast"' in one.text:
+        if one.call_target == "ConcatBitcast":
             return [tuple(number for leaf in flat for number in leaf)], []
         aliases = result_aliases(one, [computation.instructions[name] for name in one.operands])
         results, new = list[Leaf](), list[int]()

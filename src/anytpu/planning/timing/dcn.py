@@ -77,7 +77,6 @@ def is_between_slices(one: Instruction) -> bool:
 
 def transfer_s(found: Transfer, target: Target) -> tuple[float, float]:
     """Return seconds from start to end of an exchange, and the bytes that a device puts on the wire for it."""
-    assert target.chip is not None
     rounds = 2 * (target.slices - 1) / target.slices if found.is_sum else 1.0
     sent = max(rounds, 1.0) * found.bytes
     return START_S + sent / dcn_bytes_per_s(target), sent
@@ -91,5 +90,4 @@ def dcn_bytes_per_s(target: Target) -> float:
         >>> round(dcn_bytes_per_s(target_named("2xv6e-256")) / 1e9, 1)
         4.1
     """
-    assert target.chip is not None
     return REACHED * PEAK_BYTES_PER_S.get(target.chip.name, 3.1e9) * target.chips / target.devices

@@ -43,7 +43,6 @@ _SLICE = re.compile(r"slice_sizes=\{([\d,]*)\}")
 _UPDATE = re.compile(r"update_window_dims=\{([\d,]*)\}")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _SCRATCH = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"\d+","size":"(\d+)"')
-_INDEX = re.compile(r"parameter\((\d+)\)")
 _COUNTED = ("sort", "gather", "scatter", "select-and-scatter", "reduce-window")
 _NO_WORK = ("parameter", "constant", "bitcast", "bitcast-convert", "tuple", "get-tuple-element")
 
@@ -76,7 +75,6 @@ def work_of(module: Module, home: Computation, one: Instruction, target: Target,
     found = _inside(module, home, one)
     if found is None:
         return None
-    assert target.chip is not None
     alus, cores_hz = vector_alus(target), clock_hz * target.chip.cores / target.chip.replicas
     inner = found.one
     if inner.opcode == "sort":
@@ -90,13 +88,12 @@ def work_of(module: Module, home: Computation, one: Instruction, target: Target,
 
 def vector_alus(target: Target) -> int:
     """Return how many vector instructions a core starts in a cycle, loads and stores aside."""
-    assert target.chip is not None
     return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
 
 
 def _inside(module: Module, home: Computation, one: Instruction) -> _Found | None:
     """Return the operation that is counted: the instruction itself, or the one in a fusion."""
-    if one.opcode in _COUNTED or (one.opcode == "custom-call" and 'custom_call_target="TopK"' in one.text):
+    if one.opcode in _COUNTED or one.call_target == "TopK":
         return _Found(one, home, {})
     if one.opcode != "fusion" or not one.called:
         return None
@@ -176,8 +173,8 @@ def _rows(found: _Found) -> tuple[Sequence[int], float]:
 def _is_on_chip(found: _Found, around: Instruction, table: Shape) -> bool:
     """Tell whether rows are in the memory on the chip: placed there, or copied there by the operation itself."""
     parameter = found.home.instructions[found.one.operands[0]]
-    match = _INDEX.search(parameter.text) if parameter.opcode == "parameter" else None
-    outside = found.outside.get(int(match[1])) if match else None
+    number = parameter.parameter_number
+    outside = None if number is None else found.outside.get(number)
     shape = outside.shapes[0] if outside and outside.shapes else table
     scratch = _SCRATCH.search(around.text)
     return shape.memory_space == 1 or (scratch is not None and int(scratch[1]) >= shape.padded_bytes)

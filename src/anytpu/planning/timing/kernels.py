@@ -90,6 +90,5 @@ def _steps(code: KernelCode | None, flops: float) -> float:
 def _vector_s(code: KernelCode | None, target: Target, rates: Rates) -> float:
     if code is None or code.steps is None:
         return 0.0
-    assert target.chip is not None
     cores_hz = rates.clock_hz * target.chip.cores / target.chip.replicas
     return code.vector_operations / (VECTOR * vector_alus(target) * cores_hz)

@@ -12,7 +12,6 @@ Rule: who priced it stands beside every price; None means that it costs nothing.
 from __future__ import annotations
 
 import math
-import re
 from typing import Literal
 
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module
@@ -26,7 +25,6 @@ from anytpu.planning.timing.price import OpPrice
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
 from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, traffic_of
 
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
 # Custom calls that give new names to what is there, or set aside room.
 _FREE_CALLS = (
@@ -112,8 +110,7 @@ class Pricer:
         return OpPrice(seconds, "collective", "network", "network", bytes=sent)
 
     def _custom_call(self, home: Computation, one: Instruction) -> OpPrice | None:
-        match = _TARGET.search(one.text)
-        name = match[1] if match else ""
+        name = one.call_target
         if name in _FREE_CALLS:
             return None
         moved = traffic_of(self.module, home, one)

@@ -84,7 +84,6 @@ NARROW = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
 
 def fast_flops_per_s(target: Target) -> float:
     """Return the peak of one device for `NARROW` types, or that for bfloat16 where it has none of its own."""
-    assert target.chip is not None
     fast = max(target.chip.int8_ops_per_s or 0.0, target.chip.fp8_flops_per_s or 0.0) / target.chip.replicas
     return fast or target.flops_per_s
 

@@ -92,7 +92,6 @@ def span_of(target: Target, devices: tuple[int, ...]) -> Span:
 
 
 def _side(target: Target, chips: int) -> Side:
-    assert target.chip is not None
     pod_side = _POD_SIDES.get(target.chip.name)
     if pod_side:
         return Side(chips, chips == pod_side)

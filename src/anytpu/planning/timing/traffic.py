@@ -10,12 +10,10 @@ which the scalar unit keeps in a memory of its own (SMEM).
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
 from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 
-_INDEX = re.compile(r"parameter\((\d+)\)")
 _SLICES = ("dynamic-slice", "slice", "gather")
 # Operations that change a part of their first operand in place, and which operand the new part is.
 _UPDATES = {"dynamic-update-slice": 1, "scatter": -1}
@@ -131,11 +129,7 @@ def _consists_of(module: Module, fusion: Instruction, opcodes: tuple[str, ...]) 
 
 
 def _parameters(body: Computation) -> dict[int, Instruction]:
-    found = {}
-    for inner in body.instructions.values():
-        if inner.opcode == "parameter" and (match := _INDEX.search(inner.text)):
-            found[int(match[1])] = inner
-    return found
+    return {inner.parameter_number: inner for inner in body.instructions.values() if inner.parameter_number is not None}
 
 
 def _readers(body: Computation) -> dict[str, list[Instruction]]:

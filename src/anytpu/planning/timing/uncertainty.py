@@ -71,7 +71,6 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
 
 def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> float:
     """Return by how much a prediction may be off, as a logarithm."""
-    assert target.chip is not None
     step_s = sum(op.time_s for op in ops) or 1.0
     spread = fitted["spread"]
     count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
@@ -109,7 +108,6 @@ def student(freedom: float) -> float:
 
 def evidence_of(target: Target) -> tuple[str, ...]:
     """Return sentences that name the published measurements of a chip and how far off the prediction of each was."""
-    assert target.chip is not None
     sentences = tuple(calibration()["evidence"].get(target.chip.name, ()))
     if not sentences:
         sentences = (
