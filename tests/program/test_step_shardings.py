@@ -214,8 +214,8 @@ def test_what_an_input_cannot_lie_as():
         NamedSharding(explicit, PartitionSpec(unreduced=frozenset({"data"}))),
     ):
         assert error_of(step, STATE, given(sharding)) == (
-            f"'batch' of 'step/train' lies as {sharding.spec} by its spec; an input has for each axis names of the mesh "
-            "or None: jax.sharding.PartitionSpec('data', None)."
+            f"'batch' of 'step/train' lies as {sharding.spec} by its spec; an input has for each axis names of the "
+            "mesh or None: jax.sharding.PartitionSpec('data', None)."
         )
     assert error_of(step, STATE, given(NamedSharding(MESH, PartitionSpec(), memory_kind="pinned_host"))) == (
         "'batch' of 'step/train' lies in the memory 'pinned_host' by its spec, and a program's inputs lie in the "
