@@ -118,6 +118,45 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
 
 
+CHAINED = """
+import os, signal, sys
+import anytpu as tpu
+import keras, numpy as np
+
+called = []
+
+class Preempt(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.chained(signal.getsignal(number)))
+
+    def chained(self, old):
+        def handler(number, frame):
+            called.append(number)
+            old(number, frame)
+        return handler
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1 and sys.argv[1] == "fit":
+            signal.raise_signal(signal.SIGINT)
+
+with tpu.connect("virtual", cores=2).scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+x = np.zeros((8, 3), "float32")
+for number in range(2):
+    called.clear()
+    try:
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Preempt()] if number == 0 else None)
+        signal.raise_signal(signal.SIGINT)
+        print("too far")
+    except KeyboardInterrupt:
+        print(len(called), flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("too far", flush=True)
+"""
+
+
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
@@ -160,6 +199,14 @@ def test_sigterm_during_fit_ends_the_process():
         child.send_signal(signal.SIGTERM)
         out, _ = child.communicate()
     assert (child.returncode, out) == (-signal.SIGTERM, "")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("when", ["fit", "afterwards"])
+def test_a_handler_of_a_callback_calls_the_one_before(when):
+    with start(CHAINED, when) as child:
+        out, err = child.communicate()
+    assert (child.returncode, out, err) == (-signal.SIGTERM, "1\n1\n", STARTED)
 
 
 def test_sigterm_ends_the_process_after_the_call():
@@ -375,6 +422,26 @@ def test_a_handler_that_the_program_puts_in_place_meanwhile_stays(handled: Calla
             assert told == []
         assert told == ["mine"]
     assert signal.getsignal(signal.SIGTERM) is mine
+
+
+def test_a_handler_that_the_program_puts_in_place_meanwhile_calls_the_one_before(handled: Callable):
+    told: list[str] = []
+
+    def mine(number, frame):
+        told.append("mine")
+        ours(number, frame)
+
+    handled(lambda number, frame: told.append("before"))
+    with deferred_interrupts(), immediate_interrupts():
+        ours = handled(mine)
+        signal.raise_signal(signal.SIGTERM)
+        assert told == ["mine", "before"]
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+            assert told == ["mine", "before"]
+        assert told == ["mine", "before"] * 2
+    signal.raise_signal(signal.SIGTERM)
+    assert told == ["mine", "before"] * 3
 
 
 def test_a_handler_that_the_program_takes_away_again_is_gone(handled: Callable):

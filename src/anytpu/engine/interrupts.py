@@ -49,6 +49,9 @@ class _Pending:
 class _Gate:
     """Stands before the handler of a signal that was there before.
 
+    A handler that the program installs during a run may call the gate that it replaced, as its previous handler. Such a
+    gate acts as the handler that it stands for: the signal was held back, where need be, before the newer handler.
+
     Args:
         previous: that handler.
     """
@@ -58,6 +61,9 @@ class _Gate:
 
     def __call__(self, number: int, frame: Any) -> None:
         """Note the signal where signals are held back; else act on it."""
+        if _signal.getsignal(number) is not self:
+            _act(self.previous, number, frame)
+            return
         is_second, _pending.number = _pending.number is not None, number
         if _pending.mode != "hold":
             raise_if_interrupted()
@@ -163,14 +169,19 @@ def raise_if_interrupted() -> None:
     handler = _signal.getsignal(number)
     while isinstance(handler, _Gate):
         handler = handler.previous
+    _act(handler, number, None)
+
+
+def _act(handler: Any, number: int, frame: Any) -> None:
+    """Call a handler, or let the system do what it does by default."""
     if callable(handler):
         try:
-            handler(number, None)
+            handler(number, frame)
         except BaseException as error:
             vars(error)[_SIGNAL] = number
             raise
         return
-    _restore()
+    _signal.signal(number, handler)
     os.kill(os.getpid(), number)
 
 
