@@ -224,6 +224,18 @@ def test_linear_algebra_is_exact_as_on_a_tpu():
     )
 
 
+def test_inside_of_a_linear_solve():
+    matrix, right = jnp.eye(5) + normal(5, 5) / 8, normal(5, seed=1)
+
+    def solved(matrix: Any, right: Any) -> Any:
+        return jax.scipy.sparse.linalg.cg(lambda v: matrix.T @ (matrix @ v), right)[0]
+
+    products, operands = count(solved, matrix, right)
+    assert products and operands
+    outputs = rounding(lambda state, batch: (state, solved(*batch)))((), (matrix, right))[1]
+    assert 0 < float(jnp.max(jnp.abs(outputs - solved(matrix, right)))) < 0.1
+
+
 def test_a_function_that_is_called_twice_stays_one():
     inner = jax.jit(lambda x: x @ x)
     closed = rounded(jax.make_jaxpr(lambda x: inner(inner(x)))(jnp.ones((4, 4))))

@@ -207,6 +207,13 @@ def test_a_step_that_is_written_for_one_batch():
     ]
 
 
+@pytest.mark.parametrize("solve", [jnp.linalg.solve, lambda a, b: jax.scipy.sparse.linalg.cg(a, b)[0]])
+def test_a_step_with_a_linear_solve(solve):
+    matrix, right = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((64,), "float32")
+    found = tpu.plan(lambda state, batch: (state, solve(state, batch)), tpu="v5e-1", input_specs=(matrix, right))
+    assert found["v5e-1"].basis == "compiled"
+
+
 def test_fit_starts_many_steps_with_a_call():
     one, many = (tpu.plan(network(), 256, "v3-8", steps_per_execution=steps)["v3-8"] for steps in (1, None))
     assert (one.steps_per_execution, many.steps_per_execution) == (1, 1024)

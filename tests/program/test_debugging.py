@@ -79,6 +79,7 @@ DEEP = [
     with_a_rule,
     jax.grad(with_a_rule),
     jax.grad(lambda x: jax.checkpoint(printing)(x) ** 2),
+    lambda x: jax.scipy.sparse.linalg.cg(lambda v: printing(v) - 1 + v, x)[0],
 ]
 
 
@@ -94,6 +95,16 @@ def test_in_a_shard_map():
     body = jax.shard_map(printing, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"))
     quiet, left_out = without_debugging(jax.make_jaxpr(body)(jnp.zeros(4)))
     assert "debug" not in str(quiet) and not quiet.effects and len(left_out) == 1
+
+
+@pytest.mark.parametrize("function", [jnp.linalg.solve, lambda m, r: jax.scipy.sparse.linalg.cg(m, r[:, 0])[0]])
+def test_the_jaxprs_of_a_linear_solve_stay_in_their_namedtuple(function):
+    traced = jax.make_jaxpr(function)(jnp.eye(4), jnp.ones((4, 2)))
+    quiet, left_out = without_debugging(traced)
+    assert "custom_linear_solve" in str(quiet) and (str(quiet), left_out) == (str(traced), ())
+    np.testing.assert_array_equal(
+        jaxpr_as_fun(quiet)(jnp.eye(4), jnp.ones((4, 2)))[0], function(jnp.eye(4), jnp.ones((4, 2)))
+    )
 
 
 def test_a_step_without_any_is_as_it_was():

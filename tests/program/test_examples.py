@@ -6,6 +6,7 @@ import doctest
 import importlib
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from anytpu import program
 from program_samples import linear
 
 
-@pytest.mark.parametrize("name", ["program", "leaves", "tree_json", "lowering", "makers", "file", "remembered"])
+@pytest.mark.parametrize(
+    "name", ["program", "jaxprs", "leaves", "tree_json", "lowering", "makers", "file", "remembered"]
+)
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     sample = linear()
     names = {exported: getattr(program, exported) for exported in program.__all__}
-    names |= {"np": np, "jnp": jnp, "program": sample.program, "state": sample.state, "batch": sample.batch}
+    names |= {"jax": jax, "np": np, "jnp": jnp, "program": sample.program, "state": sample.state, "batch": sample.batch}
     result = doctest.testmod(importlib.import_module(f"anytpu.program.{name}"), extraglobs=names)
     assert result.attempted > 0
     assert result.failed == 0

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, new_jaxpr_eqn, no_effects
 
+from anytpu.program.jaxprs import with_items
 from anytpu.program.program import Tree
 from anytpu.system.cores import Numerics
 
@@ -90,7 +91,7 @@ class _Rewriting:
             parts = [self.inside(one) for one in value]
             if all(map(operator.is_, parts, value)):
                 return value
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+            return with_items(value, parts)
         if not isinstance(value, ClosedJaxpr | Jaxpr):
             return value
         if id(value) not in self._done:

@@ -14,6 +14,8 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.extend.source_info_util import summarize
 
+from anytpu.program.jaxprs import with_items
+
 _NAMES = {
     "debug_print": "jax.debug.print",
     "debug_callback": "jax.debug.callback",
@@ -46,7 +48,7 @@ def _quiet(value: Any, left_out: list[JaxprEqn]) -> Any:
     if isinstance(value, ClosedJaxpr):
         return value.replace(jaxpr=_quiet(value.jaxpr, left_out))
     if isinstance(value, tuple | list) and any(isinstance(one, ClosedJaxpr | Jaxpr) for one in value):
-        return type(value)(_quiet(one, left_out) for one in value)
+        return with_items(value, [_quiet(one, left_out) for one in value])
     return value
 
 

@@ -1,8 +1,9 @@
-"""The jaxprs inside an equation: all of them, or the one that it calls."""
+"""The jaxprs inside an equation: all of them, the one that it calls, and the container that holds several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
@@ -26,6 +27,22 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[ClosedJaxpr | Jaxpr]:
         for inner in value if isinstance(value, tuple | list) else (value,):
             if isinstance(inner, ClosedJaxpr | Jaxpr):
                 yield inner
+
+
+def with_items(container: Any, items: Sequence[Any]) -> Any:
+    """Return a tuple, a namedtuple or a list of the same type with other items.
+
+    `custom_linear_solve` keeps its jaxprs in a namedtuple, whose class takes them one by one.
+
+    Args:
+        container: a parameter of an equation.
+        items: as many as it has.
+
+    Example:
+        >>> with_items((1, 2), [3, 4])
+        (3, 4)
+    """
+    return type(container)(*items) if hasattr(container, "_fields") else type(container)(items)
 
 
 def called_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
