@@ -29,7 +29,7 @@ def test_a_check_that_failed_ends_with_1_and_the_others_are_shown():
     run = anytpu("doctor", "--tpu", "v2-9")
     assert run.returncode == 1
     assert line_of("found", run.stdout).startswith("failed   found          'v2-9' is not a TPU that exists:")
-    assert line_of("extra dev", run.stdout) == "ok       extra dev      installed, for working on anytpu itself"
+    assert line_of("extra plan", run.stdout) == "ok       extra plan     installed, for planning without a TPU"
     assert run.stdout.splitlines()[-1].endswith("1 failed; look at what failed, from the top")
 
 

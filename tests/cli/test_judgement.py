@@ -160,5 +160,5 @@ def test_an_extra_is_never_more_than_a_hint():
         "extra dev",
     ]
     assert {check.status for check in checks.values()} <= {"ok", "optional"}
-    assert checks["extra dev"].status == "ok"
-    assert checks["extra dev"].found == "installed, for working on anytpu itself"
+    assert checks["extra plan"].status == "ok"
+    assert checks["extra plan"].found == "installed, for planning without a TPU"

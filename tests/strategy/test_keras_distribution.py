@@ -107,11 +107,12 @@ def test_a_program_under_model_parallelism():
 
 
 def test_a_program_inside_of_a_mesh():
+    model = compiled()
     with (
         jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((4, 2), ("data", "model"))),
         pytest.raises(ProgramError) as caught,
     ):
-        tpu.program.of(compiled(), batch_size=8)
+        tpu.program.of(model, batch_size=8)
     assert str(caught.value) == (
         "a mesh is set (data=4, model=2), and the Program of 'small' would not follow it: leave jax.set_mesh out"
     )

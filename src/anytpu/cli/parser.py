@@ -42,6 +42,13 @@ class _Formatter(argparse.HelpFormatter):
             one if one[:1] == " " else super(_Formatter, self)._fill_text(one, width, indent) for one in paragraphs
         )
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Show the value behind the last name only, "-o, --output FILE", on every Python as 3.13 does."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
 
 _Format = functools.partial(_Formatter, width=HELP_COLUMNS, max_help_position=20)
 
