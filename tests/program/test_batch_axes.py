@@ -37,7 +37,9 @@ def over(axes: dict[str, int], *leaves: tuple[Any, ...], **settings: Any) -> Any
         ({"data": 8}, [(HWCN, None, None, None, "data"), (LABELS, "data")], [3, 0], 64),
         ({"data": 8}, [(HWCN, None, None, None, "data"), (LABELS,)], [3, 0], 64),  # by its size
         ({"data": 4, "model": 2}, [((16, 32), "data", "model")], [0], 16),
-        ({"x": 4, "seq": 2}, [((16, 32), "seq", "x")], [1], 32),
+        ({"dp": 4, "seq": 2}, [((16, 32), "seq", "dp")], [1], 32),
+        ({"data": 2, "expert": 4}, [((16, 32), ("data", "expert"))], [0], 16),
+        ({"data": 8}, [((1, 64, 512), None, "data")], [1], 64),
         ({"model": 8}, [(LABELS,), ((64, 16), None, "model")], [0, 0], 64),  # nothing splits examples
         ({"data": 2, "fsdp": 2}, [((16, 32), ("data", "fsdp")), ((16,), ("data", "fsdp"))], [0, 0], 16),
         ({"data": 1}, [(HWCN, None, None, None, "data"), (LABELS, "data")], [3, 0], 64),
@@ -47,7 +49,61 @@ def over(axes: dict[str, int], *leaves: tuple[Any, ...], **settings: Any) -> Any
 def test_the_axis_that_a_data_axis_splits(axes, leaves, layout, rows):
     program = over(axes, *leaves)
     assert [one.axis for one in program.layout] == layout
-    assert (program.rows, program.notes[1:]) == (rows, ())
+    assert (program.rows, [note for note in program.notes if "examples a step" in note]) == (rows, [])
+
+
+@pytest.mark.parametrize("name", ["expert", "heads", "spatial", "seq_len", "tensor_parallel", "stage", "x"])
+def test_an_axis_of_a_name_that_says_nothing(name):
+    def notes(*leaves: tuple[Any, ...], **settings: Any) -> tuple[int, tuple[str, ...]]:
+        program = over({name: 4}, *leaves, **settings)
+        return program.rows, program.notes
+
+    inside = (
+        f"If examples lie along axis 1 of '0', which is split over {name!r}, say so with batch_axis.",
+        "examples a step: axis 0 of the batch, as no sharding or batch_axis says another.",
+    )
+    assert notes(((16, 512, 64), None, name)) == (16, (f"16 {inside[1]} {inside[0]}",))
+    assert notes(((16, 512, 64), None, name), ((16,),)) == (16, (f"16 {inside[1]} {inside[0]}",))
+    assert notes(((16, 512, 64), None, name), batch_size=32) == (32, (f"32 {inside[1]} {inside[0]}",))
+    assert notes(((16, 512, 64), None, name), batch_axis=1) == (512, ())
+    assert notes(((16, 512, 64), name)) == (
+        16,
+        (
+            f"16 examples a step: axis 0 of '0', which is split over {name!r}. If examples lie along another axis, say "
+            "so with batch_axis.",
+        ),
+    )
+    assert notes((HWCN, None, None, None, name), (LABELS, name))[0] == 64
+
+
+def test_an_axis_of_unknown_name_beside_one_that_splits_examples_inside():
+    program = over({"x": 4, "seq": 2}, ((16, 32), "seq", "x"))
+    assert (program.rows, program.notes) == (
+        32,
+        (
+            "32 examples a step: axis 1 of '0', which is split over 'x'. If examples lie along another axis, say so "
+            "with batch_axis.",
+        ),
+    )
+
+
+def test_axis_0_split_over_what_splits_examples_inside():
+    assert over({"seq": 2}, ((16, 32), "seq"), ((16,), "seq")).notes == (
+        "16 examples a step: axis 0 of the batch, as no sharding or batch_axis says another. It is split over 'seq', "
+        "which splits examples inside by its name. If examples lie along another axis, say so with batch_axis.",
+    )
+
+
+def test_micro_batches_that_may_be_stacked():
+    stacked = (
+        "64 examples a step: axis 1 of '0', which is split over 'data'. If axis 0 counts 16 micro-batches, a step "
+        "takes 16 times as many examples; if it does not, name the axis with batch_axis."
+    )
+    leaves = ((16, 64, 512), None, "data"), ((16, 64), None, "data")
+    assert over({"data": 8}, leaves[0]).notes == (stacked,)
+    assert over({"data": 8}, *leaves).notes == (stacked,)
+    assert over({"data": 8}, *leaves, batch_axis=1).notes == ()
+    assert over({"data": 8}, leaves[0], ((32, 64), None, "data")).notes == ()
 
 
 def test_other_rows_along_the_axis_of_the_layout():
@@ -78,9 +134,24 @@ def test_an_axis_that_is_assumed_is_told():
     )
 
 
-@pytest.mark.parametrize("shapes", [[(16, 32), (16,)], [(16,), (16, 3, 3), (5,)], [(16,)], [()], []])
+@pytest.mark.parametrize("shapes", [[(16, 32), (16,)], [(16,), (16, 3, 3), ()], [(16,)], [()], []])
 def test_shapes_that_allow_no_other_axis(shapes):
     assert made(*map(spec, shapes)).notes == ()
+
+
+def test_a_leaf_of_rank_1_does_not_silence_the_others():
+    assumed = "examples a step: axis 0 of {}, as no sharding or batch_axis says another."
+    held = " Axis 0 of {} has another size, so each device holds the whole of it."
+    inputs, lengths, positions = spec((128, 1024, 512)), spec((1024,)), spec((128,))
+    assert made(inputs, lengths, positions).notes == (f"128 {assumed.format(repr('0'))}{held.format(repr('1'))}",)
+    assert made(spec((16,)), spec((16, 3, 3)), spec((5,))).notes == (
+        f"16 {assumed.format(repr('0'))}{held.format(repr('2'))}",
+    )
+    square = (224, 224, 3, 224)
+    assert made(spec(square), spec((224,))).notes == (f"224 {assumed.format('the batch')}",)
+    # The sentence is on the shapes that were given, and tells the rows that they become.
+    assert made(spec(square), spec((224,)), batch_size=64).notes == (f"64 {assumed.format('the batch')}",)
+    assert made(spec((64, 224)), spec((64,)), batch_size=224).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -161,11 +161,10 @@ def _specs(name: str, given: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
 def _batch(name: str, given: Tree, placement: Placement | None, asked: _Asked) -> tuple[Tree, Tree, str]:
     """Return the specs of the batch with the rows asked for, its layout, and a sentence on what was assumed."""
     batch = spec_of(given)
-    layout, said = batch_layout(name, batch, placement, asked.batch_axis)
-    if asked.batch_size is None:
-        return batch, layout, said
-    resized = with_rows(name, batch, layout, asked.batch_size)
-    return resized, layout, batch_layout(name, resized, placement, asked.batch_axis)[1] if said else ""
+    layout, said = batch_layout(name, batch, placement, asked.batch_axis, asked.batch_size)
+    if asked.batch_size is not None:
+        batch = with_rows(name, batch, layout, asked.batch_size)
+    return batch, layout, said
 
 
 def _traced(
