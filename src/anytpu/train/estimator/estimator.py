@@ -205,7 +205,8 @@ class TPUEstimator:
             input_fn: as for `train`; the arrays are gone through once.
             steps: how many batches; needed on a TPU. Elsewhere None takes all.
             hooks: a list of objects with the methods of `SessionRunHook`.
-            checkpoint_path: the checkpoint to evaluate; None: the newest.
+            checkpoint_path: the checkpoint to evaluate; None: the newest, or, in a hook of `train`, the weights as
+                they are then.
             name: accepted.
 
         Returns:
@@ -242,7 +243,7 @@ class TPUEstimator:
             input_fn: as for `train`, gone through once; labels are left out. The last batch may be shorter.
             predict_keys: the names of the predictions to yield; None: all.
             hooks: a list of objects with the methods of `SessionRunHook`.
-            checkpoint_path: the checkpoint to predict with; None: the newest.
+            checkpoint_path: the checkpoint to predict with; None: as for `evaluate`.
             yield_single_examples: False yields one dictionary for each batch, not for each row.
 
         Yields:
@@ -273,6 +274,7 @@ class TPUEstimator:
         """
         return self._state.value(name)
 
+    @_alone
     def export_saved_model(
         self,
         export_dir_base: str,
@@ -286,7 +288,7 @@ class TPUEstimator:
             export_dir_base: the folder.
             serving_input_receiver_fn: a function that returns the features of a batch, arrays or
                 `jax.ShapeDtypeStruct`, or these themselves. The program takes batches of that shape.
-            checkpoint_path: the checkpoint to export; None: the newest.
+            checkpoint_path: the checkpoint to export; None: as for `evaluate`.
             platforms: where it will run: some of "cpu", "cuda" and "tpu".
 
         Returns:
@@ -296,9 +298,11 @@ class TPUEstimator:
             EstimatorError: nothing was trained yet, or the features cannot be used.
         """
         self._state.need(checkpoint_path)
+        self._state.seed()
         program = export.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
         return export.exported(program, export_dir_base, self._state.step, platforms)
 
+    @_alone
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
         """Return the step of a mode as a `Program`, as `anytpu.program.of(estimator, ...)` does.
 
@@ -308,6 +312,7 @@ class TPUEstimator:
             tensors: also copy the values of the variables into the Program.
         """
         self._state.refresh(None)
+        self._state.seed()
         if mode == "train":
             return export.training(self._runs.of("train"), input_specs, tensors)
         return export.prediction(self._runs.serving_step, input_specs, tensors)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from anytpu.errors import EstimatorError
 from anytpu.train.checkpoint import Checkpoints
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.variable_store import VariableStore
@@ -61,9 +62,19 @@ class Saver:
         Args:
             step: the global step.
             position: that of the data.
+
+        Raises:
+            EstimatorError: the variables are not those of this step.
+            FileError: it cannot be saved.
         """
         if step == self._saved_step:
             return
+        if self._store.step != step:
+            raise EstimatorError(
+                f"the checkpoint of step {step} is not saved, since the variables are those of step "
+                f"{self._store.step}: something other than the training has assigned to the global step. Let only "
+                "train change it; the next train goes on from the newest checkpoint"
+            )
         for listener in self._listeners:
             listener.before_save(None, step)
         values = self._store.values("train")

@@ -1,7 +1,8 @@
 """`ModelState`: the variables of an estimator, and the checkpoints that they come from and go to.
 
 Rule: the newest whole checkpoint in the folder is what counts, whoever wrote it. What is in the variables already is
-not read again.
+not read again. While a training runs, its variables are what counts, and nothing is loaded. A training never begins
+with a checkpoint that was only evaluated.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from anytpu.errors import EstimatorError
+from anytpu.errors import EstimatorError, StrategyError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.saving import POSITION, Saver
@@ -46,32 +46,39 @@ class ModelState:
         self.position: Any = None
         self._warm_start_from = warm_start_from
         self._seed = seed
-        self._held: tuple[Path, int] | None = None
+        self._is_training = False
 
     @property
     def step(self) -> int:
         """The steps that were trained."""
-        return int(self.store.global_step.value)
+        return self.store.step
 
     def refresh(self, path: str | None) -> bool:
         """Load the newest checkpoint, or the one at a path, unless the variables hold it. Say whether there is one.
+
+        While a training runs, nothing is loaded: the variables are newer than any checkpoint.
 
         Raises:
             DamageError: there are checkpoints, and none is whole.
             EstimatorError: the checkpoint is of another model.
             FileError: there is no checkpoint at the path.
+            StrategyError: a training runs, and the checkpoint at the path holds other values.
         """
-        if path is None and self._held == (self.checkpoints.folder, self.checkpoints.latest()):
+        own = self.checkpoints
+        if self._is_training:
+            self._check_live(path)
             return True
-        checkpoint = self.checkpoints.load_newest() if path is None else checkpoint_at(path)
+        if path is None and self.store.source == (own.folder, own.latest()):
+            return True
+        checkpoint = own.load_newest() if path is None else checkpoint_at(path)
         if checkpoint is None:
+            self.store.give_back()
+            self.position = None
             self._warm_start()
             return False
-        wanted = (checkpoint.folder, checkpoint.step)
-        if wanted != self._held:
-            self.store.load(checkpoint)
+        if self.store.source != (checkpoint.folder, checkpoint.step):
+            self.store.load(checkpoint, is_borrowed=path is not None and own.latest() is None)
             self.position = (checkpoint.host or {}).get(POSITION)
-            self._held = wanted
             LOG.info("Restoring parameters from %s", checkpoint.folder / str(checkpoint.step))
         return True
 
@@ -85,7 +92,11 @@ class ModelState:
         with self.checkpoints.writing():
             if self.refresh(None):
                 self.checkpoints.set_aside(after=self.step)
-            yield
+            self._is_training = True
+            try:
+                yield
+            finally:
+                self._is_training = False
 
     def need(self, path: str | None) -> None:
         """Load a checkpoint as `refresh` does.
@@ -107,14 +118,14 @@ class ModelState:
         try:
             yield
         except BaseException:
-            self._held = None
+            self.store.source = None
             raise
 
     def saved(self, position: Any) -> None:
         """Take note that what the variables hold now is in the newest checkpoint."""
         self.position = position
         latest = self.checkpoints.latest()
-        self._held = None if latest is None else (self.checkpoints.folder, latest)
+        self.store.source = None if latest is None else (self.checkpoints.folder, latest)
 
     def seed(self) -> None:
         """Seed everything, where a seed was asked for and no variable is made yet."""
@@ -140,9 +151,18 @@ class ModelState:
             raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
         return values[name]
 
-    def _warm_start(self) -> None:
-        if self._warm_start_from is None:
+    def _check_live(self, path: str | None) -> None:
+        """Refuse a checkpoint that holds other values than the variables of the training that runs."""
+        if path is None:
             return
-        checkpoint = checkpoint_at(self._warm_start_from)
-        self.store.load(checkpoint, is_warm_start=True)
-        self._warm_start_from = None
+        checkpoint = checkpoint_at(path)
+        if (checkpoint.folder, checkpoint.step) != (self.checkpoints.folder, self.step):
+            raise StrategyError(
+                f"checkpoint_path={str(path)!r} was given while train of the same estimator runs: to load it would "
+                "overwrite the weights that are being trained. Leave checkpoint_path out to use these weights as they "
+                "are now, or use another TPUEstimator for this checkpoint"
+            )
+
+    def _warm_start(self) -> None:
+        if self._warm_start_from is not None and self.store.source is None:
+            self.store.load(checkpoint_at(self._warm_start_from), is_warm_start=True)

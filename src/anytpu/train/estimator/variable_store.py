@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,6 +43,8 @@ class VariableStore:
 
     Attributes:
         global_step: counts the steps of training.
+        source: the folder and the step of the checkpoint whose values the variables hold or wait for; None where they
+            hold no checkpoint's.
     """
 
     def __init__(self) -> None:
@@ -50,8 +54,10 @@ class VariableStore:
         )
         self._variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
         self._modes: dict[str, frozenset[str]] = {}
+        self.source: tuple[Path, int] | None = None
         self._loaded: tuple[Checkpoint, bool] | None = None
         self._waiting: dict[str, np.ndarray] = {}
+        self._own: _Own | None = None
         self.occupancy = Occupancy()
         """Which thread uses the variables."""
         self.is_trained = False
@@ -69,6 +75,11 @@ class VariableStore:
         return list(self._variables)
 
     @property
+    def step(self) -> int:
+        """The steps that were trained, by the checkpoint that is loaded where no mode is made yet."""
+        return int(self._waiting.get(GLOBAL_STEP, self.global_step.value))
+
+    @property
     def is_made(self) -> bool:
         """True once a model_fn has made variables."""
         return len(self._variables) > 1
@@ -83,31 +94,43 @@ class VariableStore:
 
     def forms(self, mode: str) -> dict[str, ArrayForm]:
         """Return the form of each variable of a mode."""
-        return {
-            name: ArrayForm(tuple(v.shape), keras.backend.standardize_dtype(v.dtype), bool(v.trainable))
-            for name, v in self._of(mode).items()
-        }
+        return self._forms(self._modes[mode])
 
     def size_bytes(self) -> int:
         """Return the size of all values."""
         return sum(np.asarray(variable.value).nbytes for variable in self._variables.values())
 
-    def load(self, checkpoint: Checkpoint, is_warm_start: bool = False) -> None:
+    def load(self, checkpoint: Checkpoint, *, is_warm_start: bool = False, is_borrowed: bool = False) -> None:
         """Give variables the values of a checkpoint: those of modes that are made now, the others when they are.
 
         Args:
             checkpoint: the values.
             is_warm_start: True where it is that of another training: its step is left out, and it may lack what is not
                 a trainable weight.
+            is_borrowed: True where `give_back` follows before anything is trained.
 
         Raises:
             EstimatorError: the checkpoint does not fit a mode that is made.
         """
-        for mode in self._modes:
-            self._check(checkpoint, is_warm_start, mode)
+        for mode, names in self._modes.items():
+            self._check(checkpoint, is_warm_start, mode, names)
+        if not is_borrowed:
+            self._own = None
+        elif self._own is None:
+            self._own = _Own(self.source, self._loaded, self._waiting)
         left_out = {GLOBAL_STEP} if is_warm_start else set()
+        self.source = checkpoint.folder, checkpoint.step
         self._loaded = checkpoint, is_warm_start
         self._waiting = {name: value for name, value in checkpoint.values.items() if name not in left_out}
+        self._give()
+
+    def give_back(self) -> None:
+        """Let the variables hold what they held before a checkpoint was borrowed, if one was."""
+        if self._own is None:
+            return
+        own, self._own = self._own, None
+        self.source, self._loaded = own.source, own.loaded
+        self._waiting = {**own.values, **own.waiting}
         self._give()
 
     @contextlib.contextmanager
@@ -134,7 +157,7 @@ class VariableStore:
             seen: the variables that it has read or written.
 
         Raises:
-            EstimatorError: the checkpoint that was loaded does not fit.
+            EstimatorError: the checkpoint that was loaded does not fit, and the mode gets nothing of it.
         """
         names = {id(variable): name for name, variable in self._variables.items()}
         for variable in seen:
@@ -143,9 +166,14 @@ class VariableStore:
                 self._variables[name] = variable
         # An optimizer may be made in a mode that does not use it. What is saved is all that training makes.
         used = {GLOBAL_STEP, *(names[id(variable)] for variable in seen)}
-        self._modes[mode] = frozenset(used.union(made) if mode == "train" else used)
+        wanted = frozenset(used.union(made) if mode == "train" else used)
         if self._loaded is not None:
-            self._check(*self._loaded, mode)
+            try:
+                self._check(*self._loaded, mode, wanted)
+            except EstimatorError:
+                self._forget_loaded()
+                raise
+        self._modes[mode] = wanted
         self._give()
 
     def add(self, name: str, variable: Any) -> None:
@@ -155,9 +183,16 @@ class VariableStore:
     def _of(self, mode: str) -> dict[str, Any]:
         return {name: variable for name, variable in self._variables.items() if name in self._modes[mode]}
 
-    def _check(self, checkpoint: Checkpoint, is_warm_start: bool, mode: str) -> None:
+    def _forms(self, names: Collection[str]) -> dict[str, ArrayForm]:
+        return {
+            name: ArrayForm(tuple(v.shape), keras.backend.standardize_dtype(v.dtype), bool(v.trainable))
+            for name, v in self._variables.items()
+            if name in names
+        }
+
+    def _check(self, checkpoint: Checkpoint, is_warm_start: bool, mode: str, names: Collection[str]) -> None:
         purpose = Purpose.WARM_START if is_warm_start else Purpose.RESUME if mode == "train" else Purpose.INFER
-        stored, wanted = checkpoint.forms, self.forms(mode)
+        stored, wanted = checkpoint.forms, self._forms(names)
         if purpose is Purpose.INFER:
             # What only training has made in this process is part of the same model.
             stored = {name: form for name, form in stored.items() if name in wanted or name not in self._variables}
@@ -168,9 +203,37 @@ class VariableStore:
                 "trained with, or train the changed one in another model_dir"
             )
 
+    def _forget_loaded(self) -> None:
+        """Forget a checkpoint that was refused, unless a mode that is made has its values."""
+        if self._modes:
+            return
+        self.give_back()
+        self.source, self._loaded, self._waiting = None, None, {}
+
     def _give(self) -> None:
-        for name in [name for name in self._waiting if name in self._variables]:
+        """Give the variables of the modes that are made, whose forms were checked, the values that wait for them."""
+        checked = frozenset().union(*self._modes.values())
+        for name in [name for name in self._waiting if name in checked]:
+            if self._own is not None:
+                self._own.values.setdefault(name, np.array(self._variables[name].value))
             self._variables[name].assign(self._waiting.pop(name))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own:
+    """What a store held before it borrowed a checkpoint.
+
+    Attributes:
+        source: its `source`.
+        loaded: the checkpoint that was loaded, and whether it was a warm start.
+        waiting: the values that waited for variables.
+        values: the values of the variables that were given others since.
+    """
+
+    source: tuple[Path, int] | None
+    loaded: tuple[Checkpoint, bool] | None
+    waiting: dict[str, np.ndarray]
+    values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def get_global_step() -> Any:
