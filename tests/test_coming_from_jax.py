@@ -1,11 +1,7 @@
-"""docs/coming_from_jax.md is true: each program prints what the block after it says.
-
-Those of Flax and Equinox run where both are installed: `scripts/check_adapters` does that.
-"""
+"""docs/coming_from_jax.md is true: each program prints what the block after it says."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -16,7 +12,6 @@ from source_tree import ROOT
 
 PAGE = (ROOT / "docs" / "coming_from_jax.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^## ([^\n]+)$(?:(?!^## ).)*?^```python\n(.*?)^```$\n+^```text\n(.*?)^```$", PAGE, re.M | re.S)
-NEEDS = {"Flax NNX": "flax", "Equinox": "equinox"}
 
 
 def test_the_programs_are_found():
@@ -26,8 +21,6 @@ def test_the_programs_are_found():
 
 @pytest.mark.parametrize(("name", "code", "output"), PROGRAMS, ids=[name for name, _, _ in PROGRAMS])
 def test_a_program_prints_what_the_page_says(name, code, output, tmp_path):
-    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{NEEDS[name]} is not installed")
     # Flax warns at import of what it deprecates itself.
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", code]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -9,7 +9,8 @@ the same to all of them.
 
     BATTERIES = (Battery("prices", samples=lambda: [b"chip,..."], read=read_prices, suffix=".csv", damage=TEXT),)
 
-Rule: a reader gives the right value or raises one of `refusals`; everything else is a fault.
+Rule: a reader gives the right value or raises one of `refusals`; everything else is a fault. Where the right value of
+damaged content is not known, a value that is read counts as "read", not as "right".
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TESTS = Path(__file__).parents[1]
 START_S = 120.0
 """The seconds that a child may take to start and to read the undamaged samples."""
 FAULTS = ("wrong", "foreign", "unclear", "crash", "memory", "slow")
-"""Outcomes that are faults; the others are "right" and "refused"."""
+"""Outcomes that are faults; the others are "right", "read" (its value is not compared) and "refused"."""
 KEPT_A_FAULT = 3
 """Files kept of each kind of fault."""
 
@@ -37,7 +37,7 @@ class Result:
         battery: its name.
         seed: that drew the cases.
         cases: the number of cases that were run.
-        outcomes: the number of cases by outcome: right, refused, wrong, foreign, unclear, crash, memory, slow.
+        outcomes: the number of cases by outcome: right, read, refused, wrong, foreign, unclear, crash, memory, slow.
         faults: the number of cases by outcome and reason, of those that are faults.
         kept: the files that show a fault.
         largest_growth_mib: the largest growth of the resident memory in a case, in MiB.
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every case was right or refused."""
+        """Whether no case shows a fault."""
         return not any(self.outcomes[name] for name in FAULTS)
 
 
@@ -209,12 +209,14 @@ class _Child:
 
 def summary(results: Sequence[Result]) -> list[str]:
     """Return a line for each result, and its faults below it."""
-    lines = [f"{'battery':16} {'cases':>7} {'right':>7} {'refused':>8} {'faults':>7} {'MiB':>7} {'seconds':>8}"]
+    lines = [
+        f"{'battery':16} {'cases':>7} {'right':>7} {'read':>7} {'refused':>8} {'faults':>7} {'MiB':>7} {'seconds':>8}"
+    ]
     for one in results:
         faults = sum(one.outcomes[name] for name in FAULTS)
+        clean = f"{one.outcomes['right']:7} {one.outcomes['read']:7} {one.outcomes['refused']:8}"
         lines.append(
-            f"{one.battery:16} {one.cases:7} {one.outcomes['right']:7} {one.outcomes['refused']:8} {faults:7} "
-            f"{one.largest_growth_mib:7.0f} {one.elapsed_s:8.0f}"
+            f"{one.battery:16} {one.cases:7} {clean} {faults:7} {one.largest_growth_mib:7.0f} {one.elapsed_s:8.0f}"
         )
         lines += [f"    {count:6} {kind}" for kind, count in one.faults.most_common(12)]
     return lines

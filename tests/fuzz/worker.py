@@ -32,7 +32,7 @@ from fuzz.fingerprints import fingerprint
 MAX_GROWTH_BYTES = 2**30
 MAX_KEPT_BYTES = 2**29
 """When so much was kept since the first case, the process ends and another one goes on."""
-CLEAN = ("right", "refused")
+CLEAN = ("right", "read", "refused")
 """Outcomes that are no faults."""
 MAX_MESSAGE = 2000
 """Characters of a refusal; a longer one repeats what it was given."""
@@ -100,7 +100,9 @@ def _outcome(battery: Battery, case: Case, path: Path, right: list[str]) -> tupl
         return "memory", _place(error)
     except BaseException as error:
         return "foreign", _place(error)
-    if battery.is_checked and not case.is_resealed and fingerprint(found) != right[case.sample]:
+    if not battery.is_checked or case.is_resealed:
+        return "read", ""
+    if fingerprint(found) != right[case.sample]:
         return "wrong", "it was read, and gives another value than the file that was damaged"
     return "right", ""
 

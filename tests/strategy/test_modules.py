@@ -1,21 +1,20 @@
-"""Flax NNX and Equinox modules in steps; `scripts/check_adapters` installs both and runs this."""
+"""Flax NNX and Equinox modules in steps."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import anytpu as tpu  # isort: skip
 from anytpu.errors import ReplicaError
-
-nnx = pytest.importorskip("flax.nnx")
-eqx = pytest.importorskip("equinox")
 
 X = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
 Y = X @ np.array([[1.0], [2.0]], "float32")
