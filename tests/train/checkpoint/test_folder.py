@@ -48,11 +48,11 @@ def test_what_is_saved_is_loaded(tmp_path):
     checkpoints = Checkpoints(tmp_path / "a" / "b")
     assert checkpoints.latest() is None
     assert checkpoints.load_newest() is None
-    checkpoints.save(3, VALUES, trained={"dense/kernel"}, host={"states": [{"batches": 2}]})
+    checkpoints.save(3, VALUES, trained={"dense/kernel"}, optimizer_state={"half"}, host={"states": [{"batches": 2}]})
     found = checkpoints.load(3)
     assert (found.step, found.folder, found.host) == (3, tmp_path / "a" / "b", {"states": [{"batches": 2}]})
-    assert found.forms["dense/kernel"] == ArrayForm((2, 3), "float32", is_trained=True)
-    assert found.forms["half"] == ArrayForm((3,), "bfloat16")
+    assert found.forms["dense/kernel"] == ArrayForm((2, 3), "float32", True, False)
+    assert found.forms["half"] == ArrayForm((3,), "bfloat16", False, True)
     assert list(found.values) == list(VALUES)
     for name, value in VALUES.items():
         assert found.values[name].dtype == value.dtype

@@ -9,7 +9,7 @@ import pytest
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.manifest import ArrayForm, Manifest, StoredArray, digest_of, from_json, is_number, to_json
 
-KERNEL = StoredArray("dense/kernel", ArrayForm((2, 3), "float32", True), "arrays.bin", 0, "crc32c:00000000")
+KERNEL = StoredArray("dense/kernel", ArrayForm((2, 3), "float32", True, False), "arrays.bin", 0, "crc32c:00000000")
 BIAS = StoredArray("dense/bias", ArrayForm((3,), "bfloat16"), "arrays.bin", 24, "crc32c:00000001")
 MANIFEST = Manifest(7, (KERNEL, BIAS), {"position": [1, 0.1, None, "é"]})
 
@@ -24,6 +24,13 @@ def test_what_is_written_is_read():
     assert from_json(to_json(MANIFEST)) == MANIFEST
     assert MANIFEST.sizes_bytes() == {"arrays.bin": 30}
     assert str(KERNEL.form) == "float32[2, 3]"
+
+
+def test_an_old_manifest_does_not_say_what_belongs_to_an_optimizer():
+    said = json.loads(to_json(MANIFEST))
+    for array in said["arrays"]:
+        del array["is_optimizer_state"]
+    assert [array.form.is_optimizer_state for array in from_json(sealed(said)).arrays] == [None, None]
 
 
 def test_every_flipped_bit_is_noticed():
@@ -53,6 +60,7 @@ def test_every_truncation_is_noticed():
         ({"dtype": "V8"}, "ValueError: an array of 'V8'"),
         ({"file": "../other"}, "ValueError: a file '../other'"),
         ({"file": "a\0"}, "ValueError: a file 'a\\x00'"),
+        ({"is_optimizer_state": 1}, "ValueError: is_optimizer_state 1"),
     ],
 )
 def test_a_manifest_that_makes_no_sense(changes, message):

@@ -9,6 +9,10 @@ SEED, STEP = ArrayForm((2,), "uint32"), ArrayForm((), "int32")
 MODEL = {"dense/kernel": KERNEL, "seed": SEED, "norm/mean": ArrayForm((3,), "float32")}
 CHECKPOINT = {**MODEL, "adam/dense_kernel": SLOT, "adam/iterations": STEP}
 
+STATISTIC = ArrayForm((3,), "float32", is_optimizer_state=False)
+KNOWN_SLOT = ArrayForm((6, 3), "float32", is_optimizer_state=True)
+COUNT = ArrayForm((), "int32", is_optimizer_state=False)
+
 ONLY_THERE = "In the checkpoint only: "
 ONLY_HERE = "In the model only: "
 
@@ -33,6 +37,15 @@ ONLY_HERE = "In the model only: "
             {**MODEL, "new/kernel": KERNEL},
             ONLY_THERE + "'gone/kernel' float32[6, 3]. " + ONLY_HERE + "'new/kernel' float32[6, 3]",
         ),
+        (Purpose.INFER, {**MODEL, "adam/dense_kernel": KNOWN_SLOT, "step": COUNT, "seed_1": SEED}, MODEL, None),
+        (Purpose.INFER, {**MODEL, "gone/mean": STATISTIC}, MODEL, ONLY_THERE + "'gone/mean' float32[3]"),
+        (
+            Purpose.INFER,
+            {**MODEL, "gone/mean": STATISTIC},
+            {**MODEL, "new/mean": STATISTIC},
+            ONLY_THERE + "'gone/mean' float32[3]. " + ONLY_HERE + "'new/mean' float32[3]",
+        ),
+        (Purpose.WARM_START, {**MODEL, "gone/mean": STATISTIC}, MODEL, None),
         (Purpose.WARM_START, {**MODEL, "head/kernel": KERNEL}, CHECKPOINT, None),
         (Purpose.WARM_START, CHECKPOINT, {"head/kernel": KERNEL}, ONLY_HERE + "'head/kernel' float32[6, 3]"),
         (

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+import optax
 import pytest
 
 import anytpu as tpu
@@ -90,6 +91,52 @@ def test_another_model(trained, verb, changed, text):
     with pytest.raises(EstimatorError) as caught:
         VERBS[verb](estimator(trained, changed))
     assert text in str(caught.value)
+
+
+def stacked(layer: Any, optimizer: Any) -> Any:
+    """A model with a layer in the middle that is made in each mode; None has none."""
+
+    def function(features, labels, mode, params):
+        x = features if layer is None else layer(features, mode)
+        return spec_of(mode, params, keras.layers.Dense(3, name="head")(x), labels, optimizer())
+
+    return function
+
+
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(0.02),
+    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True),
+    "optax": lambda: optax.adam(0.02),
+}
+LAYERS = {
+    "norm": (
+        lambda x, mode: keras.layers.BatchNormalization(center=False, scale=False, name="norm")(
+            x, training=mode == "train"
+        ),
+        "'norm/moving_mean' float32[6], 'norm/moving_variance' float32[6]",
+    ),
+    "frozen": (
+        lambda x, mode: keras.layers.Dense(6, trainable=False, name="frozen")(x),
+        "'frozen/kernel' float32[6, 6], 'frozen/bias' float32[6]",
+    ),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_removed_layer_that_is_not_trainable(tmp_path, optimizer):
+    made = OPTIMIZERS[optimizer]
+    for name, (layer, named) in LAYERS.items():
+        folder = tmp_path / name
+        estimator(folder, stacked(layer, made)).train(input_fn, max_steps=2)
+        assert estimator(folder, stacked(layer, made)).evaluate(input_fn, steps=1)["global_step"] == 2
+        for verb in ("evaluate", "predict", "export") if optimizer == "adam" else ("evaluate",):
+            with pytest.raises(EstimatorError) as caught:
+                VERBS[verb](estimator(folder, stacked(None, made)))
+            assert str(caught.value) == (
+                f"the checkpoint of step 2 in {str(folder)!r} is of another model than model_fn makes to evaluate or "
+                f"predict, and nothing of it is loaded. In the checkpoint only: {named}. Use the model_fn that it was "
+                "trained with, or train the changed one in another model_dir"
+            )
 
 
 def test_another_optimizer(trained):

@@ -130,7 +130,13 @@ class Checkpoints:
             )
 
     def save(
-        self, step: int, arrays: Mapping[str, np.ndarray], *, trained: Collection[str] = (), host: Json = None
+        self,
+        step: int,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        trained: Collection[str] = (),
+        optimizer_state: Collection[str] = (),
+        host: Json = None,
     ) -> None:
         """Save a checkpoint; when this returns it is on the disk. One of the same step is left as it is.
 
@@ -138,6 +144,7 @@ class Checkpoints:
             step: its number.
             arrays: arrays by name.
             trained: the names of those that are trainable weights.
+            optimizer_state: the names of those that belong to an optimizer.
             host: plain JSON.
 
         Raises:
@@ -152,7 +159,7 @@ class Checkpoints:
             )
         with self._explained(f"the checkpoint of step {step} cannot be written"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_step(self.folder, step, arrays, trained, host)
+            write_step(self.folder, step, arrays, trained, optimizer_state, host)
             if self._keep is not None:
                 self._discard(self.steps()[: -self._keep])
 

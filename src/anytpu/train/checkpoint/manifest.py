@@ -45,11 +45,13 @@ class ArrayForm:
         shape: its shape.
         dtype: the name of its dtype, such as "float32".
         is_trained: True for a trainable weight; False for any other state, such as an optimizer's.
+        is_optimizer_state: True for an optimizer's slots and settings; None in an old checkpoint, which does not say.
     """
 
     shape: tuple[int, ...]
     dtype: str
     is_trained: bool = False
+    is_optimizer_state: bool | None = None
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -175,7 +177,10 @@ def _array(said: dict[str, Any]) -> StoredArray:
         raise ValueError(f"an array of {said['dtype']!r}")
     if not isinstance(file, str) or not file.isprintable() or file != PurePath(file).name:
         raise ValueError(f"a file {file!r}")
-    form = ArrayForm(shape, str(said["dtype"]), bool(said["is_trained"]))
+    is_optimizer_state = said.get("is_optimizer_state")
+    if not isinstance(is_optimizer_state, bool | None):
+        raise ValueError(f"is_optimizer_state {is_optimizer_state!r}")
+    form = ArrayForm(shape, str(said["dtype"]), bool(said["is_trained"]), is_optimizer_state)
     return StoredArray(str(said["name"]), form, file, offset_bytes, str(said["digest"]))
 
 

@@ -85,7 +85,14 @@ def is_empty(path: Path) -> bool:
     return path.is_dir() and not os.listdir(path)
 
 
-def write_step(folder: Path, step: int, arrays: Mapping[str, np.ndarray], trained: Collection[str], host: Json) -> None:
+def write_step(
+    folder: Path,
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    trained: Collection[str],
+    optimizer_state: Collection[str],
+    host: Json,
+) -> None:
     """Write the folder of a checkpoint; when this returns, it is on the disk. An error leaves nothing behind.
 
     Args:
@@ -93,6 +100,7 @@ def write_step(folder: Path, step: int, arrays: Mapping[str, np.ndarray], traine
         step: its number, and the name of its folder.
         arrays: arrays of numbers or booleans by name.
         trained: the names of those that are trainable weights.
+        optimizer_state: the names of those that belong to an optimizer.
         host: plain JSON.
 
     Raises:
@@ -103,7 +111,10 @@ def write_step(folder: Path, step: int, arrays: Mapping[str, np.ndarray], traine
     try:
         # Without buffers: closing the file after an error would write again, and fail again.
         with (beside / ARRAYS).open("xb", buffering=0) as file:
-            stored = tuple(_written(file, name, array, name in trained) for name, array in arrays.items())
+            stored = tuple(
+                _written(file, name, array, is_trained=name in trained, is_optimizer_state=name in optimizer_state)
+                for name, array in arrays.items()
+            )
             os.fsync(file.fileno())
         with (beside / f"{NAME}.unfinished").open("xb", buffering=0) as file:
             _write(file, memoryview(to_json(Manifest(step, stored, host))))
@@ -168,14 +179,14 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _written(file: io.FileIO, name: str, array: np.ndarray, is_trained: bool) -> StoredArray:
+def _written(file: io.FileIO, name: str, array: np.ndarray, **kind: bool) -> StoredArray:
     if not is_number(array.dtype):
         raise TypeError(f"{name!r} is an array of {array.dtype}, and a checkpoint holds numbers and booleans only")
     offset_bytes = file.tell()
     whole = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     digest = digest_of(whole)
     _write(file, whole.reshape(-1).view(np.uint8).data)
-    form = ArrayForm(tuple(array.shape), array.dtype.name, is_trained)
+    form = ArrayForm(tuple(array.shape), array.dtype.name, **kind)
     return StoredArray(name, form, ARRAYS, offset_bytes, digest)
 
 

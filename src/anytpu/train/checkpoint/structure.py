@@ -29,10 +29,11 @@ class Purpose(enum.Enum):
 def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
     """Return the difference between a checkpoint and a model as text, or None when the checkpoint fits.
 
-    To resume, both must have the same arrays. To infer, a checkpoint may also have what only training needs (the
-    optimizer's state, random seeds), and a model may also have integers that only inference needs (random seeds). For a
-    warm start, the checkpoint must have the model's trainable weights. Where both have an array, it has the same shape
-    and dtype.
+    To resume, both must have the same arrays. To infer, a checkpoint may also have the optimizer's state and integers
+    (counts, random seeds), and a model may also have integers that only inference needs (random seeds). An old
+    checkpoint does not say what belongs to the optimizer: it may have any array that is no trainable weight. For a warm
+    start, the checkpoint must have the model's trainable weights. Where both have an array, it has the same shape and
+    dtype.
 
     Args:
         stored: the arrays of the checkpoint by name.
@@ -64,14 +65,20 @@ def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
 
 def _is_needed(form: ArrayForm, purpose: Purpose) -> bool:
     """Return whether a model must have this array of a checkpoint."""
-    return purpose is Purpose.RESUME or (purpose is Purpose.INFER and form.is_trained)
+    if purpose is Purpose.INFER:
+        return form.is_trained or (form.is_optimizer_state is False and not _is_integer(form))
+    return purpose is Purpose.RESUME
 
 
 def _is_wanted(form: ArrayForm, purpose: Purpose) -> bool:
     """Return whether a checkpoint must have this array of a model."""
     if purpose is Purpose.INFER:
-        return form.is_trained or np.dtype(form.dtype).kind not in "biu"
+        return form.is_trained or not _is_integer(form)
     return purpose is Purpose.RESUME or form.is_trained
+
+
+def _is_integer(form: ArrayForm) -> bool:
+    return np.dtype(form.dtype).kind in "biu"
 
 
 def _sides(name: str, stored: Forms, wanted: Forms) -> str:

@@ -52,19 +52,20 @@ def differentiated(loss_fn: Callable[[], tuple[Any, Any]], variables: Sequence[A
     return beside, gradients
 
 
-def apply(train_op: Minimization, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Let the optimizer of a train_op change variables. An optax optimizer keeps its state in variables too."""
+def apply(train_op: Minimization, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Let the optimizer of a train_op change variables. Return the variables of its own state, also for optax."""
     optimizer = train_op.optimizer
     inner = optimizer.opt if isinstance(optimizer, CrossShardOptimizer) else optimizer
     if isinstance(inner, keras.optimizers.Optimizer):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return
+        return list(inner.variables)
     values = [variable.value for variable in variables]
     slots = _Slots(optimizer, variables)
     new_values, new_state = optimizer.apply_gradients(list(gradients), slots.state(), values)
     for variable, value in zip(variables, new_values, strict=True):
         write_back(variable, value)
     slots.assign(new_state)
+    return slots.variables
 
 
 class _Slots:
@@ -73,6 +74,9 @@ class _Slots:
     Args:
         optimizer: the optimizer.
         variables: what it changes.
+
+    Attributes:
+        variables: the variables of the state.
     """
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -81,15 +85,15 @@ class _Slots:
 
         paths, self._tree = jax.tree_util.tree_flatten_with_path(initial())
         with keras.name_scope("optimizer"):
-            self._variables = [_slot(index, path, leaf, initial) for index, (path, leaf) in enumerate(paths)]
+            self.variables = [_slot(index, path, leaf, initial) for index, (path, leaf) in enumerate(paths)]
 
     def state(self) -> Any:
         """Return the state as the optimizer takes it."""
-        return self._tree.unflatten([variable.value for variable in self._variables])
+        return self._tree.unflatten([variable.value for variable in self.variables])
 
     def assign(self, state: Any) -> None:
         """Take a new state."""
-        for variable, leaf in zip(self._variables, jax.tree.leaves(state), strict=True):
+        for variable, leaf in zip(self.variables, jax.tree.leaves(state), strict=True):
             variable.assign(leaf)
 
 

@@ -78,8 +78,11 @@ class Saver:
         for listener in self._listeners:
             listener.before_save(None, step)
         values = self._store.values("train")
-        trained = {name for name, form in self._store.forms("train").items() if form.is_trained}
-        self._checkpoints.save(step, values, trained=trained, host={POSITION: position})
+        forms = self._store.forms("train").items()
+        trained = {name for name, form in forms if form.is_trained}
+        optimizer_state = {name for name, form in forms if form.is_optimizer_state}
+        host = {POSITION: position}
+        self._checkpoints.save(step, values, trained=trained, optimizer_state=optimizer_state, host=host)
         LOG.info("Saved the checkpoint of step %d in %s", step, self._checkpoints.path(step))
         self._saved_step, self._saved_s = step, time.monotonic()
         for listener in self._listeners:

@@ -44,6 +44,7 @@ class ModelStep(abc.ABC):
         self.model, self.store = model, store
         self.spec: TPUEstimatorSpec | None = None
         self._made: list[str] = []
+        self._optimizer_state: list[Any] = []
 
     def __call__(self, batch: tuple[Tree, Tree]) -> Tree:
         """Run one replica's step on (features, labels)."""
@@ -75,7 +76,7 @@ class ModelStep(abc.ABC):
                 outputs = jax.eval_shape(over, batch)
         finally:
             CURRENT.reset(token)
-        self.store.settle(self.model.mode, self._made, scope.seen)
+        self.store.settle(self.model.mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
     def _make_one(self, batch: tuple[Tree, Tree]) -> Tree:
@@ -139,7 +140,7 @@ class TrainStep(ModelStep):
                 "optimizer.minimize"
             )
         zeros = [SummedGradient(jnp.zeros(variable.shape, variable.dtype)) for variable in variables]
-        self._apply(call, spec, zeros, variables)
+        self._optimizer_state = [call.original(v) for v in self._apply(call, spec, zeros, variables)]
         self.store.is_trained = True
         return outputs
 
@@ -148,10 +149,12 @@ class TrainStep(ModelStep):
         chosen = None if spec is None else spec.train_op.variables
         return self.store.trainable() if chosen is None else [call.original(variable) for variable in chosen]
 
-    def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Let the optimizer change variables. Return its own."""
         with call.scope():
-            optimization.apply(spec.train_op, gradients, variables)
+            state = optimization.apply(spec.train_op, gradients, variables)
             self.store.global_step.assign_add(1)
+        return state
 
 
 @final

@@ -54,6 +54,7 @@ class VariableStore:
         )
         self._variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
         self._modes: dict[str, frozenset[str]] = {}
+        self._optimizer_state: set[str] = set()
         self.source: tuple[Path, int] | None = None
         self._loaded: tuple[Checkpoint, bool] | None = None
         self._waiting: dict[str, np.ndarray] = {}
@@ -77,7 +78,7 @@ class VariableStore:
     @property
     def step(self) -> int:
         """The steps that were trained, by the checkpoint that is loaded where no mode is made yet."""
-        return int(self._waiting.get(GLOBAL_STEP, self.global_step.value))
+        return int(np.asarray(self._waiting.get(GLOBAL_STEP, self.global_step.value)))
 
     @property
     def is_made(self) -> bool:
@@ -148,13 +149,14 @@ class VariableStore:
         finally:
             _CALL.reset(token)
 
-    def settle(self, mode: str, made: Iterable[str], seen: Iterable[Any]) -> None:
+    def settle(self, mode: str, made: Iterable[str], seen: Iterable[Any], optimizer_state: Iterable[Any] = ()) -> None:
         """Take in the variables that a mode uses without having made them, and give new ones their loaded values.
 
         Args:
             mode: the mode, all of whose variables are made now.
             made: the names of the variables that it has made, or met again.
             seen: the variables that it has read or written.
+            optimizer_state: those of them, or of others, that belong to an optimizer.
 
         Raises:
             EstimatorError: the checkpoint that was loaded does not fit, and the mode gets nothing of it.
@@ -164,6 +166,7 @@ class VariableStore:
             if id(variable) not in names:
                 names[id(variable)] = name = _free_name(variable.path, self._variables)
                 self._variables[name] = variable
+        self._optimizer_state.update(names[id(variable)] for variable in optimizer_state if id(variable) in names)
         # An optimizer may be made in a mode that does not use it. What is saved is all that training makes.
         used = {GLOBAL_STEP, *(names[id(variable)] for variable in seen)}
         wanted = frozenset(used.union(made) if mode == "train" else used)
@@ -185,7 +188,12 @@ class VariableStore:
 
     def _forms(self, names: Collection[str]) -> dict[str, ArrayForm]:
         return {
-            name: ArrayForm(tuple(v.shape), keras.backend.standardize_dtype(v.dtype), bool(v.trainable))
+            name: ArrayForm(
+                tuple(v.shape),
+                keras.backend.standardize_dtype(v.dtype),
+                is_trained=bool(v.trainable),
+                is_optimizer_state=name in self._optimizer_state,
+            )
             for name, v in self._variables.items()
             if name in names
         }
