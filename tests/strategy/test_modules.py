@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import types
 import weakref
 
 import equinox as eqx
@@ -161,6 +163,68 @@ def test_a_module_that_is_no_argument_is_refused(four, how):
         f"{name} uses {what} that is not among its arguments, so that strategy.run can neither pass its values nor "
         f"write new ones back. Pass it: strategy.run({name}, args=(model, optimizer, batch))"
     )
+
+
+class Evaluator:
+    """Reaches its modules in every way that an object can."""
+
+    shared = linear()
+
+    def __init__(self):
+        self.model, self.other, self.count = linear(), linear(), nnx.Param(jnp.ones(()))
+        self.parts = {"models": [linear()]}
+        self.inner = types.SimpleNamespace(model=linear(), evaluate=functools.partial(loss_of, linear()))
+
+    def of_an_attribute(self, x):
+        return self.model(x).sum()
+
+    def of_a_class(self, x):
+        return self.shared(x).sum()
+
+    def of_a_container(self, x):
+        return self.parts["models"][0](x).sum()
+
+    def of_an_object(self, x):
+        return self.inner.model(x).sum()
+
+    def of_a_partial(self, x):
+        return self.inner.evaluate(x, 0.0)
+
+    def of_a_compiled_function(self, x):
+        return jax.jit(lambda x: getattr(self, "mo" + "del")(x).sum())(x)
+
+    def of_a_scalar(self, x):
+        return x.sum() * self.count
+
+    def with_an_argument(self, model, x):
+        return model(x).sum() * self.other.out_features
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Evaluator) if name.startswith("of_")])
+def test_a_module_that_is_read_through_an_object_is_refused(four, name):
+    with pytest.raises(ReplicaError) as error:
+        four.run(getattr(Evaluator(), name), args=(X,))
+    what = "Param" if name == "of_a_scalar" else "Linear"
+    assert str(error.value) == (
+        f"{name} uses the NNX object {what} that is not among its arguments, so that strategy.run can neither pass its "
+        f"values nor write new ones back. Pass it: strategy.run({name}, args=(model, optimizer, batch))"
+    )
+
+
+def test_a_module_that_is_read_through_a_python_module_is_refused(four):
+    settings = types.ModuleType("settings")
+    settings.MODEL = linear()
+    with pytest.raises(ReplicaError, match="uses the NNX object Linear that is not among its arguments"):
+        four.run(lambda x: settings.MODEL(x), args=(X,))
+
+
+def test_an_object_may_hold_modules_that_the_step_does_not_read(four):
+    one = Evaluator()
+    total = four.run(one.with_an_argument, args=(one.model, X)).values[0]
+    assert float(total) == pytest.approx(float(one.model(X).sum()), rel=1e-5)
+    batches = iter(four.distribute_dataset([X] * 2))
+    step = types.MethodType(lambda self, state, x: (state + 1, self.other.out_features), one)
+    assert float(four.run_steps(step, batches, 2, state=0.0)[0]) == 2.0
 
 
 def test_a_module_that_a_step_rebuilds_is_refused(four):

@@ -126,7 +126,7 @@ class CompiledSteps:
                     return compiled
         call = Call(fn, form, strategy, own is not None, module_form)
         modules.refuse_captured(call.name, identity.objects)
-        step = _traced(call, own)
+        step = _traced(call, own, modules.check_of_trace(call.name, identity.objects))
         executable = strategy.compile(step.program, loop)
         executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
@@ -145,9 +145,9 @@ class CompiledSteps:
             self._steps.popitem(last=False)
 
 
-def _traced(call: Call, own: Tree) -> Step:
+def _traced(call: Call, own: Tree, check: Callable | None) -> Step:
     try:
-        return step_of(call, own)
+        return step_of(call, own, check)
     except Exception as error:
         ours = modules.translated(call.name, error)
         if ours is error:

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from anytpu.errors import ReplicaError
 from anytpu.program.program import Tree
@@ -27,6 +28,7 @@ from anytpu.strategy.aggregation import mean_over_rows
 from anytpu.strategy.arguments import Fixed
 from anytpu.strategy.identity import Parts, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.reached import ReachedModules
 from anytpu.strategy.replicas import current_replica
 
 
@@ -215,6 +217,21 @@ def refuse_captured(name: str, held: list[Any]) -> None:
     for one in held:
         if isinstance(one, nnx.Pytree | nnx.Variable):
             raise ReplicaError(_captured(name, f"the NNX object {type(one).__name__}"))
+
+
+def check_of_trace(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
+    """Return what refuses the trace of a step that reads an NNX module through an object, as `refuse_captured` does.
+
+    Args:
+        name: the step function.
+        held: the objects that it names, closes over, or has as defaults.
+
+    Returns:
+        A function of the trace; None where these objects hold no NNX module.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    reached = None if nnx is None else ReachedModules(nnx, held)
+    return (lambda trace: refuse_captured(name, reached.read_by(trace))) if reached else None
 
 
 def refuse_shared(state: Tree) -> None:

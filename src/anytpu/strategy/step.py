@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.contract import check_result
@@ -29,6 +30,8 @@ from anytpu.strategy.modules import ModuleForm, closed, opened
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope, is_mapped
 from anytpu.strategy.scopes import as_replica, system_of
+
+Check = Callable[[ClosedJaxpr], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,20 +104,21 @@ class Call:
         return Replica(self.strategy.num_replicas_in_sync, shard=shard, shared=shared)
 
 
-def step_of(call: Call, own: Tree) -> Step:
+def step_of(call: Call, own: Tree, check: Check | None = None) -> Step:
     """Return the step of a call.
 
     Args:
         call: the function and the form of its arguments.
         own: specs of the state of a pure step; None for a function that has none.
+        check: is called with the function's trace, and raises if it reads what it must not; None allows all.
 
     Raises:
-        ReplicaError: a variable that has no aggregation would differ between the replicas, or the function returns what
-            is not an array.
+        ReplicaError: a variable that has no aggregation would differ between the replicas, the function returns what is
+            not an array, or it reads an NNX module that is no argument.
         StrategyError: a variable was made in the scope of a strategy on another system that runs.
     """
     form, replicas = call.form, call.strategy.num_replicas_in_sync
-    variables, merges = _discover(call, own)
+    variables, merges = _discover(call, own, check)
     _check_system(variables, call.strategy)
 
     def step_with(call: Call) -> Callable[[tuple[list[Any], Tree], list[Any]], tuple[tuple[list[Any], Tree], Tree]]:
@@ -155,7 +159,7 @@ def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
     return PaddedStep(call.name, form.room, step_for, form.has_rows())
 
 
-def _discover(call: Call, own: Tree) -> tuple[list[Any], list[Merge | None]]:
+def _discover(call: Call, own: Tree, check: Check | None) -> tuple[list[Any], list[Merge | None]]:
     """Run the step abstractly. Return the variables that it touches, and how the new values of each become one."""
     scope = ReplicaScope([], makes_variables=True)
     differs: set[int] = set()
@@ -169,19 +173,22 @@ def _discover(call: Call, own: Tree) -> tuple[list[Any], list[Merge | None]]:
         return outputs
 
     with scope:
-        _over_replicas(call, one, own)
+        _over_replicas(call, one, own, check)
     merges = [
         merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
     ]
     return scope.seen, merges
 
 
-def _over_replicas(call: Call, one: Callable, own: Tree) -> None:
+def _over_replicas(call: Call, one: Callable, own: Tree, check: Check | None) -> None:
     """Run one replica's function abstractly over all of them."""
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     over = jax.vmap(one, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
-    jax.eval_shape(over, own, call.form.specs())
+    if check is None:
+        jax.eval_shape(over, own, call.form.specs())
+    else:
+        check(jax.make_jaxpr(over)(own, call.form.specs()))
 
 
 def _output(name: str, leaf: Any) -> Any:
