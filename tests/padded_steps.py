@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 GLOBAL_BATCH = 16
 
@@ -219,6 +220,12 @@ def in_masks(x, y, w):
     return jnp.sum(losses_of(w, x, y) * weights) / jnp.maximum(jnp.sum(weights), 1), jnp.sum(weights)
 
 
+def constants(x, y, w):
+    rows = len(x)
+    ones, table = np.ones(rows, "float32"), np.eye(rows, dtype="float32")
+    return jnp.sum(y * ones), jnp.sum(x * np.arange(rows, dtype="float32")[:, None], axis=0), jnp.sum(table @ x)
+
+
 STEPS: dict[str, Callable[..., Any]] = {
     step.__name__: step
     for step in (
@@ -226,7 +233,7 @@ STEPS: dict[str, Callable[..., Any]] = {
         confusion, confusion_by_scatter, rows_by_scatter, extremes, positions, variance, covariance, normalised, pairs,
         contrastive, contrastive_by_labels, softmax_over_rows, adversarial, concatenated_gradient, sorted_rows, running,
         scanned, mapped, looped, branched, convolved, checkpointed, penalised, picked, activations, quadratic_mean,
-        per_row, in_masks,
+        per_row, in_masks, constants,
     )
 }  # fmt: skip
 """Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""
@@ -302,6 +309,10 @@ def summed_rows(x, y, w):
     return jax.lax.psum(x, "replica").sum()
 
 
+def backwards(x, y, w):
+    return jnp.sum(y * np.arange(len(x), 0.0, -1))
+
+
 def transposed(x, y, w):
     return x.T
 
@@ -335,7 +346,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     for step in (
         reversed_rows, rolled, first_row, last_row, half, half_the_rows, some_rows, up_to_a_limit,
         other_code, limited_rows, every_other, largest, sample_variance, logarithm, power, all_gathered,
-        summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
+        backwards, summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
     )
 }  # fmt: skip
 """Steps that no mask makes right."""

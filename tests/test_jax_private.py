@@ -6,11 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
+from anytpu.strategy.padded.folds import AxisSize
 from anytpu.strategy.replicas import is_mapped
 
 
@@ -80,4 +82,19 @@ def test_the_code_of_a_kernel_can_be_read():
     names = [(ir, "MLIRError"), (_jax_mlir_ext, "register_dialects"), (tpu, "register_dialect")]
     assert all(hasattr(module, name) for module, name in names), (
         f"the jaxlib of JAX {jax.__version__} cannot read the code of Pallas kernels as planning/timing/mosaic.py does"
+    )
+
+
+def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():
+    def folded(fold: Any) -> Any:
+        traced: Any = jax.make_jaxpr(lambda: fold("replica"), axis_env=[("replica", AxisSize(4))])()
+        (result,) = getattr(traced, "jaxpr", traced).outvars
+        return result.val
+
+    numbers = [2, 2.0, np.int32(2), np.float32(2)]
+    values = [folded(lambda axis, number=number: lax.psum(number, axis)) for number in numbers]
+    values += [folded(lambda axis: lax.pmean(8, axis)), folded(lambda axis: lax.psum(1, axis))]
+    assert values == [2018, 2018, 2018, 2018, 8 * 1009 / 4, 4], (
+        f"JAX {jax.__version__} does not convert the size of an axis to the type of the number in _const(example, "
+        "size), by which strategy/padded/folds.py finds the numbers that psum multiplies by it"
     )

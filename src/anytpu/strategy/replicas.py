@@ -101,7 +101,8 @@ class Replica:
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""
         value = value.value if isinstance(value, keras.Variable) else value
-        return value if self.axis is None else jax.lax.psum(value, self.axis)
+        # An array: JAX multiplies a Python number by the replicas, and a number of rows differs between them.
+        return value if self.axis is None else jax.lax.psum(jnp.asarray(value), self.axis)
 
 
 _CURRENT: contextvars.ContextVar[Replica | None] = contextvars.ContextVar("replica", default=None)

@@ -156,7 +156,7 @@ def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
         traced = dataclasses.replace(call, form=form.of_rows(room), is_recorded=True)
         return step_with(traced), traced.form.parts()
 
-    return PaddedStep(call.name, form.room, step_for, form.has_rows())
+    return PaddedStep(call.name, form.room, step_for, form.has_rows(), call.strategy.num_replicas_in_sync)
 
 
 def _discover(call: Call, own: Tree, check: Check | None) -> tuple[list[Any], list[Merge | None]]:

@@ -14,6 +14,7 @@ from jax import lax
 
 from anytpu.strategy.padded.axes import Fill, RowAxis, Value
 from anytpu.strategy.padded.operation import Operation, Outcome, RealRows
+from anytpu.strategy.padded.reductions import check_masks
 
 
 def gather(operation: Operation) -> Outcome:
@@ -47,8 +48,7 @@ def _check_indexed(operation: Operation, axis: RowAxis, batch: Sequence[RowAxis 
         operation.refuse("takes some of the rows only")
     if axis.each is None:
         operation.refuse("indexes rows that are there more than once")
-    if operation.rooms.second is None and axis.fill is Fill.ANY:
-        operation.refuse("indexes rows")
+    check_masks(operation, [axis], "indexes")
 
 
 def scatter(operation: Operation) -> Outcome:

@@ -18,6 +18,13 @@ from anytpu.strategy.padded.axes import Fill, MismatchError, RowAxis, Segment, V
 COUNT = "count the real rows with jnp.sum(tpu.row_mask(x)), or take the mean with tpu.compute_average_loss(losses)"
 """What to write where a number of rows is wrong."""
 
+FOLDED = "a number that Python has computed from a sum of numbers of rows over the replicas"
+SUMMED = 'sum an array, as in jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that'
+"""What to write where Python has computed with a number of rows that JAX has summed over the replicas."""
+
+SAME = "write the step so that it has the same operations for any number of rows"
+"""What to write where the traces for two numbers of rows differ."""
+
 _NOT_THE_USERS = (
     str(Path(jax.__file__).parents[1]),
     str(Path(__file__).parents[2]),
@@ -37,11 +44,13 @@ class Rooms:
         step: the name of the step, for errors.
         first: the rows of the batch.
         second: those of the other trace; None for a step that can be traced for the first number only.
+        failure: why the step cannot be traced for another number; "" where it can.
     """
 
     step: str
     first: int
     second: int | None
+    failure: str = ""
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -56,10 +65,12 @@ class RealRows:
     Attributes:
         rows: their number, an int32 scalar.
         room: the number of rows with pads.
+        total: the number of real rows of all replicas, an int32 scalar.
     """
 
     rows: Any
     room: int
+    total: Any
 
     def replaced(self, array: Any, position: int, axis: RowAxis, fill: Any) -> Any:
         """Return an array with the entries of pads along an axis replaced."""
@@ -135,8 +146,8 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The name of the primitive."""
-        return self.equation.primitive.name
+        """The name of the primitive; "the step" for what the step returns."""
+        return "the step" if self.equation is None else self.equation.primitive.name
 
     @property
     def params(self) -> dict[str, Any]:
@@ -211,7 +222,7 @@ def bound(primitive: Any, params: dict[str, Any], operands: list[Any]) -> Sequen
 
 def _line(equation: Any) -> str:
     """Return where the user's code asks for an operation: the innermost frame that is no library's."""
-    traceback = equation.source_info.traceback
+    traceback = None if equation is None else equation.source_info.traceback
     for frame in [] if traceback is None else traceback.frames:
         if not frame.file_name.startswith(_NOT_THE_USERS):
             return f" (line {frame.line_num} of {os.path.basename(frame.file_name)})"

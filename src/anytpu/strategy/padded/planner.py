@@ -11,14 +11,27 @@ Rule: whatever is not known is refused where it touches rows, and left alone whe
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import itertools
+from typing import Any, NoReturn
 
 import numpy as np
 from jax.extend.core import DropVar, Literal
 
 from anytpu.strategy.padded.axes import ROWS, Fill, Value
 from anytpu.strategy.padded.counts import Count, count_of, is_same
-from anytpu.strategy.padded.operation import COUNT, Action, Operation, Outcome, RealRows, Rooms, bound
+from anytpu.strategy.padded.folds import Folds
+from anytpu.strategy.padded.operation import (
+    COUNT,
+    FOLDED,
+    SAME,
+    SUMMED,
+    Action,
+    Operation,
+    Outcome,
+    RealRows,
+    Rooms,
+    bound,
+)
 from anytpu.strategy.padded.rules import CALLS, RULES, SIZES, elementwise, is_elementwise
 
 
@@ -62,13 +75,13 @@ class Plan:
         for position, equation in enumerate(self.jaxpr.eqns):
             given = [read(atom) for atom in equation.invars]
             for index, count in self.counts.get(position, {}).items():
-                given[index] = count.value(real.rows, equation.invars[index].aval.dtype)
+                given[index] = count.value(real, equation.invars[index].aval.dtype)
             action = self.actions.get(position)
             made = bound(equation.primitive, equation.params, given) if action is None else action(real, given)
             held.update(zip(equation.outvars, made, strict=True))
         last = self.counts.get(len(self.jaxpr.eqns), {})
         return [
-            last[index].value(real.rows, atom.aval.dtype) if index in last else read(atom)
+            last[index].value(real, atom.aval.dtype) if index in last else read(atom)
             for index, atom in enumerate(self.jaxpr.outvars)
         ]
 
@@ -82,15 +95,17 @@ class Planner:
         is_differentiated: it is differentiated after it was planned.
         divides: its numbers of rows are divisors, however they get there.
         line: where the user's code calls it, for errors.
-        findings: the numbers of rows and the row axes that were found, by operation. The walks for two other numbers of
-            rows must find the same.
+        folds: its constants that are sums over the replicas.
+        findings: the numbers of rows and the row axes that were found, each with its operation. The walks for two other
+            numbers of rows must find the same.
     """
 
     rooms: Rooms
     is_differentiated: bool = False
     divides: bool = False
     line: str = ""
-    findings: set[Any] = dataclasses.field(default_factory=set)
+    folds: Folds = dataclasses.field(default_factory=Folds)
+    findings: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def plan(self, first: Any, second: Any | None, values: list[Value]) -> Plan:
         """Return the plan of a function.
@@ -101,6 +116,19 @@ class Planner:
             values: its arguments.
         """
         return _Walk(self, first, second).planned(values)
+
+    def check_same(self, witness: Planner) -> None:
+        """Refuse the step where the walk for other numbers of rows has found others."""
+        for finding in self.findings.keys() ^ witness.findings.keys():
+            equation = {**witness.findings, **self.findings}[finding]
+            rooms = f"{self.rooms.second} and for {witness.rooms.second} rows"
+            Operation(equation, None, [], self.rooms, self).refuse(
+                f"hangs on the number of rows otherwise for {rooms}", SAME
+            )
+
+    def refuse_folded(self, equation: Any) -> NoReturn:
+        """Refuse an operation that hangs on a number that Python has computed from a sum over the replicas."""
+        Operation(equation, None, [], self.rooms, self).refuse("hangs on " + FOLDED, SUMMED)
 
     def inside(
         self,
@@ -146,12 +174,30 @@ class _Walk:
         self._consts: tuple[Any, ...] = ()
         self._inputs = (*self._first.invars, *self._first.constvars)
         if self._second is not None:
-            _check(len(self._first.eqns) == len(self._second.eqns))
+            self._check_same_operations(self._second)
             others = (*self._second.invars, *self._second.constvars)
-            _check(len(self._inputs) == len(others))
+            self._check(len(self._inputs) == len(others), None)
             self._twin.update(zip(self._inputs, others, strict=True))
         if not takes_constants:
             self._take_constants(tuple(getattr(first, "consts", ())), tuple(getattr(second, "consts", ())))
+
+    def _check_same_operations(self, second: Any) -> None:
+        """Refuse a function whose trace for another number of rows has other operations."""
+        rooms = self._planner.rooms.all
+        for one, two in itertools.zip_longest(self._first.eqns, second.eqns):
+            if one is None or two is None or one.primitive is not two.primitive:
+                here, there = rooms if one is not None else rooms[::-1]
+                self._operation(two if one is None else one, None, []).refuse(
+                    f"is an operation of the step for {here} rows and not of the step for {there} rows", SAME
+                )
+
+    def _check(self, agrees: bool, equation: Any) -> None:
+        """Refuse an operation that is another one in the trace for another number of rows."""
+        if not agrees:
+            first, second = self._planner.rooms.all
+            self._operation(equation, None, []).refuse(
+                f"takes something else in the step for {second} rows than in the step for {first} rows", SAME
+            )
 
     def _take_constants(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
         self._consts, self._inputs = first, (*self._first.constvars, *self._first.invars)
@@ -161,16 +207,19 @@ class _Walk:
 
     def _constant(self, variable: Any, one: Any, two: Any) -> Value:
         """Return the value of a constant that hangs on the number of rows: a count, or an array with a row axis."""
-        rooms = (self._planner.rooms.first, self._planner.rooms.second or 0)
+        user = next((equation for equation in self._first.eqns if variable in equation.invars), None)
         if np.ndim(one) == 0:
-            count = count_of(one, two, rooms)
-            _check(count is not None)
-            assert count is not None
-            self._counts[variable] = count
+            self._counts[variable] = self._count(one, two, user, variable, 0)
             return plain(variable.aval)
         one, two = np.asarray(one), np.asarray(two)
-        _check(one.shape[:1] == rooms[:1] and two.shape[:1] == rooms[1:] and is_same(one, two[: rooms[0]]))
-        return Value((ROWS, *[None] * (one.ndim - 1)))
+        self._check(one.ndim == two.ndim, user)
+        sizes = list(zip(one.shape, two.shape, strict=True))
+        common = tuple(slice(min(pair)) for pair in sizes)
+        grows = all(first == second or (first, second) == self._planner.rooms.all for first, second in sizes)
+        self._check(grows and is_same(one[common], two[common]), user)
+        if self._planner.folds.power(variable, 0) is not None:
+            self._planner.refuse_folded(user)
+        return Value(tuple(None if first == second else ROWS for first, second in sizes))
 
     def planned(self, values: list[Value]) -> Plan:
         """Return the plan, for the arguments."""
@@ -202,28 +251,48 @@ class _Walk:
     def _counted(self, first: Any, second: Any | None, equation: Any) -> dict[int, Count]:
         """Return the operands that are numbers of rows, by position."""
         found: dict[int, Count] = {}
+        owner = self._first if equation is None else equation
         for index, atom in enumerate(first):
             count = None
             if isinstance(atom, Literal):
+                power = self._planner.folds.power(owner, index)
+                if power == 0:
+                    self._planner.refuse_folded(equation)
+                if second is None and power is not None:
+                    self._operation(equation, None, []).refuse(
+                        "takes a Python number that JAX has summed over the replicas. The step "
+                        f"{self._planner.rooms.failure}, so it may be a number of rows",
+                        SUMMED,
+                    )
                 if second is not None:
                     two = second[index]
-                    _check(isinstance(two, Literal))
+                    self._check(isinstance(two, Literal), equation)
                     if not is_same(atom.val, two.val):
-                        rooms = (self._planner.rooms.first, self._planner.rooms.second or 0)
-                        count = count_of(atom.val, two.val, rooms)
-                        if count is None:
-                            self._operation(equation, None, []).refuse(
-                                "takes a number that hangs on the number of rows and is not a multiple of it", COUNT
-                            )
+                        count = self._count(atom.val, two.val, equation, owner, index)
             else:
                 if second is not None:
-                    _check(self._twin.get(atom) is second[index])
+                    self._check(self._twin.get(atom) is second[index], equation)
                 count = self._counts.get(atom)
             if count is not None:
                 divides = equation is not None and equation.primitive.name == "div" and index == 1
-                self._planner.findings.add((id(equation), index, count))
+                self._planner.findings[id(equation), index, count] = equation
                 found[index] = dataclasses.replace(count, is_divisor=divides or self._planner.divides)
         return found
+
+    def _count(self, one: Any, two: Any, equation: Any, owner: Any, position: int) -> Count:
+        """Return the number of rows that an operation takes: this replica's, or all replicas' where JAX summed it."""
+        planner = self._planner
+        count = count_of(one, two, (planner.rooms.first, planner.rooms.second or 0))
+        if count is None:
+            self._operation(equation, None, []).refuse(
+                "takes a number that hangs on the number of rows and is not a multiple of it", COUNT
+            )
+        power = planner.folds.power(owner, position)
+        if power is None:
+            return count
+        if power != count.power:
+            planner.refuse_folded(equation)
+        return dataclasses.replace(count, replicas=planner.folds.replicas)
 
     def _operation(self, equation: Any, other: Any, values: list[Value]) -> Operation:
         return Operation(equation, other, values, self._planner.rooms, self._planner)
@@ -231,7 +300,7 @@ class _Walk:
     def _one(self, equation: Any, other: Any | None) -> Outcome:
         values = [self._value(atom) for atom in equation.invars]
         if other is not None:
-            _check(equation.primitive is other.primitive and len(equation.outvars) == len(other.outvars))
+            self._check(len(equation.outvars) == len(other.outvars), equation)
         operation = self._operation(equation, other, values)
         rule = RULES.get(equation.primitive.name)
         _check_params(operation)
@@ -239,17 +308,8 @@ class _Walk:
             rule = elementwise
         outcome = unknown(operation) if rule is None else rule(operation)
         _check_sizes(operation, outcome[0])
-        self._planner.findings.add((id(equation), *(value.axes for value in outcome[0])))
+        self._planner.findings[id(equation), *(value.axes for value in outcome[0])] = equation
         return outcome
-
-
-class UntraceableError(Exception):
-    """The two traces of a step do not agree: its operations hang on the number of rows."""
-
-
-def _check(agrees: bool) -> None:
-    if not agrees:
-        raise UntraceableError
 
 
 def plain(aval: Any, is_zero: bool = False) -> Value:

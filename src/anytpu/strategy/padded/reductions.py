@@ -75,7 +75,7 @@ def masked(operation: Operation, rows: Sequence[tuple[int, RowAxis]], operands: 
     return action
 
 
-def check_masks(operation: Operation, axes: Sequence[RowAxis | None]) -> None:
+def check_masks(operation: Operation, axes: Sequence[RowAxis | None], does: str = "reduces") -> None:
     """Refuse what would be right if it were masked, where a number of rows cannot be told from another number.
 
     A mean is a sum that is divided by a constant. In a step that runs for one number of rows only, nobody knows what
@@ -83,8 +83,8 @@ def check_masks(operation: Operation, axes: Sequence[RowAxis | None]) -> None:
     """
     if operation.rooms.second is None and any(axis is not None and axis.fill is Fill.ANY for axis in axes):
         operation.refuse(
-            f"reduces the rows. The step runs for {operation.rooms.first} rows only, so a number of rows in it cannot "
-            "be told from other numbers"
+            f"{does} the rows. The step {operation.rooms.failure}, so a number of rows in it cannot be told from other "
+            "numbers"
         )
 
 

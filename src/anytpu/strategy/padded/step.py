@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from anytpu.errors import ReplicaError
+from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.padded.axes import ROWS, Value
+from anytpu.strategy.padded.folds import ChangedError, Folds, folds_of
 from anytpu.strategy.padded.operation import RealRows, Rooms
-from anytpu.strategy.padded.planner import Plan, Planner, UntraceableError
+from anytpu.strategy.padded.planner import Plan, Planner
 
 Specs = Any
 """A tree of `jax.ShapeDtypeStruct`."""
@@ -24,13 +27,16 @@ class PaddedStep:
         room: the number of rows with pads.
         step_for: returns the step for so many rows, and the specs of one replica's arrays.
         rows: whether each array has an axis of rows in front.
+        replicas: the number of replicas.
 
     Attributes:
         has_rows: the outputs that have an axis of rows in front, a tree of booleans; None before the step was traced.
     """
 
-    def __init__(self, name: str, room: int, step_for: Callable[[int], tuple[Callable, Specs]], rows: list[bool]):
-        self._name, self._room, self._step_for, self._rows = name, room, step_for, rows
+    def __init__(
+        self, name: str, room: int, step_for: Callable[[int], tuple[Callable, Specs]], rows: list[bool], replicas: int
+    ) -> None:
+        self._name, self._room, self._step_for, self._rows, self._replicas = name, room, step_for, rows, replicas
         self.has_rows: Any = None
 
     def __call__(self, state: Any, arrays: list[Any]) -> tuple[Any, Any]:
@@ -41,7 +47,8 @@ class PaddedStep:
         plan = self._plan(first, held, specs)
         self._check_outputs(plan.outputs, shape)
         leaves = jax.tree.leaves((state, arrays))
-        made = plan.run(RealRows(arrays[-1], self._room), leaves)
+        total = jax.lax.psum(arrays[-1], REPLICA_AXIS)
+        made = plan.run(RealRows(arrays[-1], self._room, total), leaves)
         return jax.tree.unflatten(jax.tree.structure(shape), made)
 
     def _plan(self, first: Any, held: Specs, specs: Specs) -> Plan:
@@ -55,29 +62,39 @@ class PaddedStep:
             axes = (None,) * len(spec.shape)
             values.append(Value((ROWS, *axes[1:]) if has_rows else axes))
         more, fewer = 2 * self._room + 1, 3
-        other = self._traced(more, held)
+        planner = Planner(Rooms(self._name, self._room, more))
+        planner = dataclasses.replace(planner, folds=self._folds(planner, first, held))
         try:
-            if other is not None:
-                planner = Planner(Rooms(self._name, self._room, more))
-                plan = planner.plan(first, other, values)
-                if self._room > fewer and (other := self._traced(fewer, held)) is not None:
-                    witness = Planner(Rooms(self._name, self._room, fewer))
-                    witness.plan(first, other, values)
-                    if witness.findings != planner.findings:
-                        raise UntraceableError
-                return plan
-        except UntraceableError:
-            pass
-        return Planner(Rooms(self._name, self._room, None)).plan(first, None, values)
-
-    def _traced(self, room: int, held: Specs) -> Any | None:
-        """Return the trace for another number of rows; None for a step that cannot be traced for it."""
-        step, specs = self._step_for(room)
-        try:
-            return jax.make_jaxpr(step)(held, specs)
-        except Exception:
+            second = self._traced(more, held)
+        except Exception as error:
             # Such as a model with a fixed batch size.
-            return None
+            failure = f"cannot be traced for {more} rows ({type(error).__name__}: {str(error).split(chr(10))[0]})"
+            rooms = Rooms(self._name, self._room, None, failure)
+            return dataclasses.replace(planner, rooms=rooms).plan(first, None, values)
+        plan = planner.plan(first, second, values)
+        if self._room > fewer:
+            try:
+                third = self._traced(fewer, held)
+            except Exception:
+                # Such as the four best of three rows.
+                return plan
+            witness = Planner(Rooms(self._name, self._room, fewer), folds=planner.folds)
+            witness.plan(first, third, values)
+            planner.check_same(witness)
+        return plan
+
+    def _folds(self, planner: Planner, first: Any, held: Specs) -> Folds:
+        """Return the folded sums of the step."""
+        step, specs = self._step_for(self._room)
+        try:
+            return folds_of(step, (held, specs), self._replicas, first)
+        except ChangedError as error:
+            planner.refuse_folded(error.equation)
+
+    def _traced(self, room: int, held: Specs) -> Any:
+        """Return the trace for another number of rows."""
+        step, specs = self._step_for(room)
+        return jax.make_jaxpr(step)(held, specs)
 
     def _check_outputs(self, values: list[Value], shape: Any) -> None:
         """Note which outputs lose their pads, and refuse those whose pads are anywhere but at their ends."""
