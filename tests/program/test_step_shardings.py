@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Format
 from jax.experimental.layout import Layout as MemoryLayout
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -73,6 +74,95 @@ def test_what_a_step_asks_is_its_placement(job):
     assert program.placement == Placement((("data", 4), ("model", 2)), (WEIGHTS, ROWS))
     assert (program.rows, program.notes) == (16, ())
     assert lower(program, "tpu").nr_devices == 8
+
+
+def sharded_loss(weights: Any, batch: Any) -> Any:
+    def one(weights: Any, batch: Any) -> Any:
+        whole = jax.lax.all_gather(weights, "model", axis=1, tiled=True)
+        return jax.lax.psum((batch.astype(whole.dtype) @ whole).sum(), ("data", "model"))
+
+    inputs = PartitionSpec(None, "model"), PartitionSpec("data")
+    return jax.shard_map(one, mesh=MESH, in_specs=inputs, out_specs=PartitionSpec(), check_vma=False)(weights, batch)
+
+
+def half(weights: Any) -> Any:
+    return weights.astype("bfloat16")
+
+
+@jax.custom_vjp
+def half_by_vjp(weights: Any) -> Any:
+    return half(weights)
+
+
+half_by_vjp.defvjp(lambda weights: (half(weights), None), lambda _, gradient: (gradient.astype("float32"),))
+
+
+@jax.custom_jvp
+def half_by_jvp(weights: Any) -> Any:
+    return half(weights)
+
+
+half_by_jvp.defjvps(lambda tangent, *_: half(tangent))
+
+
+def named_half(weights: Any) -> Any:
+    return checkpoint_name(jax.lax.optimization_barrier(half(weights)), "half")
+
+
+@pytest.mark.parametrize("cast", [half, half_by_vjp, half_by_jvp, jitted(half), jax.checkpoint(half), named_half])
+def test_what_is_asked_after_a_cast(cast):
+    def loss(weights: Any, batch: Any) -> Any:
+        return sharded_loss(cast(weights), batch).astype("float32")
+
+    def trained(weights: Any, batch: Any) -> Any:
+        return weights - jax.grad(loss)(weights, batch), ()
+
+    def checkpointed(weights: Any, batch: Any) -> Any:
+        return weights - jax.grad(jax.checkpoint(loss))(weights, batch), ()
+
+    def forward(weights: Any, batch: Any) -> Any:
+        return weights, jax.checkpoint(loss)(weights, batch)
+
+    for job in (trained, checkpointed, forward):
+        program = of(job, (STATE, BATCH))
+        assert (program.placement, program.notes) == (Placement((("data", 4), ("model", 2)), (WEIGHTS, ROWS)), ())
+
+
+def test_a_result_that_is_cast_after_it_is_laid():
+    def returned(state: Any, batch: Any) -> Any:
+        new = jax.lax.with_sharding_constraint(half(state) * 2, named(None, "model"))
+        return new.astype("float32"), jax.lax.with_sharding_constraint(batch, named("data"))
+
+    assert of(returned, (STATE, BATCH)).placement == Placement((("data", 4), ("model", 2)), (WEIGHTS, ROWS))
+
+
+def test_a_state_that_the_step_gathers_and_jit_splits():
+    def gathered(state: Any, batch: Any) -> Any:
+        return step(state, batch @ jax.lax.with_sharding_constraint(half(state), named()).astype("float32"))
+
+    assert (
+        of(jitted(gathered, **RETURNED), (STATE, BATCH)).placement
+        == of(jitted(gathered, **ASKED), (STATE, BATCH)).placement
+    )
+
+
+def test_a_large_state_that_nobody_lays_is_told():
+    def notes(**state: tuple[Any, ...]) -> tuple[str, ...]:
+        specs = {
+            of: jax.ShapeDtypeStruct(shape, "float32", sharding=named(*parts) if parts else None)
+            for of, (shape, *parts) in state.items()
+        }
+        rows = jax.ShapeDtypeStruct((16, 8), "float32", sharding=named("data"))
+        return of(lambda state, batch: (state, batch.sum()), (specs, rows)).notes
+
+    large, small = (1024, 512), (512,)
+    assert notes(w=(large,)) == ("'w' (2 MiB) is whole on each of 8 devices: no spec says otherwise.",)
+    assert notes(a=(small,), b=(large,), w=(large, "model")) == (
+        "2 leaves of the state, 2 MiB together, are whole on each of 8 devices: no spec says otherwise. The largest is "
+        "'b' (2 MiB).",
+    )
+    assert notes(w=(large, None), b=(small,)) == ()  # Whole, as its spec says.
+    assert notes(w=((2**17, 1024), "data"), b=(large,)) == ()  # Under 1 % of the state.
 
 
 def test_a_step_and_specs_that_ask_the_same():

@@ -22,7 +22,16 @@ from anytpu.program.batch_axes import batch_layout, with_rows
 from anytpu.program.contract import check_result
 from anytpu.program.jax_refusals import OTHER_MESH, explained
 from anytpu.program.leaves import leaf_names
-from anytpu.program.placed import axes_text, check_divides, inside, over_mesh, placement_of, spread_over, this_kind
+from anytpu.program.placed import (
+    axes_text,
+    check_divides,
+    inside,
+    over_mesh,
+    placement_of,
+    spread_over,
+    this_kind,
+    whole_state,
+)
 from anytpu.program.program import Placement, Program, Tree, spec_of
 from anytpu.program.step_shardings import StepShardings, step_shardings
 
@@ -83,6 +92,8 @@ class FunctionMaker:
         if placement is None and step.meshes:
             placement = spread_over(step.meshes[0], state, batch, layout)
             said = f"{said} {_inner_mesh(placement)}".strip()
+        elif placement is not None:
+            said = f"{said} {whole_state(name, given[0], step, placement)}".strip()
         if placement is not None:
             check_divides(name, state, batch, placement)
         return Program(

@@ -10,6 +10,7 @@ Rule: a sharding is followed, or refused by name. Shardings come from the specs 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,11 @@ from anytpu.errors import ProgramError
 from anytpu.program.leaves import leaf_names
 from anytpu.program.program import Placement, Program, Tree, spec_of
 from anytpu.program.step_shardings import JIT, Ask, StepShardings
+from anytpu.units import MIB, format_bytes
 
 _SPECS = "its spec"
+_MIN_WHOLE_BYTES = MIB
+_MIN_WHOLE_SHARE = 0.01
 _NAMED = (
     "jax.sharding.NamedSharding(jax.sharding.AbstractMesh((4, 2), ('data', 'model')), "
     "jax.sharding.PartitionSpec('data'))"
@@ -48,12 +52,8 @@ def placement_of(
         ProgramError: a sharding cannot be followed, two of them contradict each other, or the leaves lie on different
             meshes.
     """
-    leaves = jax.tree.leaves((state, batch))
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
-    asks = [_own(leaf) for leaf in leaves]
-    if step is not None:
-        results = [*step.outputs[: len(jax.tree.leaves(state))], *[None] * len(leaves)]
-        asks = [_one(name, *four) for four in zip(names, asks, step.inputs, results, strict=False)]
+    asks = _asks(name, state, batch, step)
     asked = [(of, ask) for of, ask in zip(names, asks, strict=True) if ask is not None]
     for of, ask in asked:
         _check(name, of, ask)
@@ -70,6 +70,32 @@ def placement_of(
     axes, explicit = meshes.pop()
     specs = tuple(() if ask is None else _spec(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
     return Placement(axes, specs, explicit, device)
+
+
+def whole_state(name: str, state: Tree, step: StepShardings, placement: Placement) -> str:
+    """Return a sentence on the leaves of the state that are whole on each device since nobody lays them; "" if small.
+
+    Args:
+        name: the program, for errors.
+        state: tree of arrays or `jax.ShapeDtypeStruct`, with their shardings.
+        step: what the step itself asks for.
+        placement: of the program.
+    """
+    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(spec_of(state))]
+    asks = _asks(name, state, (), step)
+    names = leaf_names(state, "state")
+    whole = {of: size for of, size, ask in zip(names, sizes, asks, strict=True) if ask is None}
+    whole_bytes = sum(whole.values())
+    if placement.devices == 1 or whole_bytes < max(_MIN_WHOLE_BYTES, _MIN_WHOLE_SHARE * sum(sizes)):
+        return ""
+    largest = max(whole, key=lambda of: whole[of])
+    which = f"{largest!r} ({format_bytes(whole[largest])})"
+    if len(whole) == 1:
+        return f"{which} is whole on each of {placement.devices} devices: no spec says otherwise."
+    return (
+        f"{len(whole):,} leaves of the state, {format_bytes(whole_bytes)} together, are whole on each of "
+        f"{placement.devices} devices: no spec says otherwise. The largest is {which}."
+    )
 
 
 def spread_over(mesh: AbstractMesh, state: Tree, batch: Tree, layout: Tree) -> Placement:
@@ -135,6 +161,16 @@ def axes_text(axes: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{name}={size}" for name, size in axes)
 
 
+def _asks(name: str, state: Tree, batch: Tree, step: StepShardings | None) -> list[Ask | None]:
+    """Return what is asked for each leaf of the state, then of the batch."""
+    asks = [_own(leaf) for leaf in jax.tree.leaves((state, batch))]
+    if step is None:
+        return asks
+    names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
+    results = [*step.outputs[: len(jax.tree.leaves(state))], *[None] * len(asks)]
+    return [_one(name, *four) for four in zip(names, asks, step.inputs, results, strict=False)]
+
+
 def _own(leaf: Any) -> Ask | None:
     """Return what a spec or an array of an input asks for."""
     sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else None
@@ -146,6 +182,8 @@ def _own(leaf: Any) -> Ask | None:
 
 def _one(name: str, of: str, own: Ask | None, taken: Ask | None, returned: Ask | None) -> Ask | None:
     """Return how one input lies, of what its spec, the step that takes it and the step that returns it ask for."""
+    if taken is not None and returned is not None and taken.by != JIT == returned.by:
+        taken = None  # It is changed inside of the step; from the second step on it comes as jax.jit returns it.
     for before, after, does in ((own, taken, "takes"), (own or taken, returned, "returns")):
         if before is not None and after is not None and after.by == JIT and _differ(before, after):
             raise ProgramError(

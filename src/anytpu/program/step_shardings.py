@@ -4,8 +4,9 @@ Idea: `jax.jit(step, in_shardings=...)`, `jax.shard_map` and a sharding constrai
 lies. JAX lays the arrays of a call so; a program that holds the step lays its inputs so too, or each call would begin
 with moving them.
 
-Rule: read from the equations that take the inputs themselves, inside of calls of jitted functions too. The first
-equation that asks counts. What is asked deeper in the step stays in the step, and XLA honours it there.
+Rule: read from the equations that take the inputs, as they are or in another dtype; inside of calls of jitted functions,
+`jax.checkpoint`, `custom_jvp` and `custom_vjp` too. The first equation that asks counts. What is asked deeper stays in
+the step, and XLA honours it there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
-from anytpu.program.jaxprs import inner_jaxprs, level_of
+from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of
 
 JIT = "jax.jit"
 """The asker whose shardings JAX enforces: an array that lies in another way is refused by it."""
+
+_CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+"""Equations that run a jaxpr once, on their own operands."""
+
+_KEEPS = ("convert_element_type", "copy", "copy_p", "name", "reduce_precision", "optimization_barrier")
+"""Equations whose results are their operands: the same elements, at most in another dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +82,28 @@ def step_shardings(traced: ClosedJaxpr) -> StepShardings:
     return StepShardings(asked, outputs, flags, is_jitted, _has_memory_layout(jaxpr), tuple(_meshes(jaxpr)))
 
 
-def _inputs(jaxpr: Jaxpr, numbers: Mapping[Any, int], found: dict[int, Ask]) -> None:
-    """Find what the equations of a jaxpr ask of the variables that are inputs, by their numbers."""
+def _inputs(jaxpr: Jaxpr, numbers: Mapping[Any, int], found: dict[int, Ask]) -> dict[Any, int]:
+    """Find what the equations of a jaxpr ask of the variables that are inputs, by number; return all such variables."""
+    known = dict(numbers)
     for equation in jaxpr.eqns:
         given = enumerate(equation.invars)
-        taken = {place: numbers[one] for place, one in given if not isinstance(one, Literal) and one in numbers}
+        taken = {place: known[one] for place, one in given if not isinstance(one, Literal) and one in known}
         asks = _asks(equation, len(equation.invars), "in")
         for place, number in taken.items():
             ask = asks[place]
             if ask is not None:
                 found.setdefault(number, ask)
-        if equation.primitive.name == "jit":
-            inner = equation.params["jaxpr"].jaxpr
-            _inputs(inner, {inner.invars[place]: number for place, number in taken.items()}, found)
+        inner = _called(equation)
+        if inner is not None:
+            inside = _inputs(inner, {inner.invars[place]: number for place, number in taken.items()}, found)
+            known |= {
+                outer: inside[one]
+                for outer, one in zip(equation.outvars, inner.outvars, strict=True)
+                if not isinstance(one, Literal) and one in inside
+            }
+        elif equation.primitive.name in _KEEPS:
+            known |= {equation.outvars[place]: number for place, number in taken.items()}
+    return known
 
 
 def _output(jaxpr: Jaxpr, variable: Any) -> Ask | None:
@@ -95,12 +111,17 @@ def _output(jaxpr: Jaxpr, variable: Any) -> Ask | None:
     for equation in jaxpr.eqns:
         if variable in equation.outvars:
             place = equation.outvars.index(variable)
-            ask = _asks(equation, len(equation.outvars), "out")[place]
-            if ask is None and equation.primitive.name == "jit":
-                inner = equation.params["jaxpr"].jaxpr
+            ask, inner = _asks(equation, len(equation.outvars), "out")[place], _called(equation)
+            if ask is None and inner is not None:
                 return _output(inner, inner.outvars[place])
+            if ask is None and equation.primitive.name in _KEEPS:
+                return _output(jaxpr, equation.invars[place])
             return ask
     return None
+
+
+def _called(equation: JaxprEqn) -> Jaxpr | None:
+    return called_jaxpr(equation) if equation.primitive.name in _CALLS else None
 
 
 def _asks(equation: JaxprEqn, count: int, side: str) -> Sequence[Ask | None]:
