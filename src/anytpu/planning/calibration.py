@@ -211,7 +211,9 @@ def corrected(time: StepTime, target: Target) -> StepTime:
     if found.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
         # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
         width = math.exp(1.645 * found.spread)
-        low_s, high_s = max(low_s, step_s / width), min(high_s, step_s * width)
+        certain_s = step_s - found.factor * sum(op.optional_s for op in time.ops)
+        most_s = step_s + found.factor * sum(op.further_s for op in time.ops)
+        low_s, high_s = max(low_s, certain_s / width), min(high_s, most_s * width)
     low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
         time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(found))

@@ -1,9 +1,15 @@
+import math
 from typing import Any
 
+import jax
 import pytest
+from jax import ShapeDtypeStruct
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from tests.planning.hlo import saved
 from tests.planning.timing.test_pricing import V6E, price
 
+import anytpu as tpu
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.rates import rates_of
@@ -38,15 +44,127 @@ def test_each_sort_of_kernel_has_a_share_of_its_own(name, rate):
     assert slow.time_s == pytest.approx(2 * fast.time_s, rel=0.01)
 
 
-def test_a_kernel_whose_author_says_nothing_is_a_floor_that_says_so():
+def test_a_kernel_of_which_nothing_is_known_is_all_its_arrays_and_says_that_it_may_use_less():
     found = price(KERNEL + "}")
     rates = rates_of(V6E)
     assert found is not None
     assert found.time_s == pytest.approx(rates.start_s + 2 * 2**24 / rates.streaming_bytes_per_s)
     assert found.priced_by == "floor"
-    assert (
-        found.remark == "a Pallas kernel without cost_estimate; counted as the bytes that it reads and writes, a floor"
+    assert found.remark == (
+        "a Pallas kernel without cost_estimate; counted as all bytes of its arrays, of which it may use less"
     )
+    assert (found.least_s, found.optional_s) == (0.0, found.time_s)
+
+
+TABLE, ROWS = ShapeDtypeStruct((2**18, 1024), "float32"), ShapeDtypeStruct((512, 1024), "float32")
+PLACES = ShapeDtypeStruct((64,), "int32")
+BLOCK = (8, 1024)
+V5E = target_named("v5e-1")
+STATED = pl.CostEstimate(flops=0, bytes_accessed=4 * 2**20, transcendentals=0)
+OWN_CODE = "a Pallas kernel without cost_estimate; counted as the products and blocks of its own code"
+
+
+def rows_of(estimate, grid=(64,), is_repeated=False):
+    """Return a step that copies 64 blocks of 32 KiB out of a table of 1 GiB, by their places."""
+
+    def kernel(places, table, rows):
+        rows[...] = table[...]
+
+        def double(n):
+            rows[...] *= 2
+            return n + 1
+
+        if is_repeated:
+            jax.lax.while_loop(lambda n: n < places[0], double, 0)
+
+    def step(table, places):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=grid or (places[0],),
+            in_specs=[pl.BlockSpec(BLOCK, lambda n, places: (places[n], 0))],
+            out_specs=pl.BlockSpec(BLOCK, lambda n, places: (n, 0)),
+        )
+        call = pl.pallas_call(kernel, grid_spec=spec, out_shape=ROWS, cost_estimate=estimate)
+        return table, call(places, table)
+
+    return step, (TABLE, PLACES)
+
+
+def copied_rows(estimate):
+    """Return the same step, whose kernel is given the table in any memory and starts the copies itself."""
+
+    def kernel(places, table, rows, semaphore):
+        source = table.at[pl.ds(places[pl.program_id(0)] * 8, 8)]
+        copy = pltpu.make_async_copy(source, rows, semaphore)
+        copy.start()
+        copy.wait()
+
+    def step(table, places):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(64,),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=pl.BlockSpec(BLOCK, lambda n, places: (n, 0)),
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        )
+        return table, pl.pallas_call(kernel, grid_spec=spec, out_shape=ROWS, cost_estimate=estimate)(places, table)
+
+    return step, (TABLE, PLACES)
+
+
+def updated_cache(estimate):
+    """Return a step that writes 64 blocks into a table of 1 GiB in place."""
+
+    def kernel(places, rows, table, result):
+        result[...] = rows[...]
+
+    def step(table, batch):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(64,),
+            in_specs=[pl.BlockSpec(BLOCK, lambda n, places: (n, 0)), pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=pl.BlockSpec(BLOCK, lambda n, places: (places[n], 0)),
+        )
+        call = pl.pallas_call(
+            kernel, grid_spec=spec, out_shape=TABLE, input_output_aliases={2: 0}, cost_estimate=estimate
+        )
+        return call(*batch, table), {}
+
+    return step, (TABLE, (PLACES, ROWS))
+
+
+def planned(job):
+    step, specs = job
+    time = tpu.plan(step, input_specs=specs, tpu="v5e-1")["v5e-1"].time
+    assert time is not None
+    (kernel,) = (op for op in time.ops if op.kind == "kernel")
+    return time, kernel
+
+
+@pytest.mark.parametrize("job", [rows_of, copied_rows, updated_cache])
+@pytest.mark.parametrize("estimate", [STATED, None])
+def test_a_kernel_that_uses_a_part_of_an_array_is_counted_as_that_part(job, estimate):
+    time, kernel = planned(job(estimate))
+    assert kernel.bytes == 4 * 2**20
+    # 64 steps of the grid take longer than the bytes do.
+    assert kernel.least_s <= 4 * 2**20 / 819e9 < kernel.time_s < 50e-6
+    # The table that the kernel copies from itself could be read as a whole.
+    is_open = job is copied_rows and estimate is None
+    assert kernel.further_s == (pytest.approx(2**30 / rates_of(V5E).streaming_bytes_per_s) if is_open else 0.0)
+    assert (time.interval_s[1] > 2**30 / 819e9) == is_open
+    assert time.unpriced == (() if estimate else (f"{kernel.name}: {OWN_CODE}",))
+
+
+def test_a_kernel_of_unknown_length_has_no_upper_bound():
+    time, kernel = planned(rows_of(None, is_repeated=True))
+    assert math.isinf(time.interval_s[1])
+    assert kernel.bytes == 4 * 2**20
+    assert time.unpriced == (f"{kernel.name}: {OWN_CODE}; a loop in it runs nobody knows how often, and counts once",)
+    time, kernel = planned(rows_of(None, grid=None))
+    assert math.isinf(time.interval_s[1])
+    assert (kernel.least_s, time.interval_s[0] < 100e-6) == (0.0, True)
+    # What the author states holds for all rounds.
+    assert math.isfinite(planned(rows_of(STATED, grid=None))[0].interval_s[1])
 
 
 def test_a_kernel_is_priced_by_its_own_code_times_its_grid():

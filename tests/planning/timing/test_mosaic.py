@@ -1,5 +1,6 @@
 import base64
 
+import pytest
 from tests.planning.hlo import saved
 
 from anytpu.planning.timing.mosaic import KernelCode, code_of
@@ -47,24 +48,58 @@ def test_a_product_is_counted_as_often_as_the_grid_has_steps():
 def test_loops_count_as_often_as_they_run_and_blocks_that_stay_once():
     code = code_of(call(GRID.replace("BOUND", "5").replace("LIMIT", "%three")))
     block = 128 * 256
-    assert code == KernelCode(0.0, 20 * 3 * 2 * block, 4 * block * (20 + 4), 20)
+    assert code == KernelCode(0.0, 20 * 3 * 2 * block, 4 * block * (20 + 4), 20, least_bytes=4 * block * (20 + 4))
 
 
 def test_a_grid_whose_size_is_not_known_is_that_of_one_step():
     code = code_of(call(GRID.replace("BOUND", str(-(2**63))).replace("LIMIT", "%three")))
-    assert code == KernelCode(0.0, 3 * 2 * 128 * 256, 0.0, None)
+    assert code == KernelCode(0.0, 3 * 2 * 128 * 256, 0.0, None, is_endless=True)
+
+
+DYNAMIC = (
+    GRID.replace("BOUND", "5")
+    .replace("LIMIT", "%limit")
+    .replace(
+        "%zero = arith.constant 0 : index",
+        "%zero = arith.constant 0 : index\n%limit = arith.index_cast %i : i32 to index",
+        1,
+    )
+)
+WHILE = (
+    DYNAMIC.replace("scf.for %n = %zero to %limit step %one {", "scf.while : () -> () {\nCONDITION\n} do {")
+    .replace("CONDITION", "%more = arith.cmpi slt, %i, %j : i32\nscf.condition(%more)")
+    .replace("    }\n    return", "    scf.yield\n    }\n    return")
+)
+
+
+@pytest.mark.parametrize("code", [DYNAMIC, WHILE])
+def test_a_loop_of_unknown_length_counts_once_and_has_no_end(code):
+    read, block = code_of(call(code)), 128 * 256
+    assert read is not None
+    assert (read.vector_operations >= 20 * 2 * block, read.bytes, read.is_endless) == (True, 4 * block * (20 + 4), True)
+
+
+OPERANDS = "(vector<128x64xf32>, vector<64x256xf32>, vector<128x256xf32>)"
+PRODUCT = f'"stable_mosaic.tpu.matmul"(%a, %b, %c) : {OPERANDS} -> vector<128x256xf32>'
+BRANCH = (
+    GRID.replace("BOUND", "5")
+    .replace("scf.for %n = %zero to LIMIT step %one {", f"%p = {PRODUCT}\nscf.if %flag {{\n%q = {PRODUCT}")
+    .replace(
+        "%three = arith.constant 3 : index",
+        """%flag = arith.cmpi slt, %i, %j : i32
+        %a = arith.constant dense<0.0> : vector<128x64xf32>
+        %b = arith.constant dense<0.0> : vector<64x256xf32>
+        %c = arith.constant dense<0.0> : vector<128x256xf32>""",
+    )
+)
+
+
+def test_products_of_a_branch_count_but_are_not_among_the_least():
+    read, product = code_of(call(BRANCH)), 2 * 128 * 64 * 256
+    assert read is not None
+    assert (read.flops, read.least_flops) == (20 * 2 * product, 20 * product)
 
 
 def test_what_cannot_be_read_is_nothing():
-    dynamic = (
-        GRID.replace("BOUND", "5")
-        .replace("LIMIT", "%limit")
-        .replace(
-            "%zero = arith.constant 0 : index",
-            "%zero = arith.constant 0 : index\n%limit = arith.index_cast %i : i32 to index",
-            1,
-        )
-    )
-    assert code_of(call(dynamic)) is None
     assert code_of(call("no code")) is None
     assert code_of('custom-call(%x), custom_call_target="tpu_custom_call"') is None

@@ -37,6 +37,9 @@ class OpTime:
             by its instructions "stages", "rows", "updates", "windows", "its code" or "the scalar unit"; "floor" where
             no more than the least is known.
         least_s: the part of `time_s` that its products take at peak, or its bytes at peak bandwidth: it takes no less.
+        optional_s: the part of `time_s` that it may not take: since a shorter branch is taken in place of this one, or
+            since a kernel may use only a part of its arrays.
+        further_s: what it may take on top of `time_s`: if a kernel uses all of its arrays, seconds.
     """
 
     name: str
@@ -53,6 +56,8 @@ class OpTime:
     bound: Literal["compute", "memory", "network", ""] = ""
     priced_by: str = "cycles"
     least_s: float = 0.0
+    optional_s: float = 0.0
+    further_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -176,6 +176,7 @@ class Clock:
     def _note(self, one: Instruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
             self.unpriced.append(f"{one.name}: {price.remark}")
+        self.is_endless |= price.is_endless
         layer, is_backward = layer_of(one.op_name)
         source = self.module.source_of(one)
         self.ops.append(
@@ -188,6 +189,8 @@ class Clock:
                 flops=price.flops * count,
                 bytes=price.bytes * count,
                 least_s=price.least_s * count,
+                optional_s=price.optional_s * count,
+                further_s=price.further_s * count,
                 layer=layer,
                 source=str(source) if source else "",
                 is_backward=is_backward,

@@ -5,7 +5,10 @@ JAX that is known by its name, or those of its own code. A kernel of products re
 its grid takes time: on v5e, a product of 4096 x 4096 took 11.77 ms in blocks of 128 and 0.89 ms in blocks of 512 x
 1024, one of 8192 x 8192 6.10 ms, each with 0.1 ms of the host.
 
-Rule: a kernel of which nothing is known is counted as its bytes, which is said.
+Rule: bytes are those that the author states, else those of the blocks that its code moves. Arrays that it may use a
+part of (`memory_space=ANY`) widen the upper side of the interval. A kernel of which nothing is known is counted as all
+its arrays, of which it may use less, which is said. A kernel of unknown length has no upper bound, unless its author
+states what it does.
 Source: https://docs.jax.dev/en/latest/pallas/tpu/matmul.html (the measured times), for `Rates.product_share` and
 `Rates.grid_step_s`.
 """
@@ -13,9 +16,10 @@ Source: https://docs.jax.dev/en/latest/pallas/tpu/matmul.html (the measured time
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from anytpu.planning.hlo import Computation, Instruction
+from anytpu.planning.hlo.aliases import result_aliases
 from anytpu.planning.target import Target
 from anytpu.planning.timing.attention import attention_flops
 from anytpu.planning.timing.irregular import VECTOR, vector_alus
@@ -25,6 +29,7 @@ from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
 
 _COST = {name: re.compile(rf'"{name}":"?(-?[\d.e+]+)') for name in ("flops", "bytes_accessed")}
 _ATTENTION = ("splash", "flash")
+_SILENT = "a Pallas kernel without cost_estimate"
 
 
 def kernel_price(home: Computation, one: Instruction, moved: float, target: Target, rates: Rates) -> OpPrice:
@@ -37,27 +42,71 @@ def kernel_price(home: Computation, one: Instruction, moved: float, target: Targ
         target: the system.
         rates: what one of its devices does.
     """
-    stated = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
-    flops, said = (float(match[1]) if (match := _COST[name].search(stated)) else 0.0 for name in _COST)
-    code, remark, priced_by = code_of(one.text), "", "cost estimate"
-    known = None if stated else attention_flops(one, [home.instructions[name] for name in one.operands])
-    if known:
-        flops, priced_by, counted = known, "roofline", "causal attention, by its name"
-    elif not stated and code and code.steps is not None:
-        flops, said, priced_by, counted = code.flops, code.bytes, "its code", "the products and blocks of its own code"
-    elif not stated:
-        priced_by, counted = "floor", "the bytes that it reads and writes, a floor"
-    if not stated:
-        remark = f"a Pallas kernel without cost_estimate; counted as {counted}"
-    compute_s = flops / (share_of(one.name, rates) * rates.flops_per_s)
+    code = code_of(one.text)
+    claim = _claim(home, one, code, moved)
+    compute_s = claim.flops / (share_of(one.name, rates) * rates.flops_per_s)
     if not one.name.startswith(_ATTENTION):
         # The share of attention was fitted on whole kernels: their vector instructions and steps are in it.
-        compute_s = max(compute_s, _vector_s(code, target, rates)) + _steps(code, flops) * rates.grid_step_s
-    memory_s = max(said, moved) / rates.streaming_bytes_per_s
+        compute_s = max(compute_s, _vector_s(code, target, rates)) + _steps(code, claim.flops) * rates.grid_step_s
+    memory_s = claim.bytes / rates.streaming_bytes_per_s
     bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
     seconds = rates.start_s + max(compute_s, memory_s)
-    least_s = max(_least_compute_s(home, one, flops, target), moved / target.hbm_bytes_per_s)
-    return OpPrice(seconds, "kernel", bound, priced_by, flops, max(said, moved), remark, least_s)
+    least_s = max(
+        _least_compute_s(home, one, claim.least_flops, target), min(claim.least_bytes, moved) / target.hbm_bytes_per_s
+    )
+    return OpPrice(
+        seconds,
+        "kernel",
+        bound,
+        claim.priced_by,
+        claim.flops,
+        claim.bytes,
+        claim.remark,
+        least_s,
+        seconds - least_s if claim.priced_by == "floor" else 0.0,
+        claim.further_bytes / rates.streaming_bytes_per_s,
+        claim.is_endless,
+    )
+
+
+class _Claim(NamedTuple):
+    """FLOPs and bytes of a kernel, who says so, the least that they can be, and bytes that may come on top."""
+
+    flops: float
+    bytes: float
+    priced_by: str
+    least_flops: float = 0.0
+    least_bytes: float = 0.0
+    further_bytes: float = 0.0
+    remark: str = ""
+    is_endless: bool = False
+
+
+def _claim(home: Computation, one: Instruction, code: KernelCode | None, moved: float) -> _Claim:
+    stated = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
+    flops, said = (float(match[1]) if (match := _COST[name].search(stated)) else 0.0 for name in _COST)
+    blocks = code.bytes if code else 0.0
+    operands = [home.instructions[name] for name in one.operands if name in home.instructions]
+    if stated:
+        least = min(said, moved - _aliased_bytes(one, operands) - (code.whole_bytes if code else 0.0))
+        return _Claim(flops, said or blocks or moved, "cost estimate", flops, max(least, 0.0))
+    further = code.whole_bytes if code else 0.0
+    if known := attention_flops(one, operands):
+        remark = f"{_SILENT}; counted as causal attention, by its name"
+        return _Claim(known, blocks or moved, "roofline", 0.0, code.least_bytes if code else 0.0, further, remark)
+    if code is None or code.steps is None:
+        remark = f"{_SILENT}; counted as all bytes of its arrays, of which it may use less"
+        return _Claim(0.0, moved, "floor", remark=remark, is_endless=code is not None)
+    remark = f"{_SILENT}; counted as the products and blocks of its own code"
+    remark += "; a loop in it runs nobody knows how often, and counts once" if code.is_endless else ""
+    least_flops, least = code.least_flops, code.least_bytes
+    return _Claim(code.flops, blocks, "its code", least_flops, least, further, remark, code.is_endless)
+
+
+def _aliased_bytes(one: Instruction, operands: list[Instruction]) -> float:
+    """Return the bytes of the results that lie in operands, and of those operands: of them a part may be changed."""
+    shared = set(result_aliases(one, operands))
+    return 2.0 * sum(one.shapes[place].padded_bytes for place in shared if place < len(one.shapes))
 
 
 def share_of(name: str, rates: Rates) -> float:

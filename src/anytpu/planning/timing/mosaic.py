@@ -3,10 +3,10 @@
 Idea: the compiled module holds the code of each kernel, in the form that its compiler (Mosaic) takes: the body of one
 step of a grid, the blocks of its arrays, and which of them a step is given. So products and vector instructions are
 those of the body times the steps, and bytes are those of the blocks. A block that stays for the next step is counted
-once.
+once. Of an array in the main memory (`memory_space=ANY`) the copies count that the body starts.
 
-Rule: of a branch the longer side is counted, of a loop as many rounds as its bounds say. What cannot be read is None,
-never a guess: code in another form, or a loop whose bounds are only known when it runs.
+Rule: of a branch the longer side is counted, of a loop as many rounds as its bounds say. A loop whose bounds are only
+known when it runs counts one round, and the kernel is endless. Code in another form is None, never a guess.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 
 _BODY = re.compile(r'"custom_call_config":\{"body":"([A-Za-z0-9+/=]+)"')
 _VECTOR = re.compile(r"vector<([\dx]*)x([a-z]\w*)>")
-_BLOCK = re.compile(r"memref<([\dx]+)x([a-z]+)(\d+)")
+_ARRAY = re.compile(r"memref<([\dx]+)x([a-z]+)(\d+).*#tpu\.memory_space<(\w+)>")
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\]")
 _DYNAMIC = -(2**63)
 _WORKING = ("arith", "math")
 _FREE = ("constant", "index_cast")
+_LOOPS = ("scf.for", "scf.while")
+_MAIN_MEMORY = ("any", "hbm")
 
 
 class KernelCode(NamedTuple):
@@ -34,14 +36,31 @@ class KernelCode(NamedTuple):
     Attributes:
         flops: 2 for each multiplication of its products.
         vector_operations: of single numbers, by the vector unit.
-        bytes: of the blocks that it is given and gives back.
+        bytes: of the blocks that it is given and gives back, and of the copies that it starts itself.
         steps: of its grid; None where that is known only when it runs: all the others are then those of one step.
+        least_flops: the FLOPs that no branch and no loop of unknown length can leave out.
+        least_bytes: of the blocks, where each is moved only as often as it is certain to change.
+        whole_bytes: of the arrays in the main memory that its body uses a part of, or all: which is not known.
+        is_endless: whether a loop, or the grid, has a length that is known only when it runs.
     """
 
     flops: float
     vector_operations: float
     bytes: float
     steps: int | None
+    least_flops: float = 0.0
+    least_bytes: float = 0.0
+    whole_bytes: float = 0.0
+    is_endless: bool = False
+
+
+class _Work(NamedTuple):
+    """What a region does once: as `KernelCode` has it; `bytes` are those of the copies that it starts."""
+
+    flops: float = 0.0
+    vector: float = 0.0
+    bytes: float = 0.0
+    least_flops: float = 0.0
 
 
 def code_of(text: str) -> KernelCode | None:
@@ -91,34 +110,57 @@ def _counted(module: Any) -> KernelCode | None:
         bounds: list[int] = []
     else:
         bounds = _numbers(main.attributes["iteration_bounds"])
-    flops, vector = _work(main)
+    work = _work(main)
     steps = None if _DYNAMIC in bounds else math.prod(bounds)
-    moved = _moved(main, functions, bounds) if steps is not None else 0.0
-    return KernelCode(flops * (steps or 1), vector * (steps or 1), moved, steps)
+    times, (blocks, least) = steps or 1, _moved(main, functions, bounds) if steps is not None else (0.0, 0.0)
+    return KernelCode(
+        work.flops * times,
+        work.vector * times,
+        blocks + work.bytes * times if steps is not None else 0.0,
+        steps,
+        work.least_flops * steps if steps is not None else 0.0,
+        least,
+        _whole(main),
+        steps is None or _has_unknown_loop(main),
+    )
 
 
-def _work(parent: Any) -> tuple[float, float]:
-    """Return operations of the matrix units and of the vector unit inside an operation, once."""
+def _work(parent: Any) -> _Work:
+    """Return what is done inside an operation, once."""
     sides = [_work_of(region) for region in parent.regions]
     if parent.name.endswith("scf.if"):
-        return max(sides)
-    return sum(side[0] for side in sides), sum(side[1] for side in sides)
+        return _Work(*map(max, zip(*sides, strict=True)))._replace(least_flops=min(side.least_flops for side in sides))
+    return _Work(*map(sum, zip(*sides, strict=True))) if sides else _Work()
 
 
-def _work_of(region: Any) -> tuple[float, float]:
-    flops = vector = 0.0
+def _work_of(region: Any) -> _Work:
+    flops = vector = moved = least = 0.0
     for one in _operations(region):
-        name = one.name.removeprefix("stable_mosaic.")
+        name = _name(one)
         dialect, _, kind = name.partition(".")
-        inner, times = _work(one), _trips(one) if name == "scf.for" else 1
-        flops, vector = flops + times * inner[0], vector + times * inner[1]
+        inner, trips = _work(one), _trips(one) if name in _LOOPS else 1
+        times = 1 if trips is None else trips
+        flops, vector, moved = flops + times * inner.flops, vector + times * inner.vector, moved + times * inner.bytes
+        least += (trips or 0) * inner.least_flops
         results = [_VECTOR.search(str(result.type)) for result in one.results]
         size = max((math.prod(_sizes(found[1])) for found in results if found), default=0)
         if name in ("tpu.matmul", "vector.contract"):
-            flops += 2.0 * size * _contracted(one)
+            product = 2.0 * size * _contracted(one)
+            flops, least = flops + product, least + product
+        elif name == "tpu.enqueue_dma":
+            moved += sum(_main_memory_bytes(operand) for operand in one.operands)
         elif dialect in _WORKING and kind not in _FREE:
             vector += size
-    return flops, vector
+    return _Work(flops, vector, moved, least)
+
+
+def _name(one: Any) -> str:
+    return one.name.removeprefix("stable_mosaic.")
+
+
+def _has_unknown_loop(parent: Any) -> bool:
+    inner = [one for region in parent.regions for one in _operations(region)]
+    return any((_name(one) in _LOOPS and _trips(one) is None) or _has_unknown_loop(one) for one in inner)
 
 
 def _operations(region: Any) -> Iterator[Any]:
@@ -128,22 +170,19 @@ def _operations(region: Any) -> Iterator[Any]:
             yield one.operation
 
 
-def _trips(loop: Any) -> int:
-    """Return how often a loop with constant bounds runs.
+def _trips(loop: Any) -> int | None:
+    """Return how often a loop with constant bounds runs; None for any other loop."""
+    bounds = [_constant(operand) for operand in list(loop.operands)[:3]] if _name(loop) == "scf.for" else []
+    match [bound for bound in bounds if bound is not None]:
+        case [start, stop, step]:
+            return max(0, -(-(stop - start) // step))
+        case _:
+            return None
 
-    Raises:
-        ValueError: its bounds are known only when it runs.
-    """
-    start, stop, step = (_constant(operand) for operand in list(loop.operands)[:3])
-    return max(0, -(-(stop - start) // step))
 
-
-def _constant(value: Any) -> int:
-    owner = value.owner
-    attributes = getattr(owner, "attributes", {})
-    if "value" not in attributes:
-        raise ValueError("not a constant")
-    return int(str(attributes["value"]).split(":")[0])
+def _constant(value: Any) -> int | None:
+    attributes = getattr(value.owner, "attributes", {})
+    return int(str(attributes["value"]).split(":")[0]) if "value" in attributes else None
 
 
 def _contracted(product: Any) -> int:
@@ -155,23 +194,50 @@ def _contracted(product: Any) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> float:
-    """Return the bytes of all blocks: each is moved again when an index that it depends on changes."""
-    if "window_params" not in main.attributes:
-        return 0.0
-    prefetched = (
-        int(str(main.attributes["scalar_prefetch"]).split(":")[0]) if "scalar_prefetch" in main.attributes else 0
-    )
-    blocks = [argument.type for argument in main.regions[0].blocks[0].arguments][len(bounds) + prefetched :]
-    moved = 0.0
-    for window, block in zip(main.attributes["window_params"], blocks, strict=False):
-        match = _BLOCK.match(str(block))
-        if match is None or "vmem" not in str(block):
+def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> tuple[float, float]:
+    """Return the bytes of all blocks, and the least that they can be.
+
+    A block is moved again when an index that it depends on changes. Without a grid each array is moved once.
+    """
+    blocks = _arrays(main, len(bounds))
+    windows = list(main.attributes["window_params"]) if "window_params" in main.attributes else [None] * len(blocks)
+    moved = least = 0.0
+    for window, block in zip(windows, blocks, strict=False):
+        size, space = _bytes_of(block)
+        if space != "vmem":
             continue
         named = re.search(r"transform_indices = @(\w+)", str(window))
-        depends = _last_index(functions.get(named[1]) if named else None, len(bounds))
-        moved += math.prod(_sizes(match[1])) * int(match[3]) / 8 * math.prod(bounds[:depends])
-    return moved
+        transform = functions.get(named[1]) if named else None
+        moved += size * math.prod(bounds[: _last_index(transform, len(bounds))])
+        least += size * math.prod(bounds[: _last_plain_index(transform, len(bounds))])
+    return moved, least
+
+
+def _arrays(main: Any, rank: int) -> list[Any]:
+    """Return the arguments of a kernel that are arrays in memory, without those that it only works in."""
+    arguments = list(main.regions[0].blocks[0].arguments)
+    return arguments[rank + _count(main, "scalar_prefetch") : len(arguments) - _count(main, "scratch_operands")]
+
+
+def _count(main: Any, name: str) -> int:
+    return int(str(main.attributes[name]).split(":")[0]) if name in main.attributes else 0
+
+
+def _whole(main: Any) -> float:
+    """Return the bytes of the arrays in the main memory that the body uses."""
+    arguments = main.regions[0].blocks[0].arguments
+    return sum(_main_memory_bytes(one) for one in arguments if any(True for _ in one.uses))
+
+
+def _main_memory_bytes(value: Any) -> float:
+    size, space = _bytes_of(value)
+    return size if space in _MAIN_MEMORY else 0.0
+
+
+def _bytes_of(value: Any) -> tuple[float, str]:
+    """Return the bytes of an array and the memory that it is in; nothing for what is no array of a known size."""
+    match = _ARRAY.match(str(value.type))
+    return (math.prod(_sizes(match[1])) * int(match[3]) / 8, match[4]) if match else (0.0, "")
 
 
 def _last_index(transform: Any, rank: int) -> int:
@@ -192,6 +258,16 @@ def _last_index(transform: Any, rank: int) -> int:
         else:
             waiting += list(owner.operands)
     return used
+
+
+def _last_plain_index(transform: Any, rank: int) -> int:
+    """Return how many indices of the grid, from the first, are certain to change the block: those that are its own."""
+    if transform is None:
+        return 0
+    body = transform.regions[0].blocks[0]
+    returned = [value for one in body.operations if one.operation.name.endswith("return") for value in one.operands]
+    plain = [value.arg_number for value in returned if value.owner == body and value.arg_number < rank]
+    return max(plain, default=-1) + 1
 
 
 def _numbers(array: Any) -> list[int]:

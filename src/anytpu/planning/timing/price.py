@@ -21,6 +21,9 @@ class OpPrice(NamedTuple):
         bytes: to and from the memory, or over the network.
         remark: why its price is a guess, or "".
         least_s: time of its products at the peak of the matrix units, or of its bytes at that of the memory if longer.
+        optional_s: the part of `time_s` that it may not take.
+        further_s: what it may take on top of `time_s`.
+        is_endless: whether nobody knows how often a loop of it runs.
     """
 
     time_s: float
@@ -31,3 +34,6 @@ class OpPrice(NamedTuple):
     bytes: float = 0.0
     remark: str = ""
     least_s: float = 0.0
+    optional_s: float = 0.0
+    further_s: float = 0.0
+    is_endless: bool = False

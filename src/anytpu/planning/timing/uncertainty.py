@@ -7,7 +7,8 @@ that is of a kind that is hard to price: exchange between chips, kernels that on
 where few measurements say how wide it is: Student's distribution in place of the normal one.
 
 Rule: of the predictions that the fit could check without having seen them, nine of ten lie inside. What is counted at
-its least (by its bytes alone) only ever takes longer: it widens the upper side. No interval starts below the time that
+its least (by its bytes alone) only ever takes longer: it widens the upper side, as what may come on top does. What a
+step may not take, as the longest of several branches, widens the lower side. No interval starts below the time that
 products take at peak, and all else at the peak of the memory.
 """
 
@@ -64,9 +65,11 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
     spread = spread_of(ops, target, fitted)
     step_s = sum(op.time_s for op in ops) or 1.0
     floor_s = sum(op.time_s for op in ops if op.priced_by == "floor")
+    further_s = (_FLOOR - 1) * floor_s + sum(op.further_s for op in ops)
     least_s = min(sum(op.least_s for op in ops), step_s)
-    low = max(-spread, math.log(least_s / step_s)) if least_s > 0 else -spread
-    return low, spread + math.log1p((_FLOOR - 1) * floor_s / step_s)
+    certain_s = max(step_s - sum(op.optional_s for op in ops), math.exp(spread) * least_s)
+    low = math.log(certain_s / step_s) - spread if certain_s > 0 else -math.inf
+    return low, spread + math.log1p(further_s / step_s)
 
 
 def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> float:
