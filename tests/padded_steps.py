@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+import anytpu as tpu
+
 GLOBAL_BATCH = 16
 
 
@@ -226,6 +228,20 @@ def constants(x, y, w):
     return jnp.sum(y * ones), jnp.sum(x * np.arange(rows, dtype="float32")[:, None], axis=0), jnp.sum(table @ x)
 
 
+def zeros_over_zeros(x, y, w):
+    real = tpu.row_mask(x) if tpu.get_replica_context().num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
+    z = jnp.where(real[:, None], x * w, 0)
+    norms = jnp.linalg.norm(z, axis=1, keepdims=True)
+    weights = jnp.where(real, jnp.float32(1), 0)[:, None]
+    return jnp.sum(z / norms), jnp.sum(weights * (1 / norms)), jnp.sum(weights * jnp.log(norms)), jnp.sum(z * (1 / norms))
+
+
+def zeros_times_infinity(x, y, w):
+    real = tpu.row_mask(x) if tpu.get_replica_context().num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
+    z = jnp.where(real[:, None], jnp.abs(x) + 1, 0)
+    return jnp.sum(z * jnp.inf), jnp.sum(z @ jnp.full(3, jnp.inf))
+
+
 STEPS: dict[str, Callable[..., Any]] = {
     step.__name__: step
     for step in (
@@ -234,6 +250,7 @@ STEPS: dict[str, Callable[..., Any]] = {
         contrastive, contrastive_by_labels, softmax_over_rows, adversarial, concatenated_gradient, sorted_rows, running,
         scanned, mapped, looped, branched, convolved, checkpointed, penalised, picked, activations, quadratic_mean,
         per_row, in_masks, constants,
+        zeros_over_zeros, zeros_times_infinity,
     )
 }  # fmt: skip
 """Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""

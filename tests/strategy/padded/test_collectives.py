@@ -179,8 +179,8 @@ def test_a_sum_in_a_step_for_one_number_of_rows_is_refused():
     assert str(error.value) == (
         "step was given a batch that does not fill all replicas, so its last rows are pads, and div (line "
         f"{step.__code__.co_firstlineno + 2} of test_collectives.py) takes a Python number that JAX has summed over "
-        "the replicas. The step cannot be traced for 7 rows (TypeError: cannot reshape array of shape (7,) (size 7) into "
-        "shape 3 (size 3)), so it may be a number of rows: sum an array, as in "
+        "the replicas. The step cannot be traced for 7 rows (TypeError: cannot reshape array of shape (7,) (size 7) "
+        "into shape 3 (size 3)), so it may be a number of rows: sum an array, as in "
         'jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that; or leave such a batch out, with '
         "batch(rows, drop_remainder=True)"
     )

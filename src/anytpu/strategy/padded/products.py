@@ -28,6 +28,11 @@ def _masked(operation: Operation, pairs: Sequence[tuple[int, int, RowAxis, RowAx
     return action
 
 
+def _product_axis(axis: RowAxis | None) -> RowAxis | None:
+    """Return the row axis of a product: zeros times what is not finite are NaN."""
+    return None if axis is None else RowAxis(axis.segments, min(axis.fill, Fill.CHOSEN))
+
+
 def product(operation: Operation) -> Outcome:
     """Contract axes; where they are over rows, the pads of both operands are zero."""
     (contracted, batched) = operation.params["dimension_numbers"]
@@ -44,7 +49,7 @@ def product(operation: Operation) -> Outcome:
         for position, axis in enumerate(value.axes)
         if position not in (*summed, *joint)
     ]
-    axes = [axis if axis is None else RowAxis(axis.segments, axis.fill) for axis in (*shared, *free)]
+    axes = [_product_axis(axis) for axis in (*shared, *free)]
     return [Value(tuple(axes))], _masked(operation, pairs)
 
 
@@ -68,7 +73,7 @@ def convolution(operation: Operation) -> Outcome:
     if axis is not None and operation.params["batch_group_count"] != 1:
         operation.refuse("takes the rows for groups")
     axes: list[RowAxis | None] = [None] * len(image.axes)
-    axes[numbers.out_spec[0]] = None if axis is None else RowAxis(axis.segments, axis.fill)
+    axes[numbers.out_spec[0]] = _product_axis(axis)
     return [Value(tuple(axes))], _masked(operation, pairs)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
+
 from anytpu.strategy.padded import control_flow, indexing, products, reductions, shapes
 from anytpu.strategy.padded.axes import ROWS, Fill, RowAxis, Value
 from anytpu.strategy.padded.operation import Operation, Outcome
@@ -205,9 +207,11 @@ def _fill(operation: Operation, position: int, axis: RowAxis) -> Fill:
     """Return the entries of pads that an operation makes along an axis."""
     fills = [_entries(value, position) for value in operation.values]
     if operation.name in _ZERO_FROM_ANY and Fill.ZERO in fills:
-        return Fill.ZERO
+        # Zero times infinity is NaN, which a sum must not take for zero.
+        is_exact = not jnp.issubdtype(operation.equation.outvars[0].aval.dtype, jnp.inexact)
+        return Fill.ZERO if is_exact or set(fills) == {Fill.ZERO} else Fill.CHOSEN
     if operation.name == "div" and fills[0] is Fill.ZERO:
-        return Fill.ZERO
+        return Fill.CHOSEN
     if operation.name == "select_n":
         chosen = fills[1] if fills[0] is Fill.ZERO else min(fills[1:])
         if chosen is Fill.ANY or fills[0] is Fill.ANY:
