@@ -233,13 +233,41 @@ def zeros_over_zeros(x, y, w):
     z = jnp.where(real[:, None], x * w, 0)
     norms = jnp.linalg.norm(z, axis=1, keepdims=True)
     weights = jnp.where(real, jnp.float32(1), 0)[:, None]
-    return jnp.sum(z / norms), jnp.sum(weights * (1 / norms)), jnp.sum(weights * jnp.log(norms)), jnp.sum(z * (1 / norms))
+    return (
+        jnp.sum(z / norms),
+        jnp.sum(weights * (1 / norms)),
+        jnp.sum(weights * jnp.log(norms)),
+        jnp.sum(z * (1 / norms)),
+    )
 
 
 def zeros_times_infinity(x, y, w):
     real = tpu.row_mask(x) if tpu.get_replica_context().num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
     z = jnp.where(real[:, None], jnp.abs(x) + 1, 0)
     return jnp.sum(z * jnp.inf), jnp.sum(z @ jnp.full(3, jnp.inf))
+
+
+def neighbours(x, y, w):
+    after = jnp.arange(len(x)) + 1
+    clamped = jnp.sum(x[after] - x) + jnp.sum(x.at[after].get(mode="clip", wrap_negative_indices=False) * y[:, None])
+    filled = y.at[after].get(mode="fill", fill_value=7.0)
+    return (
+        clamped,
+        jnp.sum(filled),
+        jnp.sum(x.reshape(-1)[3 * after + 1]),
+        jnp.sum(x[after, after - 1]),
+        jnp.sum(y[-after]),
+    )
+
+
+def neighbours_taken(x, y, w):
+    after = jnp.arange(len(x)) + 2
+    in_row = jnp.take_along_axis(x, after[:, None], axis=0, mode="clip")
+    return (
+        jnp.sum(in_row),
+        jnp.sum(jnp.take(x, after, axis=0, mode="fill", fill_value=3.0)),
+        jnp.sum(y[after[:, None] - jnp.arange(3)]),
+    )
 
 
 STEPS: dict[str, Callable[..., Any]] = {
@@ -250,7 +278,7 @@ STEPS: dict[str, Callable[..., Any]] = {
         contrastive, contrastive_by_labels, softmax_over_rows, adversarial, concatenated_gradient, sorted_rows, running,
         scanned, mapped, looped, branched, convolved, checkpointed, penalised, picked, activations, quadratic_mean,
         per_row, in_masks, constants,
-        zeros_over_zeros, zeros_times_infinity,
+        neighbours, neighbours_taken, zeros_over_zeros, zeros_times_infinity,
     )
 }  # fmt: skip
 """Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""
@@ -330,6 +358,10 @@ def backwards(x, y, w):
     return jnp.sum(y * np.arange(len(x), 0.0, -1))
 
 
+def clipped_writes(x, y, w):
+    return jnp.sum(x.at[2].add(1.0, mode="clip") * y[:, None])
+
+
 def transposed(x, y, w):
     return x.T
 
@@ -363,7 +395,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     for step in (
         reversed_rows, rolled, first_row, last_row, half, half_the_rows, some_rows, up_to_a_limit,
         other_code, limited_rows, every_other, largest, sample_variance, logarithm, power, all_gathered,
-        backwards, summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
+        backwards, clipped_writes, summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
     )
 }  # fmt: skip
 """Steps that no mask makes right."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from anytpu.strategy.padded.axes import Fill, RowAxis, Value
-from anytpu.strategy.padded.operation import Operation, Outcome, RealRows
+from anytpu.strategy.padded.operation import Action, Operation, Outcome, RealRows
 from anytpu.strategy.padded.reductions import check_masks
 
 
@@ -40,7 +40,42 @@ def gather(operation: Operation) -> Outcome:
     rest, kept = iter(batch), iter(offsets)
     rank = len(operation.out_sizes())
     axes = [next(kept) if position in numbers.offset_dims else next(rest) for position in range(rank)]
-    return [Value(tuple(axis if axis is None else RowAxis(axis.segments) for axis in axes))], None
+    value = Value(tuple(axis if axis is None else RowAxis(axis.segments) for axis in axes))
+    # The pads that the step has given a value are entries like others.
+    indexed = {
+        column: axis
+        for column, position in enumerate(numbers.start_index_map)
+        if (axis := operand.axes[position]) is not None
+        and axis.fill is Fill.ANY
+        and position in numbers.collapsed_slice_dims
+    }
+    return [value], _within_rows(operation, indexed) if indexed else None
+
+
+def _within_rows(operation: Operation, indexed: dict[int, RowAxis]) -> Action:
+    """Return the action that treats indices behind the real rows as those behind an axis of the real rows alone.
+
+    Args:
+        operation: a gather.
+        indexed: the row axes that are indexed, by column of the indices.
+    """
+    is_filled = operation.params["mode"] is lax.GatherScatterMode.FILL_OR_DROP
+
+    def action(real: RealRows, given: list[Any]) -> Sequence[Any]:
+        rows, where = given
+        highest = jnp.iinfo(where.dtype).max
+        columns = []
+        for column in range(where.shape[-1]):
+            index = where[..., column]
+            if (axis := indexed.get(column)) is not None and axis.each is not None:
+                limit = real.rows * axis.each
+                behind = jnp.asarray(highest if is_filled else jnp.maximum(limit - 1, 0), index.dtype)
+                index = jnp.where(index < limit, index, behind)
+            columns.append(index)
+        # The indices may no longer be in order, or each be there once.
+        return operation.bound([rows, jnp.stack(columns, -1)], unique_indices=False, indices_are_sorted=False)
+
+    return action
 
 
 def _check_indexed(operation: Operation, axis: RowAxis, batch: Sequence[RowAxis | None]) -> None:
@@ -87,10 +122,11 @@ def scatter(operation: Operation) -> Outcome:
         if axis is not None and axis.each is None:
             operation.refuse("changes rows that are there more than once")
     filled = tuple(axis if axis is None else RowAxis(axis.segments) for axis in axes)
+    changes_rows = any(operand.axes[position] is not None for position in numbers.inserted_window_dims)
+    if operation.params["mode"] is lax.GatherScatterMode.CLIP and (dropped or changes_rows):
+        operation.refuse("moves indices that are out of bounds to the nearest row")
     if not dropped:
         return [Value(filled)], None
-    if operation.params["mode"] is lax.GatherScatterMode.CLIP:
-        operation.refuse("moves indices that are out of bounds to the nearest row")
 
     def action(real: RealRows, given: list[Any]) -> Sequence[Any]:
         where = given[1]
