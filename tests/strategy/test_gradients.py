@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError
@@ -96,10 +100,121 @@ def test_the_loss_is_one_number(strategy):
     )
 
 
-@pytest.mark.parametrize("bad", [3, [], ["kernel"], None])
-def test_variables_are_a_list_of_keras_variables(bad):
+@pytest.mark.parametrize("bad", [3, [], ["kernel"], None, {"count": np.arange(3)}, {"weight": keras.Variable(1.0)}])
+def test_what_cannot_be_differentiated_by(bad):
     with pytest.raises(SettingError) as caught:
         tpu.value_and_grad(lambda: 0.0, bad)
     assert str(caught.value) == (
-        f"variables must be a list of Keras variables, such as model.trainable_variables, not {bad!r}"
+        "variables must be a list of Keras variables, such as model.trainable_variables, or a tree with arrays of "
+        f"floating-point numbers, such as the parameters of a JAX model, not {bad!r}"
+    )
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 4)).astype("float32")
+Y = RNG.normal(size=(30, 2)).astype("float32")
+
+
+def squares(prediction, y):
+    return ((prediction - y) ** 2).sum(1)
+
+
+def dense():
+    params = {"w": jnp.asarray(RNG.normal(size=(4, 2)), jnp.float32), "b": jnp.ones(2), "steps": 3}
+    return params, lambda params, x: x @ params["w"] + params["b"]
+
+
+def equinox_mlp():
+    return eqx.nn.MLP(4, 2, 8, 1, key=jax.random.key(0)), lambda model, x: jax.vmap(model)(x)
+
+
+def nnx_state():
+    graph, params = nnx.split(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), nnx.Param)
+    return params, lambda params, x: nnx.merge(graph, params)(x)
+
+
+def floats(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+
+
+@pytest.mark.parametrize("make", [dense, equinox_mlp, nnx_state])
+@pytest.mark.parametrize("rows", [32, 30], ids=["full", "padded"])
+def test_a_tree_of_arrays(strategy, make, rows):
+    params, predict = make()
+
+    def loss_fn(params, x, y):
+        losses = squares(predict(params, x), y)
+        return tpu.compute_average_loss(losses, global_batch_size=rows), losses.mean()
+
+    def step(params, batch):
+        (loss, _), gradients = tpu.value_and_grad(loss_fn, params, has_aux=True)(*batch)
+        assert jax.tree.structure(gradients) == jax.tree.structure(eqx.filter(params, eqx.is_inexact_array))
+        return loss, gradients
+
+    x, y = np.resize(X, (rows, 4)), np.resize(Y, (rows, 2))
+    (batch,) = strategy.distribute_dataset([(x, y)])
+    loss, gradients = strategy.run(step, args=(params, batch))
+
+    def whole(arrays, others):
+        return squares(predict(eqx.combine(arrays, others), x), y).mean()
+
+    expected, expected_gradients = jax.value_and_grad(whole)(*eqx.partition(params, eqx.is_inexact_array))
+    np.testing.assert_allclose(sum(np.asarray(loss.values)), expected, rtol=1e-5)
+    for found, right in zip(
+        jax.tree.leaves(gradients, is_leaf=lambda leaf: isinstance(leaf, tpu.PerReplica)),
+        floats(expected_gradients),
+        strict=True,
+    ):
+        for of_replica in found.values:
+            np.testing.assert_allclose(of_replica, right, rtol=2e-5, atol=1e-6)
+
+
+def test_the_gradients_of_a_tree_train_a_state_of_optax(strategy):
+    params, predict = dense()
+    del params["steps"]
+    optimizer = optax.adam(0.1)
+
+    def loss_fn(params, x, y):
+        return tpu.compute_average_loss(squares(predict(params, x), y), global_batch_size=30)
+
+    def step(state, batch):
+        params, opt_state = state
+        loss, gradients = tpu.value_and_grad(loss_fn, params)(*batch)
+        updates, opt_state = optimizer.update(gradients, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    batches = iter(strategy.distribute_dataset([(X, Y)] * 5))
+    (trained, _), _ = strategy.run_steps(step, batches, 5, state=(params, optimizer.init(params)))
+
+    opt_state = optimizer.init(params)
+    for _ in range(5):
+        gradients = jax.grad(lambda params: squares(predict(params, X), Y).mean())(params)
+        updates, opt_state = optimizer.update(gradients, opt_state)
+        params = optax.apply_updates(params, updates)
+    for name, value in params.items():
+        np.testing.assert_allclose(trained[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tree_outside_a_replica_and_its_own_gradients(strategy):
+    params, _ = dense()
+    differentiate = tpu.value_and_grad(lambda params, x: (params["w"] * x).sum(), params, local=True)
+    _, gradients = differentiate(2.0)
+    np.testing.assert_array_equal(gradients["w"], np.full((4, 2), 2.0))
+    assert gradients["steps"] is None
+    own = strategy.run(lambda x: differentiate(x)[1]["w"], args=(tpu.PerReplica([1.0, 2.0]),))
+    assert [value[0, 0] for value in own.values] == [1.0, 2.0]
+
+
+def test_gradients_of_a_tree_are_not_summed_twice(strategy):
+    params, _ = dense()
+
+    def step():
+        _, gradients = tpu.value_and_grad(lambda params: (params["w"] ** 2).sum(), params)()
+        return tpu.get_replica_context().all_reduce("SUM", gradients)
+
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(step)
+    assert str(caught.value) == (
+        "all_reduce was given gradients of tpu.value_and_grad, which are summed over the replicas already: leave it "
+        "out, or ask for this replica's own gradients with tpu.value_and_grad(loss_fn, parameters, local=True)"
     )

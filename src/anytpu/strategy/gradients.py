@@ -4,20 +4,22 @@ Idea: `vmap(grad)` makes one weight gradient for each replica and adds them up a
 22 times the time for a large Dense layer. The sum of the losses has the same gradient, and differentiating that makes
 one. So `value_and_grad` carries its own rule for `vmap`; on a mesh it differentiates the local loss and all-reduces.
 
-Rule: what it returns is marked as summed. The mark is a pytree node around each gradient: `jax.tree.map` keeps it,
-`optimizer.apply_gradients` takes it off and does not sum again, arithmetic on it raises and names the way out.
+Rule: the gradient of a Keras variable is marked as summed. The mark is a pytree node around each gradient:
+`jax.tree.map` keeps it, `optimizer.apply_gradients` takes it off and does not sum again, arithmetic on it raises and
+names the way out. The gradients of a tree of arrays are plain arrays, as optax needs them; `all_reduce` of the replica
+context refuses them, because it would sum them again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
@@ -26,7 +28,7 @@ from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.recorded import record_gradients
-from anytpu.strategy.replicas import ReplicaScope, current_replica, is_mapped, is_on_mesh
+from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica, is_mapped, is_on_mesh
 
 
 @jax.tree_util.register_dataclass
@@ -56,27 +58,30 @@ class SummedGradient:
 
 
 def value_and_grad(
-    loss_fn: Callable[..., Any], variables: Sequence[Any], *, has_aux: bool = False, local: bool = False
-) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return a function that computes a loss and its gradients with respect to Keras variables.
+    loss_fn: Callable[..., Any], variables: Any, *, has_aux: bool = False, local: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that computes a loss and its gradients with respect to Keras variables or a tree of arrays.
 
-    Inside `strategy.run` the gradients are summed over all replicas (see the module's idea) unless `local` is set;
-    outside they are plain arrays.
+    Inside `strategy.run` the gradients are summed over all replicas (see the module's idea) unless `local` is set.
+    With the loss as a share of the whole batch, `tpu.compute_average_loss(losses)`, they are those of the whole batch.
 
     Args:
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
-            (BatchNorm statistics, metrics): the updates are kept.
-        variables: Keras variables to differentiate by, for example `model.trainable_variables`.
+            (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
+        variables: what to differentiate by: a list of Keras variables, such as `model.trainable_variables`; or a tree
+            of arrays, the same on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
-            `optimizer.apply_gradients` sums those.
+            `optimizer.apply_gradients` sums those of Keras variables.
 
     Returns:
-        `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`; one gradient for each variable, in
-        order.
+        `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are a list, one for each
+        Keras variable, or a tree like the one given, with None for each leaf that is not an array of floating-point
+        numbers.
 
     Raises:
-        SettingError: `variables` is not a list of Keras variables.
+        SettingError: `variables` is neither a list of Keras variables nor a tree with an array of floating-point
+            numbers.
         ReplicaError: (when it is called) the loss is not a scalar.
 
     Example:
@@ -84,21 +89,24 @@ def value_and_grad(
         >>> loss, (gradient,) = value_and_grad(lambda x: weight * weight * x, [weight])(2.0)
         >>> float(loss), float(gradient)
         (18.0, 12.0)
+        >>> loss, gradients = value_and_grad(lambda params, x: params["w"] ** 2 * x, {"w": jnp.array(3.0)})(2.0)
+        >>> float(loss), float(gradients["w"])
+        (18.0, 12.0)
     """
-    variables = _checked(variables)
+    wanted = _wanted(variables)
 
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
-        loss_of, written = _pure(functools.partial(loss_fn, *args, **kwargs), variables, has_aux)
-        values = [variable.value for variable in variables]
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        loss_of, written = _pure(lambda values: wanted.loss(loss_fn, values, args, kwargs), wanted.variables, has_aux)
         replica = current_replica()
         if local or replica is None or replica.axis is None:
-            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
+            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(wanted.values())
+            found = wanted.gradients(gradients)
         else:
-            (loss, (aux, updates)), gradients = summed_value_and_grad(loss_of, values)
-            gradients = [SummedGradient(gradient) for gradient in gradients]
+            (loss, (aux, updates)), gradients = summed_value_and_grad(loss_of, wanted.values())
+            found = wanted.summed(gradients, replica)
         for variable, update in zip(written, updates, strict=True):
             write_back(variable, update)
-        return ((loss, aux) if has_aux else loss), gradients
+        return ((loss, aux) if has_aux else loss), found
 
     return call
 
@@ -120,23 +128,87 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
     return (_on_mesh if is_on_mesh() else _over_lanes)(loss_of, values)
 
 
-def _checked(variables: Any) -> list[Any]:
-    listed = list(variables) if isinstance(variables, Iterable) else []
-    if not listed or not all(isinstance(one, keras.Variable) for one in listed):
+@dataclasses.dataclass(frozen=True)
+class _OfVariables:
+    """Keras variables to differentiate by. The loss reads them where it stands."""
+
+    variables: list[Any]
+
+    def values(self) -> list[Any]:
+        return [variable.value for variable in self.variables]
+
+    def loss(self, loss_fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> Any:
+        del values  # The scope in which this runs gives them to the variables.
+        return loss_fn(*args, **kwargs)
+
+    def gradients(self, arrays: list[Any]) -> list[Any]:
+        return arrays
+
+    def summed(self, arrays: list[Any], replica: Replica) -> list[Any]:
+        del replica
+        return [SummedGradient(array) for array in arrays]
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfTree:
+    """A tree to differentiate by its arrays of floating-point numbers. The loss takes it as its first argument."""
+
+    leaves: list[Any]
+    tree: Any
+    places: list[int]
+    variables: tuple[Any, ...] = ()
+
+    def values(self) -> list[Any]:
+        return [self.leaves[place] for place in self.places]
+
+    def loss(self, loss_fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> Any:
+        leaves = list(self.leaves)
+        for place, value in zip(self.places, values, strict=True):
+            leaves[place] = value
+        return loss_fn(self.tree.unflatten(leaves), *args, **kwargs)
+
+    def gradients(self, arrays: list[Any]) -> Any:
+        own = dict(zip(self.places, arrays, strict=True))
+        return self.tree.unflatten([own.get(place) for place in range(len(self.leaves))])
+
+    def summed(self, arrays: list[Any], replica: Replica) -> Any:
+        replica.summed.extend(arrays)
+        return self.gradients(arrays)
+
+
+def _wanted(variables: Any) -> _OfVariables | _OfTree:
+    listed = list(variables) if isinstance(variables, list | tuple | Iterator) else []
+    if listed and all(isinstance(one, keras.Variable) for one in listed):
+        return _OfVariables(listed)
+    leaves, tree = jax.tree.flatten(variables)
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    if not places or any(isinstance(leaf, keras.Variable) for leaf in leaves):
         raise SettingError(
-            f"variables must be a list of Keras variables, such as model.trainable_variables, not {variables!r}"
+            "variables must be a list of Keras variables, such as model.trainable_variables, or a tree with arrays of "
+            f"floating-point numbers, such as the parameters of a JAX model, not {variables!r}"
         )
-    return listed
+    return _OfTree(leaves, tree, places)
 
 
-def _pure(loss_fn: Callable[[], Any], variables: list[Any], has_aux: bool) -> tuple[Callable, list[Any]]:
-    """Return the loss as a function of arrays, and the list that its trace fills with the variables it wrote."""
+def _pure(loss_fn: Callable[[list[Any]], Any], variables: Sequence[Any], has_aux: bool) -> tuple[Callable, list[Any]]:
+    """Return the loss as a function of arrays, and the list that its trace fills with the variables it wrote.
+
+    Args:
+        loss_fn: takes the arrays.
+        variables: Keras variables that have the arrays as values meanwhile, in order; none for a tree of arrays.
+        has_aux: it returns `(loss, aux)`.
+    """
     written: list[Any] = []
 
     def loss_of(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-        scope = ReplicaScope(list(zip(variables, values, strict=True)), _keras.stateless_scope())
+        # Of a tree of arrays no Keras variable has a value of its own.
+        scope = ReplicaScope(list(zip(variables, values, strict=bool(variables))), _keras.stateless_scope())
         with scope:
-            out = loss_fn()
+            out = loss_fn(values)
         loss, aux = out if has_aux else (out, None)
         if jnp.shape(loss) != ():
             raise ReplicaError(

@@ -71,6 +71,7 @@ class ReplicaContext:
             }
         """
         op, replica = ReduceOp.of(reduce_op), self._replica
+        self._check_not_summed(value)
         divisor = replica.replicas if op is ReduceOp.MEAN else 1
         return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
 
@@ -104,6 +105,15 @@ class ReplicaContext:
         with outside():
             merged = merge_fn(self.strategy, *given[0], **given[1])
         return jax.tree.map(self._mine, merged, is_leaf=is_per_replica)
+
+    def _check_not_summed(self, value: Any) -> None:
+        summed = {id(gradient) for gradient in self._replica.summed}
+        if any(id(leaf) in summed for leaf in jax.tree.leaves(value)):
+            raise ReplicaError(
+                "all_reduce was given gradients of tpu.value_and_grad, which are summed over the replicas already: "
+                "leave it out, or ask for this replica's own gradients with tpu.value_and_grad(loss_fn, parameters, "
+                "local=True)"
+            )
 
     def _stack(self, leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)

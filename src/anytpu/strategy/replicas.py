@@ -85,6 +85,7 @@ class Replica:
         shard: the replica's part of a batch that does not fill all replicas; None when all rows are real.
         averages_losses: a loss may be the mean over this replica's rows: who runs the step divides by the replicas.
         shared: the arguments of the step that go to all replicas, one value for all of them.
+        summed: gradients that are summed over the replicas already, as they are traced.
     """
 
     replicas: int
@@ -92,6 +93,7 @@ class Replica:
     shard: Shard | None = None
     averages_losses: bool = False
     shared: tuple[Any, ...] = ()
+    summed: list[Any] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def index(self) -> Any:
