@@ -4,7 +4,7 @@ Idea: `jax.jit(step, in_shardings=...)`, `jax.shard_map` and a sharding constrai
 lies. JAX lays the arrays of a call so; a program that holds the step lays its inputs so too, or each call would begin
 with moving them.
 
-Rule: read from the equations that take the inputs, as they are or in another dtype; inside of calls of jitted functions,
+Rule: read from the equations that take the inputs, as they are or in another dtype; inside of jitted functions,
 `jax.checkpoint`, `custom_jvp` and `custom_vjp` too. The first equation that asks counts. What is asked deeper stays in
 the step, and XLA honours it there.
 """

@@ -28,9 +28,15 @@ class KerasMaker:
         batch_size: int | None = None,
         precision: str | None = None,
     ) -> Any:
-        """Return the Program of a training step or of a prediction; see `program_of_model`."""
-        from anytpu.train.model_program import program_of_model
+        """Return the Program of a training step or of a prediction; see `program_of_model`.
 
+        Raises:
+            ProgramError: what `program_of_model` raises, or input specs that are laid in another way than it lays them.
+        """
+        from anytpu.train.model_program import program_of_model
+        from anytpu.train.spec_shardings import refuse_other_layouts
+
+        refuse_other_layouts(f"the model {job.name!r}", input_specs)
         return program_of_model(job, input_specs, mode, tensors, batch_size, precision)
 
     def repeats_of(self, job: Any) -> Any:
@@ -69,8 +75,11 @@ class EstimatorMaker:
             precision: None; the model_fn decides what it computes in.
 
         Raises:
-            ProgramError: no input specs, or a precision is asked for.
+            ProgramError: no input specs, or such as are laid in another way than data-parallel, or a precision is asked
+                for.
         """
+        from anytpu.train.spec_shardings import refuse_other_layouts
+
         if input_specs is None:
             raise ProgramError(
                 "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
@@ -81,6 +90,7 @@ class EstimatorMaker:
                 f"a TPUEstimator computes in the precision that its model_fn chooses, and cannot be made again with "
                 f"precision={precision!r}: cast in the model_fn, under tpu.bfloat16_scope() for example"
             )
+        refuse_other_layouts("a TPUEstimator", input_specs)
         if batch_size is not None:
             from anytpu.train.batch_specs import with_batch_size
 
