@@ -27,10 +27,10 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
     # What the compiler did not finish once it would not finish with a change: each try would take its time limit.
     is_compiled = found.basis == "compiled"
     tries = tries and is_compiled
-    facts, line = facts_of(job.program(batch_size), job.is_model), None
+    facts, line = facts_of(job.program(batch_size), job.is_model, found.target.devices), None
     wish = dataclasses.replace(wish, is_trial=True)
     if not found.fits and is_compiled and job.has_batches and found.batch_size and found.memory:
-        found, line = _smaller(job, found, wish)
+        found, line = _smaller(job, found, wish, facts.batch_parts or found.target.devices)
 
     compiled: list[Prediction] = []
 
@@ -44,8 +44,15 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
     return dataclasses.replace(found, advice=advice, notes=notes)
 
 
-def _smaller(job: Job, found: Prediction, wish: Wish) -> tuple[Prediction, MemoryLine | None]:
-    """Return the prediction with the largest batch that fits, and the memory as a function of the batch."""
+def _smaller(job: Job, found: Prediction, wish: Wish, parts: int) -> tuple[Prediction, MemoryLine | None]:
+    """Return the prediction with the largest batch that fits, and the memory as a function of the batch.
+
+    Args:
+        job: what was planned.
+        found: what was predicted.
+        wish: what holds for every prediction.
+        parts: the number of parts in which examples lie over the devices.
+    """
     assert found.batch_size is not None and found.memory is not None
     try:
         largest = ask_largest(job, found.target, wish, most=found.batch_size)
@@ -53,7 +60,7 @@ def _smaller(job: Job, found: Prediction, wish: Wish) -> tuple[Prediction, Memor
         why = f"The largest batch that fits was not found: {_first_line(error)}"
         return dataclasses.replace(found, notes=(*found.notes, why)), None
     tried = (*largest.tried, (found.batch_size, found.memory))
-    return dataclasses.replace(found, largest_batch=largest.batch_size), line_of(tried, found.target.devices)
+    return dataclasses.replace(found, largest_batch=largest.batch_size), line_of(tried, parts)
 
 
 def _count(compiled: list[Prediction]) -> str:

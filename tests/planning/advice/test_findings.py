@@ -25,6 +25,23 @@ def test_a_batch_that_leaves_rows_empty():
     ]
 
 
+def test_a_batch_that_is_split_in_fewer_parts_than_devices():
+    assert found("batch", prediction(batch_size=8), batch_parts=1) == []
+    assert found("batch", prediction(batch_size=12), batch_parts=1) == [
+        "Use a batch of 16: a multiple of 8 rows.",
+        "12 examples are 12 a device, and the vector units take 8 rows at a time.",
+    ]
+    assert found("batch", prediction(batch_size=1000), batch_parts=4) == [
+        "Use a batch of 1,024: a multiple of 4 parts of the batch x 8 rows.",
+        "1,000 examples in 4 parts are 250 a device, and the vector units take 8 rows at a time.",
+    ]
+    roomy = prediction(batch_size=12, memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
+    assert found("batch", roomy, batch_parts=1)[::2] == [
+        "Use a batch of 16: a multiple of 8 rows.",
+        "Try a batch of 24, with the learning rate that goes with it.",
+    ]
+
+
 def test_room_for_twice_the_batch():
     roomy = prediction(memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
     assert found("batch", roomy) == [

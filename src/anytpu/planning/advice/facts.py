@@ -14,7 +14,8 @@ from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.products import float32_share
 from anytpu.planning.advice.saved import Saved, saved_of
 from anytpu.planning.compiler.export import traced_jaxpr
-from anytpu.planning.job import weights_of
+from anytpu.planning.job import batch_parts, weights_of
+from anytpu.program.leaves import leaf_names
 from anytpu.program.program import Program
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -32,6 +33,9 @@ class Facts:
         float32_share: the share of the products' FLOPs that multiply float32 at the default precision; None where
             nobody knows.
         saved: what its forward pass keeps for its backward pass.
+        batch_parts: the number of parts in which examples lie over the devices: fewer than these where a mesh splits
+            other things; None: one a device.
+        batch_axes: the axis of each leaf of the batch along which examples lie, by its name.
     """
 
     weights: Shapes = dataclasses.field(default_factory=dict)
@@ -40,12 +44,22 @@ class Facts:
     state_bytes: int = 0
     float32_share: float | None = None
     saved: Saved = dataclasses.field(default_factory=Saved)
+    batch_parts: int | None = None
+    batch_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-def facts_of(program: Program, is_model: bool) -> Facts:
-    """Return the facts of a program; those of its traced step only where it can be traced."""
+def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
+    """Return the facts of a program on so many devices; those of its traced step only where it can be traced."""
     leaves = jax.tree.leaves(program.state)
-    known = Facts(weights_of(program), is_model, program.placement is not None, sum(map(_bytes, leaves)))
+    axes = zip(leaf_names(program.batch, "batch"), (layout.axis for _, layout in program.leaves()), strict=True)
+    known = Facts(
+        weights=weights_of(program),
+        is_model=is_model,
+        is_placed=program.placement is not None,
+        state_bytes=sum(map(_bytes, leaves)),
+        batch_parts=batch_parts(program, devices),
+        batch_axes={of: axis for of, axis in axes if axis is not None},
+    )
     try:
         jaxpr: ClosedJaxpr = traced_jaxpr(program)
     except AnyTPUError:

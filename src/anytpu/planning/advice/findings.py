@@ -68,15 +68,17 @@ def _each_batch_once(found: list[Finding]) -> list[Finding]:
 
 def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find a batch that leaves rows of the vector registers empty."""
-    batch, unit = prediction.batch_size, prediction.target.devices * SUBLANES
-    if batch is None or batch % unit == 0:
+    batch, devices = prediction.batch_size, prediction.target.devices
+    parts = facts.batch_parts or devices
+    if batch is None or batch % (parts * SUBLANES) == 0:
         return None
-    better = -(-batch // unit) * unit
-    each = batch / prediction.target.devices
+    better, each = _round_up(batch, parts * SUBLANES), batch / parts
+    by = "" if parts == 1 else f"{devices} devices x " if parts == devices else f"{parts} parts of the batch x "
+    over = f" in {parts} parts" if 1 < parts < devices else ""
     return Finding(
         "batch",
-        f"Use a batch of {better:,}: a multiple of {prediction.target.devices} devices x {SUBLANES} rows.",
-        f"{batch:,} examples are {each:,.4g} a device, and the vector units take {SUBLANES} rows at a time.",
+        f"Use a batch of {better:,}: a multiple of {by}{SUBLANES} rows.",
+        f"{batch:,} examples{over} are {each:,.4g} a device, and the vector units take {SUBLANES} rows at a time.",
         batch_size=better,
     )
 
@@ -89,7 +91,7 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     used = memory.peak_bytes / memory.limit_bytes
     if used > ROOMY_SHARE or mfu > 0.5:
         return None
-    better = _round_up(2 * batch, prediction.target.devices * SUBLANES)
+    better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * SUBLANES)
     return Finding(
         "batch",
         f"Try a batch of {better:,}, with the learning rate that goes with it.",

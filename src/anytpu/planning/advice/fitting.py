@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.finding import Finding
@@ -162,7 +162,7 @@ def split_the_state(shortage: Shortage) -> Finding | None:
         f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",), '
         "(jax.sharding.AxisType.Auto,)), and "
         f"NamedSharding(mesh, PartitionSpec({parts})) on {largest!r}, the same on each large weight and its slots, and "
-        '"data" on the first axis of the batch.',
+        f'"data" on {_axes_text(facts.batch_axes)}.',
         f"{format_bytes(state_bytes)} of the state are whole on each device, {format_bytes(state_bytes / devices)} if "
         f"they are split: {outcome} (reckoned, with the largest array whole while it is used).",
     )
@@ -197,6 +197,13 @@ def _chips(count: int) -> str:
 
 def _divisors(batch: int) -> Iterator[int]:
     return (parts for parts in range(2, min(batch, 1024) + 1) if batch % parts == 0)
+
+
+def _axes_text(axes: Mapping[str, int]) -> str:
+    """Return the axes of the examples in words: "axis 0 of the batch", or "axis 3 of 'x' and axis 0 of 'y'"."""
+    if len(set(axes.values())) <= 1:
+        return f"axis {next(iter(axes.values()), 0)} of the batch"
+    return " and ".join(f"axis {axis} of {of!r}" for of, axis in axes.items())
 
 
 def _axis(shape: tuple[int, ...], devices: int) -> int | None:

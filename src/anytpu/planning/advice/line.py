@@ -25,7 +25,7 @@ class MemoryLine:
         fixed_bytes: the bytes that do not grow with the batch.
         example_bytes: the bytes that each example of the global batch adds.
         limit_bytes: the limit of one device.
-        devices: the number of devices.
+        devices: the number of devices over which examples are split.
     """
 
     fixed_bytes: float

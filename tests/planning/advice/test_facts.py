@@ -1,0 +1,28 @@
+"""What advice has to know of a program."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from anytpu.planning.advice.facts import facts_of
+from anytpu.program import of
+
+MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def test_the_parts_and_the_axes_of_the_batch():
+    def spec(shape: tuple[int, ...], *parts: str | None) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(MESH, PartitionSpec(*parts)) if parts else None
+        return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
+
+    def step(state, batch):
+        return state, batch["images"].sum()
+
+    batch = {"images": spec((8, 8, 3, 16)), "labels": spec((16,)), "scale": spec(())}
+    split = {"images": spec((8, 8, 3, 16), None, None, None, "data"), "labels": spec((16,), "data")}
+    own = facts_of(of(step, (spec((4, 4)), batch), batch_axis={"images": 3, "labels": 0, "scale": None}), False, 8)
+    assert (own.batch_parts, own.batch_axes, own.is_placed) == (8, {"images": 3, "labels": 0}, False)
+    laid = facts_of(of(step, (spec((4, 4)), split)), False, 8)
+    assert (laid.batch_parts, laid.batch_axes, laid.is_placed) == (2, {"images": 3, "labels": 0}, True)
+    assert (laid.state_bytes, laid.weights) == (64, {"state": (4, 4)})
