@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 import anytpu as tpu  # isort: skip
-from anytpu.errors import ReplicaError
+from anytpu.errors import ProgramError, ReplicaError
 
 X = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
 Y = X @ np.array([[1.0], [2.0]], "float32")
@@ -259,6 +259,65 @@ def test_nnx_modules_as_the_state_of_many_steps(system):
         "module once, for example with nnx.Optimizer(model, tx, wrt=nnx.Param) beside the model, or type "
         "strategy.run(step, args=(model, optimizer, batch))"
     )
+
+
+class Noisy(nnx.Module):
+    """A model with everything that a replica has for itself."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.norm, self.dropout = nnx.BatchNorm(2, momentum=0.5, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+        self.linear = nnx.Linear(2, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(self.norm(x)), self.dropout(jnp.ones(64))
+
+
+def noisy_step(model, optimizer, metric, batch):
+    def loss_fn(model):
+        predicted, mask = model(batch[0])
+        return ((predicted - batch[1]) ** 2).mean(), mask
+
+    (loss, mask), gradients = nnx.value_and_grad(loss_fn, has_aux=True)(model)
+    optimizer.update(model, reduced(gradients))
+    metric.update(loss=loss)
+    return mask
+
+
+def noisy():
+    model = Noisy()
+    return model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), nnx.metrics.Average("loss")
+
+
+def test_random_streams_statistics_and_sums_in_the_state_are_as_in_run(system):
+    def step(state, batch):
+        return state, noisy_step(*state, batch)
+
+    expected, given = noisy(), noisy()
+    # The last batch does not fill all replicas.
+    arrays = [(X, Y), (X, Y), (X[:13], Y[:13])]
+    masks = [system.run(noisy_step, args=(*expected, batch)) for batch in system.distribute_dataset(arrays)]
+    batches = iter(system.distribute_dataset(arrays))
+    new, last = system.run_steps(step, batches, 3, state=given)
+    assert int(new[0].dropout.rngs.count[...]) == 3
+    for mine, theirs in zip(jax.tree.leaves(nnx.state(new)), jax.tree.leaves(nnx.state(expected)), strict=True):
+        if jnp.issubdtype(mine.dtype, jax.dtypes.prng_key):
+            mine, theirs = jax.random.key_data(mine), jax.random.key_data(theirs)
+        assert np.allclose(mine, theirs, atol=1e-6)
+    if system.num_replicas_in_sync == 1:
+        assert np.array_equal(last, masks[2])
+        return
+    assert len({mask.tobytes() for mask in last.values}) == system.num_replicas_in_sync
+    assert np.array_equal(last.stacked(), masks[2].stacked())
+    assert int(given[0].dropout.rngs.count[...]) == 0
+
+
+def test_a_module_in_the_state_that_comes_back_as_another_is_refused(four):
+    batches = iter(four.distribute_dataset([X]))
+    with pytest.raises(
+        ProgramError, match=r"^The step of '<lambda>' must return a state of the same structure as the one"
+    ):
+        four.run_steps(lambda state, batch: ((state, 0.0), None), batches, 1, state=linear())
 
 
 OPTIMIZER = optax.adam(0.1)

@@ -219,6 +219,32 @@ def refuse_captured(name: str, held: list[Any]) -> None:
             raise ReplicaError(_captured(name, f"the NNX object {type(one).__name__}"))
 
 
+class ReplicaState:
+    """One replica's copy of a state, in which NNX modules have random numbers and sums of the replica's own.
+
+    Args:
+        state: the state that all replicas share.
+
+    Attributes:
+        local: the copy, which the step may change in place.
+    """
+
+    def __init__(self, state: Tree) -> None:
+        self._leaves, self._structure = jax.tree.flatten(state)
+        nnx = sys.modules.get("flax.nnx")
+        self._kinds = ["same"] * len(self._leaves) if nnx is None else _kinds_of(nnx, state)
+        self._local = [_local(kind, leaf) for kind, leaf in zip(self._kinds, self._leaves, strict=True)]
+        self.local = self._structure.unflatten(self._local)
+
+    def merged(self, new: Tree) -> Tree:
+        """Return the state on all replicas, from what one replica has made of its copy."""
+        leaves, structure = jax.tree.flatten(new)
+        if structure != self._structure:
+            return new  # Refused, with both structures, where the step is lowered.
+        pairs = zip(self._kinds, self._leaves, self._local, leaves, strict=True)
+        return structure.unflatten([_merged(kind, old, mine, leaf) for kind, old, mine, leaf in pairs])
+
+
 def check_of_trace(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
     """Return what refuses the trace of a step that reads an NNX module through an object, as `refuse_captured` does.
 
@@ -293,6 +319,23 @@ def _described(nnx: Any, objects: list[Any], state: Any) -> list[tuple[str, str]
     return found
 
 
+def _kinds_of(nnx: Any, state: Tree) -> list[str]:
+    """Return the kind of each leaf of a tree; of one in no NNX module, "same"."""
+    averages = [one for one in _leaves_of(state, nnx.metrics.Average) if isinstance(one, nnx.metrics.Average)]
+    sums = {id(variable) for one in averages for variable in (one.total, one.count)}
+    found = []
+    for one in _leaves_of(state, nnx.Variable):
+        if not isinstance(one, nnx.Variable):
+            found.append("same")
+            continue
+        found += [_kind(nnx, one, leaf, id(one) in sums) for leaf in jax.tree.leaves(one)]
+    return found
+
+
+def _leaves_of(tree: Tree, kind: type) -> list[Any]:
+    return jax.tree.leaves(tree, is_leaf=lambda one: isinstance(one, kind))
+
+
 def _kind(nnx: Any, variable: Any, leaf: Any, is_sum: bool) -> str:
     if _is_key(leaf):
         return f"key {jax.random.key_impl(leaf)}"
@@ -310,7 +353,8 @@ def _as_data(leaf: Any) -> Any:
 
 
 def _as_key(kind: str, value: Any) -> Any:
-    return jax.random.wrap_key_data(value, impl=kind.split()[1]) if kind.startswith("key ") else value
+    is_data = kind.startswith("key ") and not _is_key(value)
+    return jax.random.wrap_key_data(value, impl=kind.split()[1]) if is_data else value
 
 
 def _local(kind: str, value: Any) -> Any:
@@ -329,7 +373,9 @@ def _merged(kind: str, old: Any, local: Any, new: Any) -> Any:
     replica = current_replica()
     assert replica is not None
     if kind.startswith("key "):
-        return old if new is local else _as_data(new)
+        if new is local:
+            return old
+        return new if _is_key(old) else _as_data(new)
     if replica.replicas == 1 or kind == "same":
         return new
     return replica.sum(new) if kind == "sum" else mean_over_rows(new, replica.shard)

@@ -26,7 +26,7 @@ from anytpu.program.leaves import leaf_names
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, spec_of
 from anytpu.strategy.aggregation import Merge, merge_of
 from anytpu.strategy.arguments import Form
-from anytpu.strategy.modules import ModuleForm, closed, opened
+from anytpu.strategy.modules import ModuleForm, ReplicaState, closed, opened
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope, is_mapped
 from anytpu.strategy.scopes import as_replica, system_of
@@ -85,14 +85,15 @@ class Call:
                 return new, self._outputs(outputs)
             if not self.is_pure:
                 return None, self._outputs(self.fn(*args, **kwargs))
-            result = closed(self.fn(opened(own), *args, **kwargs))
+            state = ReplicaState(own)
+            result = closed(self.fn(opened(state.local), *args, **kwargs))
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ReplicaError(
                     f"{self.name} was given a state and must return a pair, (state, metrics), not {result!r}. Where "
                     "there is nothing to report, return (state, None)"
                 )
             _check_kinds(self.name, own, result[0])
-            return result[0], self._outputs(result[1])
+            return state.merged(result[0]), self._outputs(result[1])
 
     def _outputs(self, outputs: Any) -> Any:
         """Return what the function returned, Keras variables replaced by their values."""
