@@ -165,6 +165,9 @@ def test_a_module_that_is_no_argument_is_refused(four, how):
     )
 
 
+GLOBAL = linear()
+
+
 class Evaluator:
     """Reaches its modules in every way that an object can."""
 
@@ -193,6 +196,12 @@ class Evaluator:
     def of_a_compiled_function(self, x):
         return jax.jit(lambda x: getattr(self, "mo" + "del")(x).sum())(x)
 
+    def of_a_global(self, x):
+        return self.called(x)
+
+    def called(self, x):
+        return GLOBAL(x).sum()
+
     def of_a_scalar(self, x):
         return x.sum() * self.count
 
@@ -216,6 +225,17 @@ def test_a_module_that_is_read_through_a_python_module_is_refused(four):
     settings.MODEL = linear()
     with pytest.raises(ReplicaError, match="uses the NNX object Linear that is not among its arguments"):
         four.run(lambda x: settings.MODEL(x), args=(X,))
+
+
+def test_an_object_that_holds_itself_and_an_empty_cell_is_searched(four):
+    def refers():
+        return later
+
+    one = Evaluator()
+    one.itself, one.refers = one, refers
+    with pytest.raises(ReplicaError, match="uses the NNX object Linear"):
+        four.run(one.of_an_attribute, args=(X,))
+    later = None
 
 
 def test_an_object_may_hold_modules_that_the_step_does_not_read(four):

@@ -9,7 +9,9 @@ Rule: a module is refused only where the step reads one of its arrays: an object
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any, final
@@ -65,7 +67,7 @@ def _found(nnx: Any, objects: Iterable[Any]) -> list[Any]:
             if isinstance(one, kinds):
                 found.append(one)
             elif isinstance(one, types.ModuleType):
-                # The rest of a module is not the step's: it may be all of NumPy.
+                # The rest of a Python module is not the step's: it may be all of NumPy.
                 following += [part for part in list(vars(one).values()) if isinstance(part, kinds)]
             else:
                 following += _parts(one)
@@ -84,9 +86,10 @@ def _parts(one: Any) -> Iterator[Any]:
     elif isinstance(one, functools.partial):
         yield from (one.func, *one.args, *one.keywords.values())
     elif isinstance(one, types.FunctionType):
+        yield sys.modules.get(one.__module__)
         for cell in one.__closure__ or ():
-            # A cell may be empty yet.
-            yield getattr(cell, "cell_contents", None)
+            with contextlib.suppress(ValueError):  # An empty cell.
+                yield cell.cell_contents
     classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
     for holder in (one, *classes):
         if hasattr(holder, "__dict__") and not _is_builtin(holder):
