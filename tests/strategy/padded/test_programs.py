@@ -126,6 +126,6 @@ def test_a_step_for_one_number_of_rows_says_why():
         "<lambda> was given a batch that does not fill all replicas, so its last rows are pads, and reduce_sum (line "
         f"{line} of test_programs.py) reduces the rows. The step cannot be traced for 7 rows (TypeError: cannot "
         "reshape array of shape (7,) (size 7) into shape (3, 1) (size 3)), so a number of rows in it cannot be told "
-        "from other numbers: give the pads a value first, for example with jnp.where(tpu.row_mask(x)[:, None], x, 0); or "
-        "leave such a batch out, with batch(rows, drop_remainder=True)"
+        "from other numbers: give the pads a value first, for example with jnp.where(tpu.row_mask(x)[:, None], x, 0); "
+        "or leave such a batch out, with batch(rows, drop_remainder=True)"
     )
