@@ -1,7 +1,9 @@
 """The programs of `benchmarks/plan_cases`: each can be made again, and is as large as what was measured."""
 
+import json
 import math
 import sys
+from importlib import resources
 from pathlib import Path
 
 import jax
@@ -24,6 +26,7 @@ from anytpu.planning.target import target_named
 
 CASES = plan_cases.CASES
 NAMES = [case.name for case in CASES]
+ACCURACY = json.loads((Path(plan_cases.__file__).parents[1] / "results" / "plan_accuracy.json").read_text())
 
 
 def test_names_are_unique():
@@ -50,9 +53,28 @@ def test_specs_lie_on_the_devices_of_the_slice(case: Case):
         leaf.sharding.shard_shape(leaf.shape)  # Raises where a dimension is not divisible.
 
 
-@pytest.mark.parametrize(("chip", "families"), [("v2", 2), ("v3", 4), ("v4", 3), ("v5e", 3), ("v5p", 4), ("v6e", 3)])
-def test_steps_of_several_families_were_measured_on_a_chip(chip: str, families: int):
-    assert len({case.family for case in CASES if case.kind == "step" and case.generation == chip}) >= families
+def of_steps(names: set[str]) -> dict[str, int]:
+    """Return the families of the steps of these names for each chip."""
+    steps = [case for case in CASES if case.kind == "step" and case.name in names]
+    chips = {case.generation for case in steps}
+    return {chip: len({case.family for case in steps if case.generation == chip}) for chip in sorted(chips)}
+
+
+FITTED = {row["name"] for row in ACCURACY["cases"]}
+
+
+def test_every_case_was_fitted_or_is_told_as_not_compiled():
+    assert sorted([*FITTED, *ACCURACY["not_compiled"]]) == sorted(NAMES)
+    evidence = json.loads((resources.files("anytpu.planning.timing") / "calibration.json").read_text())["evidence"]
+    assert {line.partition(" took ")[0] for lines in evidence.values() for line in lines} <= FITTED
+    for chip, lines in evidence.items():
+        steps = {case.name for case in CASES if case.kind == "step" and case.generation == chip} & FITTED
+        assert steps <= {line.partition(" took ")[0] for line in lines}
+
+
+def test_steps_of_so_many_families_were_fitted_on_each_chip():
+    assert of_steps(FITTED) == {"v2": 2, "v3": 4, "v4": 3, "v5e": 1, "v5p": 1, "v6e": 1, "v7x": 1}
+    assert of_steps(set(NAMES)) == {"v2": 2, "v3": 4, "v4": 3, "v5e": 3, "v5p": 4, "v6e": 8, "v7x": 2}
 
 
 def test_a_slice_of_several_is_of_its_chip():
