@@ -80,8 +80,8 @@ def test_accumulation():
         (
             "Accumulate gradients: jax.lax.scan over 4 micro-batches of 256, then one update with the sum of their "
             "gradients.",
-            "A batch of 256 needs about 12 GiB, the sum of the gradients at most 1.5 GiB: 13.5 GiB of 16 GiB. Batch "
-            "statistics, as of BatchNorm, are then those of 256 examples.",
+            "A batch of 256 needs about 12 GiB, the sum of the gradients at most 1.5 GiB: 13.5 GiB of 16 GiB "
+            "(reckoned from two compiled batches). Batch statistics, as of BatchNorm, are then those of 256 examples.",
         )
     ]
     ((text, _),) = said(line(2, 40), Facts(state_bytes=1536 * MIB, is_model=True), start="Accumulate")
@@ -128,11 +128,11 @@ def test_the_smallest_slice_that_holds_it_and_the_cheapest_of_another_chip():
     assert said(line(2, 60), Facts(), start="Use v") == [
         (
             "Use v3-64 (32 chips), the smallest slice of v3 that holds it.",
-            "With 16 examples a device it needs about 9.5 GiB of 15.5 GiB.",
+            "With 16 examples a device it needs about 9.5 GiB of 15.5 GiB (reckoned from two compiled batches).",
         ),
         (
             "Use v5p-16 (8 chips), the smallest slice of v5p that holds it.",
-            "With 128 examples a device it needs about 62 GiB of 95.7 GiB.",
+            "With 128 examples a device it needs about 62 GiB of 95.7 GiB (reckoned from two compiled batches).",
         ),
     ]
 
@@ -141,7 +141,7 @@ def test_another_chip_where_no_slice_of_this_one_holds_it():
     (told,) = said(line(20, 2), Facts(), largest=0, start="Use v")
     assert told == (
         "Use v5p-2 (1 chip), the smallest slice of v5p that holds it.",
-        "With 1,024 examples a device it needs about 36 GiB of 95.7 GiB.",
+        "With 1,024 examples a device it needs about 36 GiB of 95.7 GiB (reckoned from two compiled batches).",
     )
 
 

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 import plan_samples
-from anytpu.planning.records import Plan
+from anytpu.planning.records import Advice, Plan
+from anytpu.report.plan.details import gain_sentence
 from anytpu.report.plan.report import PLAN_REPORT, print_plan
 
 
@@ -295,3 +296,9 @@ v3-8  4 chips, 8 cores (v3:2x2), at least 263 ms a step
 """
     )
     assert "fastest" not in text and "cheapest" not in text
+
+
+def test_a_gain_that_was_reckoned_and_not_compiled():
+    reckoned = Advice("steps_per_execution", "Start 8 steps with one call.", "The host bounds.", "", 0.001, 4.0)
+    assert gain_sentence(reckoned) == "Reckoned, not compiled: 1 ms a step, 4 times the examples a second."
+    assert gain_sentence(Advice("padding", "Reshape it.", "It is padded.")) == ""

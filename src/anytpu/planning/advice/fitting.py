@@ -131,8 +131,8 @@ def accumulate(shortage: Shortage) -> Finding | None:
         else f"Accumulate gradients: jax.lax.scan over {parts} micro-batches of {part:,}, then one update with the sum "
         "of their gradients.",
         f"A batch of {part:,} needs about {format_bytes(need - sum_bytes)}, the sum of the gradients at most "
-        f"{format_bytes(sum_bytes)}: {format_bytes(need)} of {format_bytes(line.limit_bytes)}. Batch statistics, as of "
-        f"BatchNorm, are then those of {part:,} examples.",
+        f"{format_bytes(sum_bytes)}: {format_bytes(need)} of {format_bytes(line.limit_bytes)} (reckoned from two "
+        f"compiled batches). Batch statistics, as of BatchNorm, are then those of {part:,} examples.",
     )
 
 
@@ -177,7 +177,8 @@ def larger_slices(shortage: Shortage) -> Iterator[Finding]:
         yield Finding(
             "memory",
             f"Use {target.name} ({_chips(target.chips)}), the smallest slice of {target.chip.name} that holds it.",
-            f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)}.",
+            f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)} "
+            "(reckoned from two compiled batches).",
             batch_size=shortage.batch_size,
             tpu=target.name,
         )

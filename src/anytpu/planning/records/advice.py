@@ -13,9 +13,9 @@ class Advice:
         topic: "batch", "features", "precision", "steps_per_execution", "padding", "collectives", "input", "memory".
         text: what to do, one sentence.
         evidence: what was found that says so, with its numbers, one sentence.
-        tried: what was compiled again: "batch_size=1024", or "" where the change is the user's to make.
-        step_s: step time with the change, seconds, or None when it was not tried.
-        gain: examples a second with the change over without it (1.2: a fifth faster), or None when it was not tried.
+        tried: what was compiled again: "batch_size=1024", or "" where nothing was: the change is the user's to make.
+        step_s: step time with the change, seconds: compiled where `tried` says so, else reckoned; None: not known.
+        gain: examples a second with the change over without it (1.2: a fifth faster), as `step_s`; None: not known.
     """
 
     topic: str

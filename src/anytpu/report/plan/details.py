@@ -112,7 +112,7 @@ def _advice(advice: Sequence[Advice], width: int, brief: bool) -> Iterator[Text]
 
 
 def gain_sentence(piece: Advice) -> str:
-    """Say what a change gains, and by which change that was compiled; "" where nothing is known of it.
+    """Say what a change gains, and by which change that was compiled or that it is reckoned; "" where nobody knows.
 
     Example:
         >>> gain_sentence(Advice("batch", "Raise it.", "It is small.", "batch_size=2048", 0.12, 1.18))
@@ -123,7 +123,7 @@ def gain_sentence(piece: Advice) -> str:
         parts.append(f"{_times(piece.gain)} times the examples a second")
     if not parts:
         return ""
-    return f"{f'Tried with {piece.tried}' if piece.tried else 'Predicted with it'}: {', '.join(parts)}."
+    return f"{f'Tried with {piece.tried}' if piece.tried else 'Reckoned, not compiled'}: {', '.join(parts)}."
 
 
 def _times(gain: float) -> str:
