@@ -44,6 +44,7 @@ PROGRAM = Program(
         "calibration",
         "extrapolated",
         "floor.floor",
+        "floor.needs",
         "floor.products",
         "floor.traffic",
         "memory.arguments",

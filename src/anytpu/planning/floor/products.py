@@ -5,14 +5,15 @@ multiplication, as XLA's own cost analysis counts them.
 
 Rule: the count is of all devices together. Shapes outside of a `shard_map` are global; inside they are of one device
 and count once for each device of the axes that it splits. What the compiler may leave out does not count: dead code, a
-product that is computed twice, all but the cheapest branch of a conditional, a loop of unknown length.
+product that is computed twice, what a slice behind a product does not take (see `needs.py`), all but the cheapest
+branch of a conditional, a loop of unknown length.
 """
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters import partial_eval
 
 from anytpu.planning.compiler.places import Operation
+from anytpu.planning.floor.needs import Box, needs_of, rounds_of, whole
 from anytpu.planning.hlo.flops import WindowDimension, useful_positions
 from anytpu.planning.memory.arguments import dtype_bits
 from anytpu.program.jaxprs import called_jaxpr
@@ -43,7 +45,8 @@ def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
         (Counter({'bf16': 1024}), [])
     """
     uncounted: list[str] = []
-    flops = _in(alive(jaxpr.jaxpr), (), uncounted)
+    needed = alive(jaxpr.jaxpr)
+    flops = _in(needed, [whole(one) for one in needed.outvars], (), uncounted)
     return flops, list(dict.fromkeys(uncounted))
 
 
@@ -52,37 +55,47 @@ def alive(jaxpr: Jaxpr) -> Jaxpr:
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
-def _in(jaxpr: Jaxpr, around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
-    total = Flops()
-    for equation in _distinct(jaxpr):
-        total += _of(equation, around, uncounted)
+def _in(jaxpr: Jaxpr, results: Sequence[Box], around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
+    jaxpr = _distinct(jaxpr)
+    total, needs = Flops(), needs_of(jaxpr, results)
+    for equation in jaxpr.eqns:
+        boxes = [needs.get(one) for one in equation.outvars]
+        if equation.effects or any(box is not None for box in boxes):
+            total += _of(equation, boxes, around, uncounted)
     return total
 
 
-def _of(equation: JaxprEqn, around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
+def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
     name, params, inside = equation.primitive.name, equation.params, (*around, equation)
+    is_whole = all(box == whole(one) for box, one in zip(boxes, equation.outvars, strict=True))
+    if name == "dot_general" and not is_whole:
+        return Flops({_type_of(equation): _part_flops(equation, boxes[0] or (0,))})
     if name in ("dot_general", "ragged_dot_general"):
-        return Flops({_type_of(equation): _product_flops(equation)})
+        return Flops({_type_of(equation): _product_flops(equation)} if is_whole else {})
     if name == "conv_general_dilated":
-        return Flops({_type_of(equation): _convolution_flops(equation)})
+        return Flops({_type_of(equation): _convolution_flops(equation)} if is_whole else {})
     if name == "scan":
-        return _times(_in(params["jaxpr"].jaxpr, inside, uncounted), params["length"])
+        body = params["jaxpr"].jaxpr
+        rounds = rounds_of(equation, boxes)
+        return sum((_times(_in(body, needed, inside, uncounted), count) for count, needed in rounds), Flops())
     if name == "cond":
-        branches = [_in(branch.jaxpr, inside, uncounted) for branch in params["branches"]]
+        branches = [_in(branch.jaxpr, boxes, inside, uncounted) for branch in params["branches"]]
         return min(branches, key=lambda flops: flops.total())
     if name == "shard_map":
         sizes = dict(params["mesh"].shape)
         count = math.prod(sizes[axis] for axis in params["newly_manual_axes"])
-        return _times(_in(params["jaxpr"], inside, uncounted), count)
+        body, parts = params["jaxpr"], zip(boxes, equation.outvars, params["jaxpr"].outvars, strict=True)
+        needed = [whole(inner) if box == whole(outer) else None for box, outer, inner in parts]
+        return _times(_in(body, needed, inside, uncounted), count)
     if name == "pallas_call":
         grid = params["grid_mapping"].grid
         runs = math.prod(grid) if all(isinstance(size, int) for size in grid) else 0
-        return _times(_in(params["jaxpr"], inside, uncounted), runs)
+        return _times(_in(params["jaxpr"], [], inside, uncounted), runs)
     if name == "while":
         _count_none(Operation(equation, around), uncounted)
         return Flops()
     inner = called_jaxpr(equation)
-    return Flops() if inner is None else _in(inner, inside, uncounted)
+    return Flops() if inner is None else _in(inner, boxes, inside, uncounted)
 
 
 def _times(flops: Flops, count: int) -> Flops:
@@ -92,26 +105,32 @@ def _times(flops: Flops, count: int) -> Flops:
 def _count_none(loop: Operation, uncounted: list[str]) -> None:
     """Say of a loop of unknown length that it is left out, if it has products."""
     body = loop.equation.params["body_jaxpr"].jaxpr
-    if _in(body, (*loop.around, loop.equation), []):
+    if _in(body, [whole(one) for one in body.outvars], (*loop.around, loop.equation), []):
         uncounted.append(f"{loop.place}: its number of iterations is not known, so none is counted")
 
 
-def _distinct(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield each equation whose result no equation before it has computed: the compiler removes common ones."""
+def _distinct(jaxpr: Jaxpr) -> Jaxpr:
+    """Return a jaxpr without equations that compute what one before has computed: the compiler removes common ones."""
     same: dict[Any, Any] = {}
     seen: dict[Any, JaxprEqn] = {}
+    kept: list[JaxprEqn] = []
     for equation in jaxpr.eqns:
         operands = tuple(_value(one, same) for one in equation.invars)
         key = (equation.primitive, operands, *(_setting(name, equation.params[name]) for name in equation.params))
         before = seen.setdefault(key, equation)
         if before is equation or equation.effects:
-            yield equation
+            kept.append(equation.replace(invars=[_first(one, same) for one in equation.invars]))
         else:
-            same.update(zip(equation.outvars, (same.get(one, one) for one in before.outvars), strict=True))
+            same.update(zip(equation.outvars, before.outvars, strict=True))
+    return jaxpr.replace(eqns=kept, outvars=[_first(one, same) for one in jaxpr.outvars])
+
+
+def _first(one: Any, same: dict[Any, Any]) -> Any:
+    return one if isinstance(one, Literal) else same.get(one, one)
 
 
 def _value(one: Any, same: dict[Any, Any]) -> Any:
-    return (str(one.val), str(one.aval)) if isinstance(one, Literal) else same.get(one, one)
+    return (str(one.val), str(one.aval)) if isinstance(one, Literal) else _first(one, same)
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:
@@ -138,6 +157,13 @@ def _product_flops(equation: JaxprEqn) -> int:
     (_, contracted), (_, batched) = numbers
     free = set(range(len(right))) - {*contracted, *batched, *groups}
     return 2 * math.prod(left) * math.prod(right[axis] for axis in free)
+
+
+def _part_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
+    """Return 2 for each multiplication of a product of which so many rows and columns are needed."""
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left, _ = (shape for shape, _ in _operands(equation))
+    return 2 * math.prod(box) * math.prod(left[axis] for axis in contracted)
 
 
 def _convolution_flops(equation: JaxprEqn) -> int:
