@@ -228,8 +228,14 @@ def constants(x, y, w):
     return jnp.sum(y * ones), jnp.sum(x * np.arange(rows, dtype="float32")[:, None], axis=0), jnp.sum(table @ x)
 
 
+def real_rows(x):
+    context = tpu.get_replica_context()
+    assert context is not None
+    return tpu.row_mask(x) if context.num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
+
+
 def zeros_over_zeros(x, y, w):
-    real = tpu.row_mask(x) if tpu.get_replica_context().num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
+    real = real_rows(x)
     z = jnp.where(real[:, None], x * w, 0)
     norms = jnp.linalg.norm(z, axis=1, keepdims=True)
     weights = jnp.where(real, jnp.float32(1), 0)[:, None]
@@ -242,7 +248,7 @@ def zeros_over_zeros(x, y, w):
 
 
 def zeros_times_infinity(x, y, w):
-    real = tpu.row_mask(x) if tpu.get_replica_context().num_replicas_in_sync > 1 else jnp.ones(len(x), bool)
+    real = real_rows(x)
     z = jnp.where(real[:, None], jnp.abs(x) + 1, 0)
     return jnp.sum(z * jnp.inf), jnp.sum(z @ jnp.full(3, jnp.inf))
 

@@ -87,10 +87,8 @@ def test_the_code_of_a_kernel_can_be_read():
 
 def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():
     def folded(fold: Any) -> Any:
-        traced: Any = jax.make_jaxpr(lambda: fold("replica"), axis_env=[("replica", AxisSize(4))])()
-        inner: Any = getattr(traced, "jaxpr", traced)
-        (result,) = inner.outvars
-        return result.val
+        trace: Any = jax.make_jaxpr(lambda: fold("replica"), axis_env=[("replica", AxisSize(4))])
+        return trace().jaxpr.outvars[0].val
 
     numbers = [2, 2.0, np.int32(2), np.float32(2)]
     values = [folded(lambda axis, number=number: lax.psum(number, axis)) for number in numbers]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
+from jax.interpreters import batching
 
 _ROW_MASK = Primitive("row_mask")
 _GRADIENTS = Primitive("summed_value_and_grad")
@@ -22,8 +23,17 @@ _GRADIENTS.multiple_results = True
 
 
 @_ROW_MASK.def_abstract_eval
-def _(*, room: int) -> Any:
-    return ShapedArray((room,), bool)
+def _(rows: Any, *, axis: int) -> Any:
+    return ShapedArray((rows.shape[axis],), bool)
+
+
+def _mask_in_vmap(operands: Any, axes: Any, *, axis: int) -> Any:
+    """Return the mask, which is the same for all lanes of a `vmap` in the step."""
+    (rows,), (mapped,) = operands, axes
+    return _ROW_MASK.bind(rows, axis=axis if axis < mapped else axis + 1), None
+
+
+batching.primitive_batchers[_ROW_MASK] = _mask_in_vmap
 
 
 @_GRADIENTS.def_abstract_eval
@@ -31,9 +41,9 @@ def _(*operands: Any, loss: Any, values: int, shape: Any) -> Any:
     return [*loss.out_avals, *operands[:values]]
 
 
-def record_mask(room: int) -> Any:
-    """Record the mask of the rows, bool `(room,)`."""
-    return _ROW_MASK.bind(room=room)
+def record_mask(rows: Any) -> Any:
+    """Record the mask of an array's first axis, bool `(rows,)`: True everywhere where that does not run over rows."""
+    return _ROW_MASK.bind(jax.lax.stop_gradient(rows), axis=0)
 
 
 GATHERED = "gathered_real_rows"

@@ -23,7 +23,6 @@ from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, is_on_mesh, outside
-from anytpu.strategy.rows import mask_of
 from anytpu.units import MIB, format_bytes
 
 MANY_BYTES = 4 * MIB
@@ -155,7 +154,8 @@ class ReplicaContext:
     def _counts(self, leaf: Any, axis: int) -> tuple[int, ...] | None:
         """Return how many rows of each replica's value are real; None where the value has no pads."""
         shard = self._replica.shard
-        if shard is None or mask_of(leaf) is None:
+        # By its length: the shape of the result hangs on it. The plan refuses what is no rows.
+        if shard is None or leaf.shape[0] != shard.room:
             return None
         if axis % leaf.ndim:
             raise ReplicaError(

@@ -69,9 +69,12 @@ class Shard:
     counts: RowCounts | None = None
     is_recorded: bool = False
 
-    def mask(self) -> Any:
-        """Return which rows are real, bool `(room,)`."""
-        return record_mask(self.room) if self.is_recorded else jnp.arange(self.room) < self.rows
+    def mask(self, rows: Any) -> Any:
+        """Return which entries of an array's first axis are no pads, bool `(rows,)`.
+
+        A step that is not recorded is run abstractly only, where the shape alone counts.
+        """
+        return record_mask(jnp.asarray(rows)) if self.is_recorded else jnp.arange(np.shape(rows)[0]) < self.rows
 
 
 @dataclasses.dataclass(frozen=True)

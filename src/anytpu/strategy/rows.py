@@ -4,8 +4,8 @@ Idea: every replica runs the same compiled step, so each gets equally many rows;
 last rows are pads, copies of real ones. The plan of the step (`padded/`) leaves them out of whatever reduces rows. A
 step that mixes rows in another way asks for `row_mask`.
 
-Rule: only what has as many rows as the replica's batch has pads. A number counts once a replica, also on one that got
-no row.
+Rule: only what the plan finds to run over rows has pads, whatever its length. A number counts once a replica, also on
+one that got no row.
 """
 
 from __future__ import annotations
@@ -50,11 +50,9 @@ def row_mask(rows: Any) -> Any:
 
 
 def mask_of(rows: Any) -> Any | None:
-    """Return which rows of an array are real; None when all are, or when it has no axis of rows."""
+    """Return which rows of an array are real; None when all are, or when it has no axis."""
     replica = current_replica()
-    if replica is None or replica.shard is None or np.shape(rows)[:1] != (replica.shard.room,):
-        return None
-    return replica.shard.mask()
+    return None if replica is None or replica.shard is None or not np.ndim(rows) else replica.shard.mask(rows)
 
 
 def without_pads(values: Any) -> Any:

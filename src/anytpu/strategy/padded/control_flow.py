@@ -11,7 +11,7 @@ from jax import lax
 
 from anytpu.strategy.gradients import summed_value_and_grad
 from anytpu.strategy.padded.axes import Fill, RowAxis, Value
-from anytpu.strategy.padded.operation import Operation, Outcome, RealRows
+from anytpu.strategy.padded.operation import NOT_ROWS, Operation, Outcome, RealRows
 from anytpu.strategy.recorded import GATHERED
 
 _VARIANCE = "_var"
@@ -25,6 +25,8 @@ def _planned(operation: Operation, name: str, values: list[Value], **how: bool) 
 def call(operation: Operation) -> Outcome:
     """Call a function."""
     if operation.params.get("name") == GATHERED:
+        if operation.values[0].axes[0] is None:
+            operation.refuse(*NOT_ROWS)
         return [Value((None,) * len(variable.aval.shape)) for variable in operation.equation.outvars], None
     name = "jaxpr" if "jaxpr" in operation.params else "call_jaxpr"
     plan = _planned(operation, name, operation.values, divides=operation.params.get("name") == _VARIANCE)

@@ -22,6 +22,12 @@ FOLDED = "a number that Python has computed from a sum of numbers of rows over t
 SUMMED = 'sum an array, as in jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that'
 """What to write where Python has computed with a number of rows that JAX has summed over the replicas."""
 
+NOT_ROWS = (
+    "gathers values that are no rows, but as many as the replica has rows",
+    "gather value[None], and merge the first two axes of the result",
+)
+"""What is wrong with an `all_gather` that takes values for rows by their number, and what to write."""
+
 SAME = "write the step so that it has the same operations for any number of rows"
 """What to write where the traces for two numbers of rows differ."""
 

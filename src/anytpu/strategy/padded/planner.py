@@ -23,6 +23,7 @@ from anytpu.strategy.padded.folds import Folds
 from anytpu.strategy.padded.operation import (
     COUNT,
     FOLDED,
+    NOT_ROWS,
     SAME,
     SUMMED,
     Action,
@@ -33,6 +34,7 @@ from anytpu.strategy.padded.operation import (
     bound,
 )
 from anytpu.strategy.padded.rules import CALLS, RULES, SIZES, elementwise, is_elementwise
+from anytpu.strategy.recorded import GATHERED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +188,9 @@ class _Walk:
         rooms = self._planner.rooms.all
         for one, two in itertools.zip_longest(self._first.eqns, second.eqns):
             if one is None or two is None or one.primitive is not two.primitive:
+                gathers = [each for each in (one, two) if each is not None and each.params.get("name") == GATHERED]
+                if gathers:
+                    self._operation(gathers[0], None, []).refuse(*NOT_ROWS)
                 here, there = rooms if one is not None else rooms[::-1]
                 self._operation(two if one is None else one, None, []).refuse(
                     f"is an operation of the step for {here} rows and not of the step for {there} rows", SAME

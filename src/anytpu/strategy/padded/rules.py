@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from anytpu.strategy.padded import control_flow, indexing, products, reductions, shapes
-from anytpu.strategy.padded.axes import ROWS, Fill, RowAxis, Value
+from anytpu.strategy.padded.axes import Fill, RowAxis, Value
 from anytpu.strategy.padded.operation import Operation, Outcome
 
 Rule = Callable[[Operation], Outcome]
@@ -167,7 +167,6 @@ SIZES = frozenset(
     [
         "dimension_numbers",
         "end_index",
-        "room",
         "length",
         "limit_indices",
         "new_sizes",
@@ -245,8 +244,16 @@ def each_alone(operation: Operation) -> Outcome:
 
 
 def row_mask(operation: Operation) -> Outcome:
-    """Compute the mask that `tpu.row_mask` asked for, which is False for pads."""
-    return [Value((ROWS.filled(Fill.ZERO),))], lambda real, given: [ROWS.mask(real.rows, real.room)]
+    """Compute the mask of an axis, which is False for pads, and True everywhere where it does not run over rows."""
+    axis, sizes = operation.values[0].axes[operation.params["axis"]], operation.out_sizes()
+    if axis is not None:
+        return [Value((RowAxis(axis.segments, Fill.ZERO),))], lambda real, given: [axis.mask(real.rows, real.room)]
+    if operation.rooms.second is None and sizes[0][0] == operation.rooms.first:
+        operation.refuse(
+            f"is asked of {sizes[0][0]} values, which may be rows or not: the step {operation.rooms.failure}",
+            "compute the values from the batch, row by row",
+        )
+    return [Value((None,))], lambda real, given: [jnp.ones(sizes[0][0], bool)]
 
 
 CALLS = frozenset(["debug_callback", "debug_print", *control_flow.RULES])
