@@ -1,10 +1,13 @@
 import dataclasses
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 from tests.planning.hlo import saved
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
+import anytpu as tpu
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.clock import Clock
@@ -104,6 +107,32 @@ def test_of_a_conditional_the_longest_branch_counts():
     clock, seconds = clock_of(module)
     assert seconds == pytest.approx(9 * US)
     assert [op.name for op in clock.ops] == ["b9"]
+    assert clock.ops[0].optional_s == pytest.approx(7 * US)
+    assert clock.unpriced == ["c: between 2 µs and 9 µs; the longest branch is counted"]
+    with_host = step_time(module, V6E)
+    host_s = with_host.step_s - sum(op.time_s for op in with_host.ops if op.name == "b9")
+    assert with_host.interval_s[0] < host_s + 2 * US
+
+
+def chosen(skips):
+    """Return the time of a step that skips a product of 4096 x 4096 where its result is not finite, or does not."""
+
+    def step(weight, x):
+        update = jax.lax.cond(jnp.isfinite(x.sum()), lambda: weight @ x, lambda: weight if skips else (weight @ x).T)
+        return update, {}
+
+    spec = jax.ShapeDtypeStruct((4096, 4096), "bfloat16")
+    time = tpu.plan(step, input_specs=(spec, spec), tpu="v5e-1")["v5e-1"].time
+    assert time is not None
+    return time
+
+
+def test_no_more_is_certain_than_the_cheapest_branch_takes():
+    product_s = 2 * 4096**3 / 197e12
+    time = chosen(skips=True)
+    assert time.interval_s[0] < product_s < time.step_s
+    assert [one.endswith("; the longest branch is counted") for one in time.unpriced] == [True]
+    assert product_s < chosen(skips=False).interval_s[0]
 
 
 def copied(between):

@@ -4,7 +4,8 @@ Idea: a device does one thing after another, but for copies and collectives that
 of these is not over when it is waited for is exposed, and takes time; the rest is hidden behind what was done
 meanwhile. Copies share the memory, collectives the links, slices the hosts' network, so that each kind queues up.
 
-Rule: the body of a loop is walked once and counted as often as it runs; of a conditional, the longest branch.
+Rule: the body of a loop is walked once and counted as often as it runs; of a conditional, the longest
+branch, while no more is certain than the cheapest branch takes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from anytpu.planning.hlo import Collective, Computation, Instruction, Module, co
 from anytpu.planning.records import OpTime
 from anytpu.planning.timing.dcn import Transfer, is_between_slices, transfer_of
 from anytpu.planning.timing.price import OpPrice
-from anytpu.planning.timing.pricing import HOST_SPACE, Pricer
+from anytpu.planning.timing.pricing import HOST_SPACE, REMARKED_S, Pricer
+from anytpu.units import format_seconds
 
 
 @dataclasses.dataclass
@@ -162,16 +164,23 @@ class Clock:
         return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
     def _branch(self, one: Instruction, count: int) -> float:
-        longest: tuple[float, list[OpTime], list[str]] = (0.0, [], [])
+        branches: list[tuple[float, Clock]] = []
         for name in one.called:
             inner = Clock(self.module, self.pricer)
-            seconds = inner._walk(self.module.computations[name], count)
-            self.is_endless |= inner.is_endless
-            if seconds >= longest[0]:
-                longest = (seconds, inner.ops, inner.unpriced)
-        self.ops += longest[1]
-        self.unpriced += longest[2]
-        return longest[0]
+            branches.append((inner._walk(self.module.computations[name], count), inner))
+        if not branches:
+            return 0.0
+        seconds, longest = max(branches, key=lambda branch: branch[0])
+        clocks = [inner for _, inner in branches]
+        self.is_endless |= any(inner.is_endless for inner in clocks)
+        # The interval has no end for what another branch may do, so that is said too.
+        self.unpriced += [said for inner in clocks if inner is longest or inner.is_endless for said in inner.unpriced]
+        self.ops += _bounded(longest.ops, clocks)
+        shortest_s = min(branch[0] for branch in branches)
+        if (seconds - shortest_s) * count > REMARKED_S:
+            between = f"between {format_seconds(shortest_s)} and {format_seconds(seconds)}"
+            self.unpriced.append(f"{one.name}: {between}; the longest branch is counted")
+        return seconds
 
     def _note(self, one: Instruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
@@ -199,3 +208,23 @@ class Clock:
                 priced_by=price.priced_by,
             )
         )
+
+
+def _bounded(ops: list[OpTime], branches: list[Clock]) -> list[OpTime]:
+    """Return the operations of the longest branch, of which no more is certain than any branch takes at least."""
+    total_s = sum(op.time_s for op in ops)
+    if not total_s:
+        return ops
+    own_least_s = sum(op.least_s for op in ops)
+    least_s = min(sum(op.least_s for op in inner.ops) for inner in branches)
+    certain_s = min(sum(op.time_s - op.optional_s for op in inner.ops) for inner in branches)
+    most_s = max(sum(op.time_s + op.further_s for op in inner.ops) for inner in branches)
+    return [
+        dataclasses.replace(
+            op,
+            least_s=op.least_s * least_s / own_least_s if own_least_s else 0.0,
+            optional_s=op.time_s * (1 - certain_s / total_s),
+            further_s=op.time_s * (most_s / total_s - 1),
+        )
+        for op in ops
+    ]

@@ -44,7 +44,8 @@ HOST_SPACE = 5
 
 SCALAR_CYCLES = 10  # a guess: a load from the scalar unit's memory takes 4 (read on v4), an operation, a store
 TRIP_CYCLES = 100  # a guess: a fence is 11 cycles (read on v4); then a branch, and addresses for the next trip
-_REMARKED_S = 5e-6  # What takes less is not remarked upon.
+REMARKED_S = 5e-6
+"""What takes less is not remarked upon."""
 
 
 class Pricer:
@@ -171,7 +172,7 @@ class Pricer:
         memory_s = self._streamed_s(moved)
         bound: Literal["compute", "memory"] = "compute" if work.time_s >= memory_s else "memory"
         seconds, said = max(work.time_s, memory_s), f"the compiler gives no cycles; counted by its {work.counted_by}"
-        remark = said if seconds > _REMARKED_S else ""
+        remark = said if seconds > REMARKED_S else ""
         return OpPrice(seconds, "vector", bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
     def _by_bytes(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
@@ -184,7 +185,7 @@ class Pricer:
         flops = self._flops(one)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
         seconds = max(self._streamed_s(moved), self._passed_s(home, one), compute_s)
-        remark = remark if seconds > _REMARKED_S else ""
+        remark = remark if seconds > REMARKED_S else ""
         least_s, total = max(self._least_s(moved), self._least_compute_s(compute_s)), sum(flops.values())
         if compute_s == seconds > 0:
             remark = remark.replace("counted as its bytes", "counted as its products at peak")
