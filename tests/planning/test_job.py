@@ -115,6 +115,19 @@ def test_an_error_of_such_a_function_says_who_called_it():
     assert raised.value.__notes__ == ["predict(8) was called to make the job for 8 devices."]
 
 
+def test_a_step_without_a_state_is_taken_for_such_a_function_and_told_so():
+    def predict(batch):
+        return batch.mean()
+
+    with pytest.raises(ProgramError) as failed:
+        jobs_of(predict, ((), jax.ShapeDtypeStruct((8, 3), "float32")))(4)
+    assert str(failed.value) == (
+        "predict(4) raised AttributeError: 'int' object has no attribute 'mean'. A function of one argument is called "
+        "with the number of devices, to make the job for them. A step takes two arguments, step(state, batch), also "
+        "where it has no state, and comes with input_specs of both."
+    )
+
+
 @pytest.mark.parametrize(
     ("parts", "batch_axis", "count"),
     [(("data",), None, 4), ((("data", "model"),), None, 8), ((None, "model"), None, 1), ((None, "data"), None, 4),

@@ -114,7 +114,8 @@ def jobs_of(
         batch_axis: as `Job` takes it.
 
     Raises:
-        ProgramError: (when a job is asked for) the function returned none.
+        ProgramError: (when a job is asked for) the function returned none, or it raised and comes with input_specs as
+            a step does.
     """
     settings = (mode, precision, batch_axis)
     if not makes_jobs(source, input_specs):
@@ -126,6 +127,12 @@ def jobs_of(
         try:
             returned = source(devices)
         except Exception as error:
+            if input_specs is not None:
+                raise ProgramError(
+                    f"{_call(source, devices)} raised {type(error).__name__}: {error}. A function of one argument is "
+                    "called with the number of devices, to make the job for them. A step takes two arguments, "
+                    "step(state, batch), also where it has no state, and comes with input_specs of both."
+                ) from error
             error.add_note(f"{_call(source, devices)} was called to make the job for {devices} devices.")
             raise
         pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, input_specs)
