@@ -228,6 +228,17 @@ def test_fit_starts_many_steps_with_a_call():
     assert not [piece for piece in many.advice if piece.topic == "steps_per_execution"]
 
 
+def test_a_call_of_fit_starts_no_more_steps_than_an_epoch_has():
+    run: dict[str, Any] = {"batch_size": 512, "tpu": "v5e-1", "examples": 1438, "epochs": 20}
+    chosen, one = (tpu.plan(network(), **run, steps_per_execution=steps)["v5e-1"] for steps in (None, 1))
+    assert chosen.steps_per_execution == 3
+    assert chosen.step_s == pytest.approx(FIT_CALL_S / 3)
+    assert [piece.text for piece in chosen.advice if piece.topic == "steps_per_execution"] == []
+    (advice,) = [piece for piece in one.advice if piece.topic == "steps_per_execution"]
+    assert advice.text == "Start 3 steps with one call: model.compile(..., steps_per_execution=3), or leave it to fit."
+    assert advice.step_s == chosen.step_s
+
+
 def test_larger_slices_of_a_step_with_a_batch_of_its_own(hungry):
     step, specs = hungry
     plan = tpu.scaling(step, "v3", [8, 32], input_specs=specs, sweep_batches=[512])

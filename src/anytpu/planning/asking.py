@@ -25,6 +25,7 @@ def ask(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Predict
     """Predict one batch of a job on one system, saying so first."""
     program = job.program(batch_size)
     rows = batch_rows(program)
+    wish = wish.of_fit(rows)
     batch = f", {rows:,} examples a step" if rows else ""
     wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
     return forecast(program, target, wish, functools.partial(by_extrapolation, job, batch_size, target, wish))

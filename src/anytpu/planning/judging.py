@@ -39,7 +39,8 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
         compiled.append(ask(changed, batch, target_named(tpu) if tpu else found.target, wish))
         return compiled[-1]
 
-    advice = advice_for(found, facts, predict if tries else None, job.has_batches, line)
+    most_steps = wish.epoch_steps(found.batch_size)
+    advice = advice_for(found, facts, predict if tries else None, job.has_batches, line, most_steps)
     notes = (*found.notes, *([_count(compiled)] if tries else []))
     return dataclasses.replace(found, advice=advice, notes=notes)
 

@@ -72,7 +72,7 @@ def plan(
         steps_per_execution: steps that one call of the host starts. None is the model's own, or as many as `fit` would
             choose, and 1 for what is no Keras model.
         input_examples_per_s: what the input pipeline delivers; None: fast enough.
-        examples: examples of an epoch, for its time and cost.
+        examples: examples of an epoch, for its time and cost; a call of `fit` starts no more steps than it has.
         epochs: epochs of the run, for its time and cost.
         sweep_batches: further batch sizes to predict on each system.
         advise: compile changed programs to see what each piece of advice gains.
@@ -260,7 +260,7 @@ def _steps_of_fit(job: Any) -> int | None:
     """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
 
     A model that was compiled with a number has that number. One compiled without reads 1, Keras's default, and
-    anytpu's `fit` chooses by the clock: as many as `STEPS_BY_THE_CLOCK` where they are short.
+    anytpu's `fit` chooses by the clock: as many as `STEPS_BY_THE_CLOCK` where they are short, or an epoch has.
     """
     steps = getattr(job, "steps_per_execution", None)
     if not isinstance(steps, int):

@@ -43,6 +43,22 @@ class Wish:
     host_call_s: float = 0.0
     is_trial: bool = False
 
+    def epoch_steps(self, rows: int | None) -> int | None:
+        """Return the steps of an epoch in batches of so many examples; None where that is not known.
+
+        Example:
+            >>> Wish(examples=1438).epoch_steps(512)
+            3
+        """
+        return -(-self.examples // rows) if self.examples and rows else None
+
+    def of_fit(self, rows: int | None) -> Wish:
+        """Return the wish with the steps that a call of `fit` starts: it never runs across the end of an epoch."""
+        steps = self.epoch_steps(rows)
+        if not self.host_call_s or steps is None or steps >= self.steps_per_execution:
+            return self
+        return dataclasses.replace(self, steps_per_execution=steps)
+
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("steps_per_execution", "examples", "epochs"):

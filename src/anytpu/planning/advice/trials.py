@@ -31,6 +31,7 @@ def advice_for(
     predict: Predict | None = None,
     can_batch: bool = True,
     line: MemoryLine | None = None,
+    most_steps: int | None = None,
 ) -> tuple[Advice, ...]:
     """Return what to change, the greatest gain first.
 
@@ -40,15 +41,28 @@ def advice_for(
         predict: compiles a changed job; None: nothing is tried.
         can_batch: the job's batch can be changed here.
         line: the memory as a function of the batch, of what does not fit; None where it is not known.
+        most_steps: the steps of an epoch, over whose end no call runs; None where that is not known.
     """
     advice = []
-    for finding in findings(prediction, facts, line):
+    for found in findings(prediction, facts, line):
+        finding = _within(found, most_steps)
+        if finding.steps_per_execution and finding.steps_per_execution <= prediction.steps_per_execution:
+            continue
         given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, facts.is_model)
         if finding.steps_per_execution:
             given = _reckoned(finding, prediction)
         if given is not None:
             advice.append(given)
     return tuple(sorted(advice, key=lambda one: -(one.gain or 0.0)))
+
+
+def _within(finding: Finding, most_steps: int | None) -> Finding:
+    """Return a finding that starts no more steps with a call than an epoch has."""
+    steps = finding.steps_per_execution
+    if steps is None or most_steps is None or steps <= most_steps:
+        return finding
+    text = finding.text.replace(str(steps), str(most_steps))
+    return dataclasses.replace(finding, text=text, steps_per_execution=most_steps)
 
 
 def _said(finding: Finding) -> Advice:
