@@ -241,6 +241,13 @@ def floors() -> Plan:
     return Plan("resnet50/train", (*fits, floor(v2, why)), examples=EXAMPLES, epochs=EPOCHS)
 
 
+def unbounded(one: Prediction) -> Prediction:
+    """Return a prediction as it is where a loop of the step runs nobody knows how often."""
+    assert one.time is not None
+    time = dataclasses.replace(one.time, interval_s=(one.time.interval_s[0], math.inf))
+    return dataclasses.replace(one, time=time)
+
+
 def floor(one: Prediction, why: str) -> Prediction:
     """Return the floor of a system, with the time that its prediction has."""
     time = None

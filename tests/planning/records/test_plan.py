@@ -16,6 +16,16 @@ def test_a_record_names_its_form_and_the_best_systems():
     assert (nothing["fastest"], nothing["cheapest"]) == (None, None)
 
 
+def test_what_has_no_upper_bound_is_best_only_where_nothing_has_one():
+    plan = plan_samples.five()
+    assert plan.fastest is plan["v7x-8"] and plan.cheapest is plan["v6e-8"]
+    mixed = Plan("step", (plan_samples.unbounded(plan["v7x-8"]), plan_samples.unbounded(plan["v6e-8"]), plan["v3-8"]))
+    assert mixed.fastest is mixed.cheapest is plan["v3-8"]
+    endless = Plan("step", mixed.predictions[:2])
+    assert endless.fastest is endless["v7x-8"] and endless.cheapest is endless["v6e-8"]
+    assert not endless["v7x-8"].is_bounded and plan["v7x-8"].is_bounded
+
+
 def test_json_has_no_infinity(tmp_path: Path):
     one = plan_samples.one()["v3-8"]
     assert one.time is not None

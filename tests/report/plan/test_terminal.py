@@ -262,6 +262,20 @@ def test_the_plan_finds_its_report():
     assert report("plan") is PLAN_REPORT
 
 
+def test_what_has_no_upper_bound_says_so():
+    five = plan_samples.five()
+    plan = dataclasses.replace(five, predictions=(plan_samples.unbounded(five["v3-8"]), five["v6e-8"]))
+    lines = printed(plan).splitlines()
+    assert [line for line in lines if line.startswith(" v3-8 ")] == [
+        " v3-8    >= 263 ms  at least 226 ms    <= 7,801  39 %   56 %  8.6 of 15.5 GiB",
+        " v3-8     $8.00  >= $0.36  >= $32.84  >= 4 h 6 min  >= $15.03  >= 4 h 16 min",
+    ]
+    assert "fastest and cheapest v6e-8, 60.1 ms a step, $20.29 a run" in lines
+    endless = dataclasses.replace(five, predictions=tuple(map(plan_samples.unbounded, (five["v3-8"], five["v6e-8"]))))
+    said = "fastest and cheapest v6e-8, >= 60.1 ms a step, >= $20.29 a run; none has an upper bound"
+    assert said in printed(endless, width=100).splitlines()
+
+
 def test_floors_say_that_they_are():
     text = printed(plan_samples.floors())
     assert text.startswith(

@@ -71,19 +71,21 @@ class Plan:
     def fastest(self) -> Prediction | None:
         """The system that takes least time for an example, of those that the job fits on, or None.
 
-        A floor is compared with nothing: how much longer a step takes is not known.
+        A floor is compared with nothing: how much longer a step takes is not known. One whose time has no upper bound
+        is named only where all are like that.
         """
         fitting = [one for one in self.predictions if one.step_s is not None and not one.is_floor]
-        return min(fitting, key=lambda one: (one.step_s or 0.0) / (one.batch_size or 1), default=None)
+        return min(_bounded(fitting), key=lambda one: (one.step_s or 0.0) / (one.batch_size or 1), default=None)
 
     @property
     def cheapest(self) -> Prediction | None:
         """The system on which an example costs least on demand, of those that it fits on and whose price is known.
 
-        A floor is compared with nothing: how much more a step costs is not known.
+        A floor is compared with nothing: how much more a step costs is not known. One whose time has no upper bound is
+        named only where all are like that.
         """
         priced = [one for one in self.predictions if one.cost and one.cost.usd_per_step and not one.is_floor]
-        return min(priced, key=lambda one: _usd_per_example(one), default=None)
+        return min(_bounded(priced), key=lambda one: _usd_per_example(one), default=None)
 
     def show(self) -> None:
         """Print the plan."""
@@ -131,6 +133,11 @@ class Plan:
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
         return report("plan").to_fragment(self)
+
+
+def _bounded(predictions: list[Prediction]) -> list[Prediction]:
+    """Return the predictions that have an upper bound; all of them where none has one."""
+    return [one for one in predictions if one.is_bounded] or predictions
 
 
 def _usd_per_example(one: Prediction) -> float:

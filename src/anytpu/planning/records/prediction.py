@@ -68,6 +68,11 @@ class Prediction:
         """Whether this is the least that a step takes, and no forecast."""
         return self.basis == "floor"
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the step time has an upper bound: not of a floor, nor where a loop runs nobody knows how often."""
+        return self.time is not None and math.isfinite(self.time.interval_s[1])
+
     def __repr__(self) -> str:
         """Return a line: the program, the system, the step with its interval, the memory."""
         batch = f", batch {self.batch_size:,}" if self.batch_size else ""

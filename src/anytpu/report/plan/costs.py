@@ -74,10 +74,10 @@ def columns(plan: Plan) -> list[Column]:
     has_run = any(cost.usd_per_run is not None for _, cost in known)
 
     def money(of: Callable[[Prediction, Cost], float | None]) -> list[str]:
-        return [phrases.least(one, phrases.usd(of(one, cost))) for one, cost in known]
+        return [phrases.at_least(one, phrases.usd(of(one, cost))) for one, cost in known]
 
     def time(of: Callable[[Cost], float | None]) -> list[str]:
-        return [phrases.least(one, phrases.seconds(of(cost))) for one, cost in known]
+        return [phrases.at_least(one, phrases.seconds(of(cost))) for one, cost in known]
 
     every = [
         Column("$/hour", "an hour", [phrases.usd(cost.usd_per_hour) for _, cost in known]),
@@ -106,13 +106,14 @@ def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
     chosen: list[tuple[str, Prediction, str]] = []
     if fastest is not None:
         many = len({one.batch_size for one in plan.predictions}) > 1 and fastest.examples_per_s is not None
-        rate, step = phrases.rate(fastest.examples_per_s), phrases.seconds(fastest.step_s)
+        rate = phrases.most(fastest, phrases.rate(fastest.examples_per_s))
+        step = phrases.at_least(fastest, phrases.seconds(fastest.step_s))
         chosen.append(("fastest", fastest, f"{rate} examples/s" if many else f"{step} a step"))
     if cheapest is not None:
-        chosen.append(("cheapest", cheapest, _price(plan, cheapest)))
+        chosen.append(("cheapest", cheapest, phrases.at_least(cheapest, _price(plan, cheapest))))
     if fastest is not None and fastest is cheapest:
-        return [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
-    return chosen
+        chosen = [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
+    return [(name, one, why if one.is_bounded else f"{why}; none has an upper bound") for name, one, why in chosen]
 
 
 def _price(plan: Plan, one: Prediction) -> str:

@@ -59,7 +59,7 @@ def _step(one: Prediction, slowest_s: float) -> Markup:
     point = element("i", class_="point", style=f"left:{100 * one.step_s / slowest_s:.2f}%")
     words = phrases.interval(one.interval_s)
     return joined(
-        element("b", phrases.least(one, phrases.seconds(one.step_s))),
+        element("b", phrases.at_least(one, phrases.seconds(one.step_s))),
         element("small", words),
         element("span", span, point, class_="range"),
     )
@@ -110,7 +110,7 @@ def _curve(curve: Curve, is_scaling: bool) -> Markup:
             one.target.name,
             f"{one.target.devices:,}",
             phrases.count(one.batch_size),
-            phrases.least(one, phrases.seconds(one.step_s)),
+            phrases.at_least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
             phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(efficiency(curve, one)) if is_scaling else "",

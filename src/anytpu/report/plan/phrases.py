@@ -109,20 +109,25 @@ def rate(per_second: float | None) -> str:
 
 
 def least(one: Prediction, text: str) -> str:
-    """Write a number of a prediction: of a floor that it is the least."""
+    """Write the memory of a prediction: of a floor that it is the least."""
     return f">= {text}" if one.is_floor and text != UNKNOWN else text
 
 
+def at_least(one: Prediction, text: str) -> str:
+    """Write a time or a cost of a prediction: of one without an upper bound that it is the least."""
+    return text if one.is_bounded or text == UNKNOWN else f">= {text}"
+
+
 def most(one: Prediction, text: str) -> str:
-    """Write a number of a prediction: of a floor that it is the most."""
-    return f"<= {text}" if one.is_floor and text != UNKNOWN else text
+    """Write a rate of a prediction: of one whose time has no upper bound that it is the most."""
+    return text if one.is_bounded or text == UNKNOWN else f"<= {text}"
 
 
 def step(one: Prediction) -> str:
     """Say how long a step takes: "98.1 ms a step", "at least 98.1 ms a step"; of what does not fit that."""
     if one.step_s is None:
         return verdict(one)
-    return f"{'at least ' if one.is_floor else ''}{seconds(one.step_s)} a step"
+    return f"{'' if one.is_bounded else 'at least '}{seconds(one.step_s)} a step"
 
 
 def devices(one: Prediction) -> str:

@@ -30,7 +30,7 @@ def step_times(plan: Plan) -> Drawing | None:
         shapes.append(Label(names + 6, middle + 4, shortened(one.target.name, names), "end"))
         shapes += _bar(one, scale, middle)
     best = plan.fastest
-    summary = f"{best.target.name} is fastest, {phrases.seconds(best.step_s)}." if best else ""
+    summary = f"{best.target.name} is fastest, {phrases.at_least(best, phrases.seconds(best.step_s))}." if best else ""
     return Drawing("step_time", "Step time", summary, WIDTH, bottom + 46, tuple(shapes))
 
 

@@ -61,7 +61,7 @@ def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
         shown.add_row(
             one.target.name,
             *([one.target.compiler_name] if form.has_slice else []),
-            phrases.least(one, phrases.seconds(one.step_s)),
+            phrases.at_least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
             phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(one.mfu),
@@ -121,7 +121,7 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
         shown.add_row(
             *([one.target.name] if is_scaling else []),
             phrases.count(one.batch_size),
-            phrases.least(one, phrases.seconds(one.step_s)),
+            phrases.at_least(one, phrases.seconds(one.step_s)),
             phrases.interval(one.interval_s),
             phrases.most(one, phrases.rate(one.examples_per_s)),
             phrases.percent(efficiency(curve, one) if is_scaling else one.mfu),
