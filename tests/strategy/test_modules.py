@@ -482,3 +482,28 @@ def test_modules_of_equal_parts_are_one_step(four):
     for _ in range(3):
         four.run(step, args=(linear(), X))
     assert four.compilations == before + 1
+
+
+@pytest.mark.parametrize("is_loop", [False, True], ids=["run", "run_steps"])
+def test_synchronised_statistics_of_a_batch_that_does_not_fill_all_replicas(is_loop):
+    strategy = tpu.connect("virtual", cores=4)
+    norm = nnx.BatchNorm(2, momentum=0.0, axis_name="replica", rngs=nnx.Rngs(0))
+
+    def step(norm, x):
+        return (norm, norm(x).sum()) if is_loop else norm(x).sum()
+
+    def train(rows):
+        batches = strategy.distribute_dataset([X[:rows]])
+        if not is_loop:
+            strategy.run(step, args=(norm, next(iter(batches))))
+            return norm
+        return strategy.run_steps(step, iter(batches), 1, state=norm)[0]
+
+    np.testing.assert_allclose(train(16).mean[...], X.mean(0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ReplicaError) as caught:
+        train(14)
+    assert str(caught.value) == (
+        "an nnx.BatchNorm with axis_name='replica' was given a batch that does not fill all replicas, and takes the "
+        "mean of the replicas' statistics, whatever their rows. Leave such a batch out, with batch(rows, "
+        "drop_remainder=True), or leave axis_name out: each replica normalises its own rows then"
+    )

@@ -116,6 +116,7 @@ class ModuleForm:
         nnx = sys.modules["flax.nnx"]
         local = [_local(kind, value) for kind, value in zip(self.kinds, values, strict=True)]
         modules = nnx.merge(self.definition, self.structure.unflatten(local))
+        _refuse_synchronised(nnx, modules)
         args, kwargs = jax.tree.map(
             lambda one: modules[one.index] if isinstance(one, _Slot) else one, (args, kwargs), is_leaf=is_per_replica
         )
@@ -235,6 +236,8 @@ class ReplicaState:
         self._kinds = ["same"] * len(self._leaves) if nnx is None else _kinds_of(nnx, state)
         self._local = [_local(kind, leaf) for kind, leaf in zip(self._kinds, self._leaves, strict=True)]
         self.local = self._structure.unflatten(self._local)
+        if nnx is not None:
+            _refuse_synchronised(nnx, self.local)
 
     def merged(self, new: Tree) -> Tree:
         """Return the state on all replicas, from what one replica has made of its copy."""
@@ -282,6 +285,23 @@ def translated(name: str, error: Exception) -> Exception:
     if type(error).__name__ != "TraceContextError" or not type(error).__module__.startswith("flax"):
         return error
     return ReplicaError(_captured(name, "an NNX object"))
+
+
+def _refuse_synchronised(nnx: Any, modules: Tree) -> None:
+    """Raise where a batch does not fill all replicas, and a BatchNorm takes the mean of the replicas' statistics.
+
+    `nnx.BatchNorm` weighs each replica alike, whatever its rows: one without rows would count as zeros.
+    """
+    replica = current_replica()
+    if replica is None or replica.shard is None:
+        return
+    for _, node in nnx.iter_graph(modules):
+        if isinstance(node, nnx.BatchNorm) and node.axis_name is not None and not node.use_running_average:
+            raise ReplicaError(
+                f"an nnx.BatchNorm with axis_name={node.axis_name!r} was given a batch that does not fill all replicas,"
+                " and takes the mean of the replicas' statistics, whatever their rows. Leave such a batch out, with "
+                "batch(rows, drop_remainder=True), or leave axis_name out: each replica normalises its own rows then"
+            )
 
 
 def _captured(name: str, what: str) -> str:

@@ -167,6 +167,9 @@ def test_communication():
         "Give each device more rows, or use fewer devices: the gradients are summed once a step, however large it is.",
         "40% of a step is communication between the chips.",
     ]
+    # Where a mesh splits weights, what is summed are activations.
+    split = Facts(batch_parts=1)
+    assert [each for each in findings(prediction(ops), split) if each.topic == "collectives"] == []
 
 
 def test_an_input_that_is_too_slow():

@@ -188,6 +188,8 @@ def slow_collectives(prediction: Prediction, facts: Facts) -> Finding | None:
     seconds = _seconds(prediction, "collective")
     if not prediction.step_s or seconds / prediction.step_s < COLLECTIVE_SHARE:
         return None
+    if facts.batch_parts is not None and facts.batch_parts < prediction.target.devices:
+        return None  # Sums of activations, where a mesh splits the weights, grow with the batch.
     better = _round_up(2 * prediction.batch_size, SUBLANES) if prediction.batch_size else None
     return Finding(
         "collectives",
