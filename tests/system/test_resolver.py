@@ -117,6 +117,15 @@ def test_an_unknown_name(name: str):
     assert isinstance(error.value, ValueError)
 
 
+def test_a_name_that_is_nearly_one_of_a_slice():
+    with pytest.raises(UnknownTPUError) as error:
+        TPUClusterResolver("v5e8")
+    assert str(error.value) == (
+        '\'v5e8\' is not a TPU that anytpu knows. Did you mean "v5e-8"? Known are: "" to look for one, "local", '
+        f'"virtual", the slices {known_slices()}, and the address of a worker, "grpc://host:port".'
+    )
+
+
 def test_a_slice_that_does_not_exist():
     with pytest.raises(UnknownTPUError) as error:
         TPUClusterResolver("v2-9")

@@ -31,7 +31,7 @@ from anytpu.system.probes import (
     virtual_address,
     worker_target,
 )
-from anytpu.system.topologies import Topology, known_slices
+from anytpu.system.topologies import Topology, did_you_mean, known_slices
 
 MOST_VIRTUAL_CORES = 4096
 """The most cores in a row that a virtual TPU may have."""
@@ -184,8 +184,8 @@ def _named_address(name: str, cores: int | None) -> Address:
         raise BackendError(worker_message(target))
     if "-" not in name or not name.rpartition("-")[2].isdigit():
         raise UnknownTPUError(
-            f'{name!r} is not a TPU that anytpu knows. Known are: "" to look for one, "local", "virtual", '
-            f'the slices {known_slices()}, and the address of a worker, "grpc://host:port".'
+            f'{name!r} is not a TPU that anytpu knows. {did_you_mean(name)}Known are: "" to look for one, "local", '
+            f'"virtual", the slices {known_slices()}, and the address of a worker, "grpc://host:port".'
         )
     address = slice_address(name)
     if cores not in (None, address.cores):
