@@ -205,3 +205,6 @@ def test_where_the_compiler_lists_no_buffers_the_arguments_are_shown():
     )
     assert (memory.peak_bytes, memory.missing_bytes) == (24 * GIB, 9 * GIB)
     assert {"head/kernel", "conv4/kernel"} <= {buffer.name for buffer in memory.buffers}
+    largest, arguments_bytes = memory.buffers[0], sum(buffer.bytes for buffer in memory.buffers[1:])
+    assert (largest.name, largest.use) == ("temporaries and padding, together", "temporary")
+    assert largest.bytes == largest.logical_bytes == 24 * GIB - arguments_bytes

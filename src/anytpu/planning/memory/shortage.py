@@ -1,7 +1,7 @@
 """`shortage_of`: the memory of a program that does not fit.
 
 Idea: the compiler says how much a program would need, and sometimes which buffers are the largest. Where it lists none,
-the arguments of the step are shown, whose sizes are known.
+the arguments of the step are shown, whose sizes are known, and in one sum what the program needs beside them.
 
 Rule: what the compiler did not list is said to be that.
 """
@@ -22,6 +22,8 @@ from anytpu.program.program import Program
 
 ARGUMENTS = "(The compiler lists no buffers. Those shown are the arguments of the step, without padding.)"
 
+REST = "temporaries and padding, together"
+
 
 def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory:
     """Return what a program would need, and which buffers are the largest.
@@ -33,13 +35,21 @@ def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory
     """
     leaves = leaves_of(program)
     buffers = [_listed(size_bytes, shape, op_name, leaves) for size_bytes, shape, op_name in answer.allocations]
+    shown = buffers or _with_rest(arguments_of(program, target), answer.needed_bytes)
     return Memory(
         peak_bytes=answer.needed_bytes,
         limit_bytes=answer.limit_bytes,
-        buffers=tuple(sorted(buffers or arguments_of(program, target), key=lambda buffer: -buffer.bytes)),
+        buffers=tuple(sorted(shown, key=lambda buffer: -buffer.bytes)),
         padding_waste_bytes=sum(buffer.bytes - buffer.logical_bytes for buffer in buffers),
         said=answer.said if buffers else f"{answer.said}\n{ARGUMENTS}",
     )
+
+
+def _with_rest(arguments: Sequence[Buffer], needed_bytes: int) -> list[Buffer]:
+    """Return the arguments, and what the program needs beside them: results between its operations, and padding."""
+    rest_bytes = needed_bytes - sum(buffer.bytes for buffer in arguments)
+    rest = [Buffer(REST, "temporary", rest_bytes, rest_bytes, "")] if rest_bytes > 0 else []
+    return [*arguments, *rest]
 
 
 def _listed(size_bytes: int, shape: str, op_name: str, leaves: Sequence[Leaf]) -> Buffer:
