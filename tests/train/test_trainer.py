@@ -138,7 +138,8 @@ def test_another_batch_shape_is_paced_afresh(strategy):
             steps.append(batch)
 
     model.fit(X, Y, batch_size=4, verbose=0, callbacks=[Counting()])
-    assert steps[0] == 0
+    # Not the first in the list: Keras calls such a callback in threads, in any order.
+    assert min(steps) == 0
 
 
 @pytest.mark.parametrize(("number", "power"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])
