@@ -89,3 +89,10 @@ def test_number_of_leaves():
     with pytest.raises(ProgramError) as caught:
         json_to_tree({"list": [0, 0]}, [5])
     assert str(caught.value) == "The structure {'list': [0, 0]} has 2 leaves, not 1."
+
+
+def test_keys_that_cannot_be_sorted():
+    structure = {"dict": [[1, 0], ["one", 0]]}
+    with pytest.raises(ProgramError) as caught:
+        json_to_tree(structure, ["leaf", "leaf"])
+    assert str(caught.value) == f"{structure!r} is not the structure of a tree."

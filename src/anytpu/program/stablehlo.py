@@ -99,13 +99,18 @@ def _module(content: bytes) -> ir.Module:
         raise ProgramError(f"It is not StableHLO: {_diagnostic(error)}.") from error
 
 
+_MOST_SAID = 300
+"""Characters of the parser's complaint that are shown: it repeats names, however long."""
+
+
 def _diagnostic(error: Exception) -> str:
     """Return the first complaint of MLIR's parser, with its line: 'line 4, column 21: invalid SSA name'."""
     found = re.search(r'error: "-":(\d+):(\d+): (.*)', str(error))
     if found is None:
-        return str(error).strip().splitlines()[-1]
+        return str(error).strip().splitlines()[-1][:_MOST_SAID]
     line, column, said = found.groups()
-    return f"line {line}, column {column}: {said.strip().rstrip('.')}" if int(line) else said.strip().rstrip(".")
+    said = said.strip().rstrip(".")[:_MOST_SAID]
+    return f"line {line}, column {column}: {said}" if int(line) else said
 
 
 def _check_dialects(module: ir.Module) -> None:

@@ -83,13 +83,20 @@ def _read(structure: Json) -> Tree:
             return None
         case int() if structure == LEAF and not isinstance(structure, bool):
             return LEAF
-        case {"dict": list(pairs), **rest} if not rest and all(_is_pair(pair) for pair in pairs):
+        # JAX sorts the keys of a dictionary, and numbers are not sorted with text.
+        case {"dict": list(pairs), **rest} if (
+            not rest and all(_is_pair(pair) for pair in pairs) and _is_sortable(pairs)
+        ):
             return {key: _read(child) for key, child in pairs}
         case {"list": list(children), **rest} if not rest:
             return [_read(child) for child in children]
         case {"tuple": list(children), **rest} if not rest:
             return tuple(_read(child) for child in children)
     raise ProgramError(f"{structure!r} is not the structure of a tree.")
+
+
+def _is_sortable(pairs: list[Any]) -> bool:
+    return len({type(key) for key, _ in pairs}) <= 1
 
 
 def _is_pair(pair: Any) -> bool:

@@ -171,7 +171,7 @@ def _place(array: StoredArray) -> dict[str, Any]:
 
 def _array(said: dict[str, Any]) -> StoredArray:
     shape, offset_bytes, file = tuple(said["shape"]), said["offset_bytes"], said["file"]
-    if any(type(one) is not int or one < 0 for one in (*shape, offset_bytes)):
+    if any(type(one) is not int or not 0 <= one < 2**63 for one in (*shape, offset_bytes)):
         raise ValueError(f"an array of shape {shape!r} at the offset {offset_bytes!r}")
     if not is_number(np.dtype(said["dtype"])):
         raise ValueError(f"an array of {said['dtype']!r}")
