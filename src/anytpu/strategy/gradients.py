@@ -13,7 +13,8 @@ context refuses them, because it would sum them again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -96,7 +97,7 @@ def value_and_grad(
     wanted = _wanted(variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        loss_of, written = _pure(lambda values: wanted.loss(loss_fn, values, args, kwargs), wanted.variables, has_aux)
+        loss_of, written = _pure(functools.partial(wanted.loss, loss_fn, args, kwargs), wanted.replaced, has_aux)
         replica = current_replica()
         if local or replica is None or replica.axis is None:
             (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(wanted.values())
@@ -137,7 +138,10 @@ class _OfVariables:
     def values(self) -> list[Any]:
         return [variable.value for variable in self.variables]
 
-    def loss(self, loss_fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> Any:
+    def replaced(self, values: list[Any]) -> list[tuple[Any, Any]]:
+        return list(zip(self.variables, values, strict=True))
+
+    def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
         del values  # The scope in which this runs gives them to the variables.
         return loss_fn(*args, **kwargs)
 
@@ -156,12 +160,15 @@ class _OfTree:
     leaves: list[Any]
     tree: Any
     places: list[int]
-    variables: tuple[Any, ...] = ()
 
     def values(self) -> list[Any]:
         return [self.leaves[place] for place in self.places]
 
-    def loss(self, loss_fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> Any:
+    def replaced(self, values: list[Any]) -> list[tuple[Any, Any]]:
+        del values  # No Keras variable has one of them.
+        return []
+
+    def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
         leaves = list(self.leaves)
         for place, value in zip(self.places, values, strict=True):
             leaves[place] = value
@@ -194,19 +201,18 @@ def _wanted(variables: Any) -> _OfVariables | _OfTree:
     return _OfTree(leaves, tree, places)
 
 
-def _pure(loss_fn: Callable[[list[Any]], Any], variables: Sequence[Any], has_aux: bool) -> tuple[Callable, list[Any]]:
+def _pure(loss_fn: Callable[[list[Any]], Any], replaced: Callable, has_aux: bool) -> tuple[Callable, list[Any]]:
     """Return the loss as a function of arrays, and the list that its trace fills with the variables it wrote.
 
     Args:
         loss_fn: takes the arrays.
-        variables: Keras variables that have the arrays as values meanwhile, in order; none for a tree of arrays.
+        replaced: returns, for the arrays, the pairs (Keras variable, its value meanwhile).
         has_aux: it returns `(loss, aux)`.
     """
     written: list[Any] = []
 
     def loss_of(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-        # Of a tree of arrays no Keras variable has a value of its own.
-        scope = ReplicaScope(list(zip(variables, values, strict=bool(variables))), _keras.stateless_scope())
+        scope = ReplicaScope(replaced(values), _keras.stateless_scope())
         with scope:
             out = loss_fn(values)
         loss, aux = out if has_aux else (out, None)
