@@ -50,3 +50,12 @@ def test_a_pipe_that_the_shell_opened_is_read():
     code = "from pathlib import Path; from anytpu.files.opening import read_text; print(read_text(Path('/dev/stdin')))"
     child = subprocess.run([sys.executable, "-c", code], input="halt", capture_output=True, text=True)
     assert child.stdout == "halt\n"
+
+
+def test_a_text_that_is_too_large(tmp_path: Path):
+    path = tmp_path / "large.txt"
+    path.write_bytes(b"12345")
+    assert read_text(path, max_bytes=5) == "12345"
+    with pytest.raises(OSError, match=r".") as caught:
+        read_text(path, max_bytes=4)
+    assert caught.value.strerror == "Has 5 bytes or more, and 4 is the most"

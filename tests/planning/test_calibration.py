@@ -231,6 +231,19 @@ def test_a_file_that_cannot_be_read(home: Path, text: str, why: str):
     )
 
 
+def test_a_file_larger_than_any_that_was_written(home: Path):
+    home.mkdir()
+    path = home / "calibration.json"
+    with path.open("wb") as sparse:
+        sparse.truncate(2**30)
+    with pytest.raises(SettingError) as caught:
+        corrected(TIME, V3)
+    assert str(caught.value) == (
+        f"the corrections in {str(path)!r} cannot be read (Has 1,073,741,824 bytes or more, and 67,108,864 is the most)"
+        "; delete the file, or reckon them again with anytpu plan --calibrate"
+    )
+
+
 def test_a_folder_that_cannot_be_written(home: Path):
     home.write_text("a file where the folder should be")
     with pytest.raises(SettingError) as caught:

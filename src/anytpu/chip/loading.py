@@ -6,7 +6,10 @@ from pathlib import Path
 
 from anytpu.chip import written
 from anytpu.chip.chip_program import ChipProgram
-from anytpu.errors import SettingTypeError
+from anytpu.chip.file_parts import SAVE_AGAIN
+from anytpu.chip.image import Image
+from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.errors import ChipFileError, SettingTypeError
 
 
 def load(path: str | Path) -> ChipProgram:
@@ -23,7 +26,22 @@ def load(path: str | Path) -> ChipProgram:
 
     image, network, settings = file.read(written.path_of(path))
     checking.check(image)
+    if network is not None:
+        _check_outputs(network, image, str(path))
     return ChipProgram(image, network, settings)
+
+
+def _check_outputs(network: QuantizedNetwork, image: Image, file: str) -> None:
+    """Refuse a network with an output that the instructions beside it do not compute."""
+    computed = {binding.tensor for binding in (*image.inputs, *image.outputs)}
+    for service in image.services:
+        computed |= {service.step.output, *service.step.inputs}
+    for port in network.outputs:
+        if port.tensor not in computed:
+            raise ChipFileError(
+                f"The file {file!r} cannot be used: its instructions do not compute {port.tensor!r}, an output of its "
+                f"network. Compile it again, or {SAVE_AGAIN}"
+            )
 
 
 def assemble(text: str, name: str = "assembled") -> ChipProgram:

@@ -23,6 +23,8 @@ from anytpu.showing import report
 
 SUFFIX = ".tpu"
 
+_MAX_ASSEMBLY_BYTES = 2**30  # 64 MiB of instructions and weights as text, several times over
+
 
 def compile_job(arguments: argparse.Namespace) -> None:
     """Compile a model, write it, and print what became of it."""
@@ -105,7 +107,7 @@ def asm(arguments: argparse.Namespace) -> None:
     output = arguments.output or arguments.text.with_suffix(SUFFIX)
     _check_program(output)
     try:
-        text = read_text(arguments.text)
+        text = read_text(arguments.text, max_bytes=_MAX_ASSEMBLY_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise SettingError(f"{str(arguments.text)!r} cannot be read: {why}") from error

@@ -24,6 +24,9 @@ _KINDS = {
 _OPENED = ("/dev/", "/proc/")
 """Where a system shows what a process has opened."""
 
+MAX_TEXT_BYTES = 64 * 2**20
+"""The largest text file that is read whole: a thousand times any price list or table that a user writes."""
+
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading.
@@ -57,15 +60,25 @@ def read_file(path: Path) -> bytes:
         return stream.read()
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """Return the content of a file of text.
+def read_text(path: Path, encoding: str = "utf-8", max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the content of a text file.
+
+    Args:
+        path: the file.
+        encoding: of its text.
+        max_bytes: the largest size that is read, so that a damaged or foreign file does not fill the memory.
 
     Raises:
-        OSError: as `open_file` does.
+        OSError: as `open_file` does; or the file is larger: `strerror` states both sizes.
         UnicodeDecodeError: it is no text in this encoding.
     """
-    with io.TextIOWrapper(open_file(path), encoding) as stream:  # pyright: ignore[reportArgumentType]
-        return stream.read()
+    with open_file(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        size_bytes = max(path.stat().st_size, len(content))  # of a pipe the system states 0
+        raise OSError(errno.EFBIG, f"Has {size_bytes:,} bytes or more, and {max_bytes:,} is the most", path)
+    with io.TextIOWrapper(io.BytesIO(content), encoding) as text:
+        return text.read()
 
 
 def is_opened_pipe(path: Path, mode: int) -> bool:

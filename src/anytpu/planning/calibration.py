@@ -24,6 +24,7 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
+from anytpu.files.opening import read_text
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import Run, read_runs, remember
@@ -158,7 +159,7 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
         SettingError: it cannot be read, or holds something else.
     """
     try:
-        said = from_json(path.read_text(encoding="utf-8"))
+        said = from_json(read_text(path))
         if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
             raise ValueError("it has no list named 'factors'")
         factors = tuple(record_of(LocalFactor, one) for one in said["factors"])

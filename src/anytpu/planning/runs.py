@@ -30,6 +30,8 @@ from anytpu.program.program import Program
 HOST_CALL = "host dispatch"
 """What the operation is called that is the host's call, shared by the steps that it starts."""
 
+_MAX_LINE = 2**20  # characters; a line has some hundreds, and one of a damaged file may be longer than the memory
+
 _told: set[Path] = set()
 
 
@@ -176,12 +178,8 @@ def _key(one: Run | Forecast) -> tuple[str, str, int]:
 
 
 def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
     faults: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:
@@ -192,6 +190,16 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
             faults.append(f"line {number} of {str(path)!r} is left out: {error}")
     if faults:
         _say_once(path, faults)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file, each cut at `_MAX_LINE` characters and without its end; none if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as text:
+            while line := text.readline(_MAX_LINE):
+                yield line.removesuffix("\n")
+    except OSError:
+        return
 
 
 def _say_once(path: Path, faults: list[str]) -> None:

@@ -22,6 +22,7 @@ from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import Image
 from anytpu.chip.images import Settings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
+from anytpu.chip.loading import load
 from anytpu.chip.network import operations
 from anytpu.chip.network.nodes import HostStep, Node
 from anytpu.chip.quantized import nodes
@@ -232,6 +233,16 @@ def test_a_whole_file_that_makes_no_sense():
     assert refusal(header=b"{").startswith(makes_no_sense)
     no_chip = "The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'design'). "
     assert refusal(header=b"{}") == no_chip + again
+
+
+def test_a_network_whose_output_the_instructions_do_not_compute(tmp_path: Path):
+    path = write(tmp_path / "a.tpu", dense_image(), every_node())
+    with pytest.raises(ChipFileError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"The file {str(path)!r} cannot be used: its instructions do not compute 'z', an output of its network. "
+        "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
+    )
 
 
 def crafted(
