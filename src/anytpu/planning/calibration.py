@@ -24,11 +24,10 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
-from anytpu.files.opening import read_text
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import Run, read_runs, remember
-from anytpu.planning.stored import check_positive, from_json, record_of
+from anytpu.planning.stored import check_positive, read_json, record_of
 from anytpu.planning.target import Target
 from anytpu.planning.waiting import waiting
 from anytpu.planning.wish import Wish
@@ -159,7 +158,7 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
         SettingError: it cannot be read, or holds something else.
     """
     try:
-        said = from_json(read_text(path))
+        said = read_json(path)
         if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
             raise ValueError("it has no list named 'factors'")
         factors = tuple(record_of(LocalFactor, one) for one in said["factors"])

@@ -14,8 +14,10 @@ import functools
 import json
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
+from anytpu.files.opening import read_text
 from anytpu.planning.quoting import quoted
 
 Kind = typing.TypeVar("Kind")
@@ -49,6 +51,16 @@ def from_json(text: str) -> Any:
         raise
     except ValueError:  # Python reads no integers of more than some thousand digits.
         raise ValueError("it has a number of too many digits") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+        ValueError: it holds none; one sentence.
+    """
+    return from_json(read_text(path))
 
 
 def record_of(kind: type[Kind], value: Any) -> Kind:

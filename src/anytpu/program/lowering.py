@@ -83,29 +83,33 @@ def trace(program: Program) -> Traced:
     return traced
 
 
-def trace_for_plan(program: Program) -> tuple[Traced, tuple[str, ...]]:
+def trace_for_plan(program: Program, device: Any = None) -> tuple[Traced, tuple[str, ...]]:
     """Trace as `trace` does, leave out what only prints or watches, and say what that was.
+
+    Args:
+        program: what to trace.
+        device: the kind of device that hand-written kernels are traced for; see `inside`.
 
     Raises:
         ProgramError: as `trace` says; `jax.debug.print` and its siblings are no reason.
         ReplicaError: a new state differs between the replicas.
     """
-    traced = _traced(program)
+    traced = _traced(program, device)
     quiet, left_out = without_debugging(traced.jaxpr)
     refuse_callbacks(program.name, quiet)
     if not left_out:
         return traced, ()
     into, flat = jax.tree.structure(traced.out_info), jaxpr_as_fun(quiet)
-    with inside(program.placement):
+    with inside(program.placement, device):
         again = jax.jit(lambda *trees: jax.tree.unflatten(into, flat(*jax.tree.leaves(trees))))
         return again.trace(*placed_specs(program)), left_out
 
 
-def _traced(program: Program) -> Traced:
+def _traced(program: Program, device: Any = None) -> Traced:
     state, batch = placed_specs(program)
     step = one_device_step(program)
     try:
-        with inside(program.placement):
+        with inside(program.placement, device):
             # A fresh function: jit's cache would hand back what a backend traced under a switch that it cannot see.
             traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
     except RuntimeError as error:

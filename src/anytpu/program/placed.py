@@ -10,6 +10,7 @@ Rule: a sharding is followed, or refused by name. Shardings come from the specs 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -144,11 +145,33 @@ def over_mesh(placement: Placement | None, state: Tree, batch: Tree) -> tuple[Tr
     return jax.tree.unflatten(jax.tree.structure(specs), placed)
 
 
-def inside(placement: Placement | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which shardings that only name axes are over the mesh of a placement."""
-    if placement is None or not placement.axes:
+def inside(placement: Placement | None, device: Any = None) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which shardings that only name axes are over the mesh of a placement.
+
+    Args:
+        placement: of the program, or None.
+        device: the kind of device that hand-written kernels are traced for, a `jax.sharding.AbstractDevice`; None: this
+            machine's. Not for a program with a mesh: the step may hand its own to `shard_map`, and JAX demands that
+            both are the same.
+    """
+    if placement is not None and placement.axes:
+        return jax.sharding.use_abstract_mesh(mesh_of(placement))
+    if device is None:
         return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(mesh_of(placement))
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
+
+
+def tpu_kind(device_kind: str, cores: int) -> Any:
+    """Return the kind of a TPU's devices, as an abstract mesh has it.
+
+    Args:
+        device_kind: as JAX calls it: "TPU v5 lite".
+        cores: TensorCores of one device.
+    """
+    fields = {"device_kind": device_kind, "num_cores": cores, "platform": "tpu"}
+    # jax 0.10.0 has no platform.
+    known = inspect.signature(jax.sharding.AbstractDevice).parameters
+    return jax.sharding.AbstractDevice(**{name: value for name, value in fields.items() if name in known})
 
 
 def this_kind() -> Any:

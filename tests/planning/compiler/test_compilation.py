@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_an_answer_that_is_kept():
         (
             sorting_kernel,
             "jnp.sort",
-            "The TPU compiler refuses 'sorting_kernel/train' for any TPU: Unimplemented primitive in Pallas TPU "
+            "The TPU compiler refuses 'sorting_kernel/train' for TPU v3: Unimplemented primitive in Pallas TPU "
             "lowering for tc: sort. It is about the operation 'sort', at {line} (sorting_kernel.<locals>.kernel). "
             + HOW,
         ),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError
@@ -18,6 +19,7 @@ from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.target import target_named
 from anytpu.program import Program, of
+from anytpu.program.placed import tpu_kind
 from compiler_samples import SQUARE, program_of, train
 from program_samples import per_replica
 
@@ -100,6 +102,55 @@ def test_per_replica_code_for_another_number_of_devices():
         "The program 'replica/train' is written for 4 replicas, and v3-8 has 8. Make it again for that many: its step "
         'under tpu.connect("virtual", cores=8).'
     )
+
+
+def repeated(state: Any, batch: Any) -> Any:
+    """Copy `(2, 256, 128)` to `(8, 256, 128)`: four heads in turn read one block, by a floor division."""
+
+    def copy(source: Any, target: Any) -> None:
+        target[...] = source[...]
+
+    block = (1, 256, 128)
+    return state, pl.pallas_call(
+        copy,
+        grid=(8,),
+        in_specs=[pl.BlockSpec(block, lambda head: (head // 4, 0, 0))],
+        out_specs=pl.BlockSpec(block, lambda head: (head, 0, 0)),
+        out_shape=jax.ShapeDtypeStruct((8, 256, 128), jnp.float32),
+    )(batch)
+
+
+def test_a_kernel_is_lowered_for_the_chip_that_is_asked_for():
+    program = of(repeated, (np.float32(0), np.zeros((2, 256, 128), "float32")))
+    codes = [request_of(program, target_named(name), {}).code for name in ("v5e-1", "v6e-1", "v5e-1")]
+    assert codes[0] is codes[2] and codes[0] is not codes[1]
+    assert all(jax.export.deserialize(bytearray(code.content)).nr_devices == 1 for code in codes)
+
+
+def spread_kernel(mesh: AbstractMesh) -> Program:
+    """Return `repeated` as the body of a `shard_map` over four devices."""
+    body = jax.shard_map(
+        lambda batch: repeated(None, batch)[1],
+        mesh=mesh,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec("data"),
+        check_vma=False,
+    )
+    spec = jax.ShapeDtypeStruct((8, 256, 128), "float32", sharding=NamedSharding(mesh, PartitionSpec("data")))
+    return of(lambda state, batch: (state, body(batch)), (np.float32(0), spec))
+
+
+def test_a_kernel_on_a_mesh_is_lowered_for_the_device_that_the_mesh_names():
+    with pytest.raises(PlanError) as caught:
+        request_of(spread_kernel(AbstractMesh((4,), ("data",))), target_named("v5e-4"), {})
+    assert str(caught.value) == (
+        "A Pallas kernel of '<lambda>/train' has an operation that is lowered for one kind of TPU, and the mesh of the "
+        "step does not name it. Give it one: AbstractMesh(sizes, names, abstract_device=jax.sharding.AbstractDevice("
+        '"TPU v5 lite", 1, "tpu")).'
+    )
+    mesh = AbstractMesh((4,), ("data",), abstract_device=tpu_kind("TPU v5 lite", 1))
+    code = request_of(spread_kernel(mesh), target_named("v5e-4"), {}).code
+    assert jax.export.deserialize(bytearray(code.content)).nr_devices == 4
 
 
 def sharded(state: Any, batch: Any) -> Any:

@@ -51,6 +51,33 @@ def test_loops_count_as_often_as_they_run_and_blocks_that_stay_once():
     assert code == KernelCode(0.0, 20 * 3 * 2 * block, 4 * block * (20 + 4), 20, least_bytes=4 * block * (20 + 4))
 
 
+DIVIDED = """  func.func @in(%i: i32, %j: i32) -> (i32, i32) {
+    %two = arith.constant 2 : i32
+    %zero = arith.constant 0 : i32
+    %head = arith.divsi %i, %two : i32
+    %rest = arith.remsi %i, %two : i32
+    %first = arith.cmpi eq, %rest, %zero : i32
+    %near = arith.minsi %j, %rest : i32
+    %block = arith.select %first, %near, %zero : i32
+    return %head, %block : i32, i32
+  }"""
+PLAIN = GRID[GRID.index("  func.func @in") : GRID.index("  func.func @out")]
+
+
+def test_a_block_is_moved_when_its_index_changes():
+    code = code_of(call(GRID.replace(PLAIN, DIVIDED + "\n").replace("BOUND", "5").replace("LIMIT", "%three")))
+    block = 4 * 128 * 256
+    # Heads 0, 0, 1, 1 and always block 0: the input is moved twice, the output once for each head.
+    assert code is not None and (code.bytes, code.least_bytes) == (block * (2 + 4), block * (2 + 4))
+
+
+def test_an_index_map_with_an_operation_that_is_not_known_is_taken_by_what_it_depends_on():
+    unknown = DIVIDED.replace("arith.minsi", "arith.shli")
+    code = code_of(call(GRID.replace(PLAIN, unknown + "\n").replace("BOUND", "5").replace("LIMIT", "%three")))
+    block = 4 * 128 * 256
+    assert code is not None and (code.bytes, code.least_bytes) == (block * (20 + 4), block * (1 + 4))
+
+
 def test_a_grid_whose_size_is_not_known_is_that_of_one_step():
     code = code_of(call(GRID.replace("BOUND", str(-(2**63))).replace("LIMIT", "%three")))
     assert code == KernelCode(0.0, 3 * 2 * 128 * 256, 0.0, None, is_endless=True)

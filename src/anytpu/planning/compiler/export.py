@@ -16,7 +16,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
@@ -54,28 +54,47 @@ class Code:
     left_out: tuple[str, ...] = ()
 
 
-_KEPT: Remembered[Code] = Remembered()
+_KEPT: Remembered[dict[str, Code]] = Remembered()
+"""The codes of each program, by the device kind that they are for; "" for all."""
 
 
-def exported(program: Program) -> Code:
+def exported(program: Program, device: AbstractDevice) -> Code:
     """Return whole-batch code, or code with a placement.
+
+    Args:
+        program: what to export.
+        device: the kind of device, which only hand-written kernels depend on.
 
     Raises:
         ProgramError: it cannot be traced.
         PlanError: it computes with float64, or has an operation that no TPU has.
     """
     with TRACING:
-        known = _KEPT.get(program)
-        if known is not None:
+        codes = _KEPT.get(program)
+        if codes is None:
+            codes = _KEPT.keep(program, {})
+        if known := codes.get("") or codes.get(device.device_kind):
             return known
         traced, left_out = trace_for_plan(program)
         refuse_wide(program, traced.jaxpr)
         explicit = program.placement.explicit if program.placement else ()
+        for_kind = ""
+        if has_kernels(traced.jaxpr):
+            # What Pallas makes of some operations (a sign, a floor division) differs between chips.
+            traced, left_out = trace_for_plan(program, device)
+            for_kind = device.device_kind
         try:
             code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit, left_out)
         except ProgramError as error:
-            raise PlanError(refused(str(error.__cause__), program.name, "any TPU", traced.jaxpr)) from error
-        return _KEPT.keep(program, code)
+            system = for_kind or "any TPU"
+            raise PlanError(refused(str(error.__cause__), program.name, system, traced.jaxpr)) from error
+        codes[for_kind] = code
+        return code
+
+
+def has_kernels(jaxpr: ClosedJaxpr) -> bool:
+    """Return whether a step has hand-written (Pallas) kernels."""
+    return any(operation.name == "pallas_call" for operation in operations(jaxpr))
 
 
 def traced_jaxpr(program: Program) -> ClosedJaxpr:
@@ -86,12 +105,17 @@ def traced_jaxpr(program: Program) -> ClosedJaxpr:
         ReplicaError: a new state differs between the replicas.
     """
     with TRACING:
-        known = _KEPT.get(program)
+        known = next(iter((_KEPT.get(program) or {}).values()), None)
         return known.jaxpr if known is not None else trace_for_plan(program)[0].jaxpr
 
 
-def exported_over(program: Program, devices: int) -> Code:
+def exported_over(program: Program, devices: int, device: AbstractDevice) -> Code:
     """Return per-replica code over as many devices as it has replicas, as the body of a `shard_map`.
+
+    Args:
+        program: what to export.
+        devices: how many.
+        device: their kind.
 
     Raises:
         ProgramError: it cannot be lowered.
@@ -100,7 +124,7 @@ def exported_over(program: Program, devices: int) -> Code:
     """
     with TRACING:
         trace_for_plan(program)  # In its form for one device, which tells what `shard_map` does not check.
-        mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,))
+        mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,), abstract_device=device)
         specs = _specs_over(program, mesh)
         step = _mesh_step(program, mesh)
         traced = jax.jit(lambda state, batch: step(state, batch)).trace(*specs)

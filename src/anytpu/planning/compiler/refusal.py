@@ -17,6 +17,8 @@ _FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _LOWERING = re.compile(r"primitive '([\w-]+)'|[Pp]allas.* lowering for \w+: ([\w-]+)")
 _OPTION = re.compile(r"While setting option|No such compile option")
+_DEVICE = re.compile(r"Unsupported TPU device kind")
+_MESH = 'AbstractMesh(sizes, names, abstract_device=jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu"))'
 _HOW = "Write that part with other operations of jax.numpy, or compute it outside of the step"
 
 
@@ -31,6 +33,11 @@ def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
     """
     if _OPTION.search(said):
         return f"The TPU compiler does not take these options: {reason(said)}. Change or leave out what options= says."
+    if _DEVICE.search(said):
+        return (
+            f"A Pallas kernel of {program!r} has an operation that is lowered for one kind of TPU, and the mesh of the "
+            f"step does not name it. Give it one: {_MESH}."
+        )
     place = where(said, jaxpr)
     about = f"It is about {place}. {_HOW}." if place else f"It does not say of which operation. {_HOW}."
     return f"The TPU compiler refuses {program!r} for {target}: {reason(said)}. {about}"

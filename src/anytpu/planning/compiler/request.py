@@ -19,6 +19,7 @@ import jax
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.export import Code, exported, exported_over
 from anytpu.planning.target import Target
+from anytpu.program.placed import tpu_kind
 from anytpu.program.program import REPLICA_AXIS, Layout, Program
 
 Spec = tuple[Any, ...]
@@ -84,7 +85,9 @@ def _code(program: Program, target: Target) -> Code:
     needed = program.placement.devices if program.placement is not None else program.replicas
     if needed not in (None, target.devices):
         raise PlanError(_other_count(program, target, needed))
-    return exported(program) if program.replicas is None else exported_over(program, target.devices)
+    # Hand-written kernels are lowered for one kind of device.
+    device = tpu_kind(target.chip.device_kinds[0], target.chip.cores // target.chip.replicas)
+    return exported(program, device) if program.replicas is None else exported_over(program, target.devices, device)
 
 
 def _split(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:

@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from anytpu.planning.timing.block_indices import count_fetches
+
 _BODY = re.compile(r'"custom_call_config":\{"body":"([A-Za-z0-9+/=]+)"')
 _VECTOR = re.compile(r"vector<([\dx]*)x([a-z]\w*)>")
 _ARRAY = re.compile(r"memref<([\dx]+)x([a-z]+)(\d+).*#tpu\.memory_space<(\w+)>")
@@ -197,7 +199,8 @@ def _contracted(product: Any) -> int:
 def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> tuple[float, float]:
     """Return the bytes of all blocks, and the least that they can be.
 
-    A block is moved again when an index that it depends on changes. Without a grid each array is moved once.
+    A block is moved again when its index changes. Where its index map cannot be evaluated, that is taken to be when one
+    of the grid's indices changes that it depends on. Without a grid each array is moved once.
     """
     blocks = _arrays(main, len(bounds))
     windows = list(main.attributes["window_params"]) if "window_params" in main.attributes else [None] * len(blocks)
@@ -208,6 +211,10 @@ def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> tuple
             continue
         named = re.search(r"transform_indices = @(\w+)", str(window))
         transform = functions.get(named[1]) if named else None
+        fetches = None if transform is None else count_fetches(transform, bounds)
+        if fetches is not None:
+            moved, least = moved + size * fetches, least + size * fetches
+            continue
         moved += size * math.prod(bounds[: _last_index(transform, len(bounds))])
         least += size * math.prod(bounds[: _last_plain_index(transform, len(bounds))])
     return moved, least
