@@ -39,6 +39,11 @@ NAMES = [
     ("keras.src.backend.jax.trainer", "JAXEpochIterator", "fit walks over our epochs in its place"),
     ("keras.src.trainers.trainer", "Trainer.compile", "a model compiled in a scope gets its trainer"),
     ("keras.src.trainers.trainer", "Trainer.compile_from_config", "a loaded model chooses its steps by the clock"),
+    (
+        "keras.src.trainers.trainer",
+        "model_supports_jit",
+        "a model in a scope is compiled if its layers can be",
+    ),
     ("keras.src.trainers.trainer", "Trainer._symbolic_build", "a Program of a model that is not built yet"),
     ("keras.src.backend", "compute_output_spec", "builds the layers of a model for the specs of a batch"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator", "our epochs are one"),

@@ -62,6 +62,13 @@ def trainer_class() -> Any:
     return Trainer
 
 
+def trainer_module() -> Any:
+    """Return the module in which `compile` looks up `model_supports_jit`, which resolves `jit_compile="auto"`."""
+    from keras.src.trainers import trainer
+
+    return trainer
+
+
 def epoch_iterator_class() -> Any:
     """Return the class that chooses the data adapter and walks over an epoch."""
     from keras.src.trainers.epoch_iterator import EpochIterator
@@ -223,11 +230,12 @@ def twin_of(model: Any) -> Any:
 
 
 def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
-    """Compile a model as Keras does, whatever is wrapped around `compile`, and whatever its class made of it."""
+    """Compile a model to be traced as Keras does, whatever is wrapped around `compile`, and its class made of it."""
     compile_ = trainer_class().compile
     while is_wrapped(compile_):
         compile_ = compile_.__wrapped__
-    compile_(model, **settings)
+    # Keras warns of a True that it does not believe; tracing asks for neither.
+    compile_(model, **{**settings, "jit_compile": False})
 
 
 @contextlib.contextmanager

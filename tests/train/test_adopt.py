@@ -16,7 +16,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError, StrategyError
-from anytpu.train.adopt import trainer_of
+from anytpu.train.compiled_models import trainer_of
 from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
 
 X, Y = rows()

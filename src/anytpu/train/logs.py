@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.errors import StrategyError
-from anytpu.train.adopt import trainer_of
+from anytpu.train.compiled_models import trainer_of
 from anytpu.train.trainer import Trainer
 
 

@@ -17,6 +17,7 @@ from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Program, Tree, spec_of
 from anytpu.strategy.keras_distribution import refuse_split_variables
+from anytpu.train import host_layers
 from anytpu.train.batch_specs import (
     are_labels_guessed,
     how_to_give_specs,
@@ -53,6 +54,7 @@ def program_of_model(
             its variables, which a Program does not.
     """
     refuse_split_variables(model)
+    host_layers.install()
     if input_specs is None and batch_size is None:
         raise ProgramError(
             f"the model {model.name!r} needs a batch_size, or input_specs, the shapes of a batch: for example "

@@ -17,9 +17,9 @@ from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Tree
 from anytpu.strategy.current import CURRENT
-from anytpu.train.adopt import trainer_of
 from anytpu.train.checking.job import Job, NoReplicasError, in_a_replica, refusing
 from anytpu.train.checking.sample import batch_of
+from anytpu.train.compiled_models import trainer_of
 from anytpu.train.model_program import program_of_model
 
 _HALF = ("bfloat16", "float16")

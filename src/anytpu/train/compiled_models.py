@@ -1,0 +1,156 @@
+"""What `compile` in the scope of a strategy gives a Keras model, and which of these models are left to Keras.
+
+Idea: `compile` inside a scope gives the model a `Trainer`. Whether its layers can be compiled is asked for JAX.
+
+Rule: what cannot go through the compiled loop (`run_eagerly`, `jit_compile=False`, a layer that computes on the host, a
+model that overrides `make_train_function`) takes Keras's own path, and says so once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from anytpu import _keras
+from anytpu.errors import StrategyError
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.scopes import prepare, system_of
+from anytpu.train import checks, functions, host_layers
+from anytpu.train.trainer import Trainer
+
+_TRAINER = "_anytpu_trainer"
+
+
+def install() -> None:
+    """Put the wrappers on Keras's `compile`, once."""
+    _keras.wrap(_keras.trainer_class(), "compile", _compile)
+    _keras.wrap(_keras.trainer_class(), "compile_from_config", _compile_from_config)
+    _keras.wrap(_keras.trainer_module(), "model_supports_jit", _supports_jit)
+    host_layers.install()
+
+
+def was_compiled_in_scope(model: Any) -> bool:
+    """Return whether a model was last compiled in the scope of a strategy."""
+    return _TRAINER in vars(model)
+
+
+def trainer_of(model: Any) -> Trainer | None:
+    """Return the trainer of a model that was compiled in a scope and can go through the loop, or None."""
+    trainer = vars(model).get(_TRAINER)
+    return trainer if trainer is not None and _can_loop(model) else None
+
+
+def no_guard(model: Any, on_nan: Any) -> str:
+    """Return why `fit` cannot take `on_nan` for a model that does not go through the loop."""
+    return (
+        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. "
+        "Take that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
+
+
+def _compile(compile_: Callable) -> Callable:
+    signature = inspect.signature(compile_)
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = CURRENT.get()
+        steps = signature.bind(self, *args, **kwargs).arguments.get("steps_per_execution", "auto")
+        if strategy is None:
+            vars(self).pop(_TRAINER, None)
+            _tell_of_scope(self)
+            return compile_(self, *args, **kwargs)
+        checks.check_steps_per_execution(steps)
+        prepare(f"the scope of {strategy!r}")
+        _check_home(self, strategy)
+        bound = signature.bind(self, *args, **kwargs)
+        if steps == "auto":
+            bound.arguments["steps_per_execution"] = 1
+        compile_(*bound.args, **bound.kwargs)
+        if host_layers.is_left_to_keras(self) and bound.arguments.get("jit_compile", "auto") == "auto":
+            # A saved True would make Keras warn where it loads the model outside of a scope.
+            _keras.compiled_with(self)["jit_compile"] = "auto"
+        vars(self)[_TRAINER] = Trainer(self, strategy, None if steps == "auto" else steps)
+        return None
+
+    return wrapper
+
+
+def _compile_from_config(original: Callable) -> Callable:
+    def wrapper(self: Any, config: dict[str, Any]) -> None:
+        if CURRENT.get() is not None:
+            # What was compiled without steps_per_execution is saved as 1, Keras's default; ours is "auto".
+            if config.get("steps_per_execution") == 1:
+                config = {**config, "steps_per_execution": "auto"}
+            # What was compiled without jit_compile is saved as Keras resolved it.
+            if config.get("jit_compile") is False and host_layers.is_left_to_keras(self):
+                config = {**config, "jit_compile": "auto"}
+        original(self, config)
+
+    return wrapper
+
+
+def _supports_jit(original: Callable) -> Callable:
+    """Wrap what resolves `jit_compile="auto"`, and refuses True: a model compiled in a scope is asked for JAX."""
+
+    def wrapper(model: Any) -> bool:
+        if CURRENT.get() is None and not was_compiled_in_scope(model):
+            return original(model)
+        return host_layers.can_compile(model)
+
+    return wrapper
+
+
+def _tell_of_scope(model: Any) -> None:
+    """Say that a model that was made in a scope, and is compiled outside of it, is left to Keras."""
+    home = next((home for home in map(system_of, model.variables) if home is not None and home.is_running), None)
+    if home is not None:
+        warnings.warn(
+            f"{model.name!r} was made in the scope of a strategy and is compiled outside of it, so it trains as plain "
+            "Keras does, on one device. To train on all cores, compile it inside: with strategy.scope(): "
+            "model.compile(...)",
+            stacklevel=3,
+        )
+
+
+def _check_home(model: Any, strategy: Any) -> None:
+    """Refuse a model whose variables were made outside the scope, or for a strategy on another system."""
+    for variable in model.variables:
+        home = system_of(variable)
+        if home is None:
+            raise StrategyError(
+                f"the variable {variable.path!r} was made outside the scope of {strategy!r}. Build the model inside: "
+                "with strategy.scope(): model = make_model(); model.compile(...)"
+            )
+        if home is not strategy.system and home.is_running:
+            raise StrategyError(
+                f"mixing different strategies: the variable {variable.path!r} was made in the scope of a strategy on "
+                f"another system than {strategy!r}. Build the model again in this scope, or compile it in the scope it "
+                "was made in"
+            )
+
+
+def _can_loop(model: Any) -> bool:
+    """Say whether a model's steps can be compiled in a loop; if not, say so once."""
+    reason = _why_not(model)
+    if reason is not None and not vars(model).get(_TRAINER + "_told"):
+        vars(model)[_TRAINER + "_told"] = True
+        told = f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: {reason}"
+        warnings.warn(". ".join(filter(None, (told, _advice(model)))), stacklevel=4)
+    return reason is None
+
+
+def _why_not(model: Any) -> str | None:
+    """Return why a model's steps cannot be compiled in a loop, or None."""
+    cls = type(model)
+    if model.run_eagerly:
+        return "run_eagerly=True"
+    if not model.jit_compile:
+        return host_layers.why_on_host(model) or "jit_compile=False"
+    own = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
+    return f"{cls.__name__} overrides {own[0]}" if own else None
+
+
+def _advice(model: Any) -> str:
+    """Return what to write where a layer keeps a model out of the loop, or ""."""
+    return "" if model.run_eagerly or model.jit_compile else host_layers.advice(model)

@@ -1,0 +1,102 @@
+"""Which layers keep the steps of a Keras model from being compiled.
+
+Idea: a layer's `supports_jit` speaks for all of Keras's backends. Six image layers have it False because of TensorFlow,
+and JAX compiles them; a crop is the only one that has to be written in another way. Other layers compute on the host in
+each call: their models are left to Keras's own loop, and the layer is named.
+
+Rule: a class that is not Keras's own is what its `supports_jit` says, also one derived from a layer of Keras.
+
+Source: https://keras.io/api/layers/preprocessing_layers; the layers of Keras 3.15.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from jax import lax
+
+from anytpu import _keras
+from anytpu.strategy.per_replica import is_traced
+
+_COMPILED = (
+    "RandomCrop",
+    "RandomPerspective",
+    "RandomRotation",
+    "RandomShear",
+    "RandomTranslation",
+    "RandomZoom",
+)
+_TENSORFLOW = "computes with TensorFlow on the host"
+_HOST = {
+    "AugMix": "chooses its operations with Python's random module, which a compiled step would call once",
+    "RandomElasticTransform": "makes a kernel of a random size",
+    "HashedCrossing": _TENSORFLOW,
+    "Hashing": _TENSORFLOW,
+    "IntegerLookup": _TENSORFLOW,
+    "StringLookup": _TENSORFLOW,
+    "TextVectorization": _TENSORFLOW,
+}
+
+
+def can_compile(model: Any) -> bool:
+    """Return whether JAX can compile the steps of a model with all its layers."""
+    return not any(_why_on_host(layer) for layer in _keras.layers_of(model))
+
+
+def why_on_host(model: Any) -> str | None:
+    """Return the first layer of a model that cannot be compiled, and why, as a clause; None if all can."""
+    named = ((layer, _why_on_host(layer)) for layer in _keras.layers_of(model))
+    return next((f"the layer {layer.name!r} ({type(layer).__name__}) {why}" for layer, why in named if why), None)
+
+
+def advice(model: Any) -> str:
+    """Return what to write so that a model with a layer on the host can be compiled; "" if no layer is in the way."""
+    layer = next((layer for layer in _keras.layers_of(model) if _why_on_host(layer)), None)
+    if layer is None:
+        return ""
+    if not _is_of(layer, _HOST):
+        return "If JAX can trace its call, set supports_jit = True on the layer before model.compile"
+    return (
+        "Leave it out of the model and apply it to the data, for example dataset.map(lambda batch: "
+        "(layer(batch[0]), batch[1]))"
+    )
+
+
+def is_left_to_keras(model: Any) -> bool:
+    """Return whether Keras's `jit_compile="auto"` reads False for a model whose steps JAX compiles."""
+    return can_compile(model) and not all(layer.supports_jit for layer in _keras.layers_of(model))
+
+
+@functools.cache
+def install() -> None:
+    """Let `RandomCrop` be compiled, once."""
+    _keras.wrap(keras.layers.RandomCrop, "transform_images", _cropping)
+
+
+def _cropping(original: Callable) -> Callable:
+    """Wrap `RandomCrop.transform_images`, which slices at a row that has to be known when JAX traces."""
+
+    def transform_images(self: Any, images: Any, transformation: Any, training: bool = True) -> Any:
+        if not training or not any(map(is_traced, transformation)):
+            return original(self, images, transformation, training=training)
+        top, left = transformation
+        images = self.backend.cast(images, self.compute_dtype)
+        images = lax.dynamic_slice_in_dim(images, top, self.height, self.height_axis)
+        return lax.dynamic_slice_in_dim(images, left, self.width, self.width_axis)
+
+    return transform_images
+
+
+def _why_on_host(layer: Any) -> str | None:
+    if _is_of(layer, _HOST):
+        return _HOST[type(layer).__name__]
+    return None if layer.supports_jit or _is_of(layer, _COMPILED) else "has supports_jit=False"
+
+
+def _is_of(layer: Any, names: Any) -> bool:
+    """Return whether the class of a layer is Keras's own and is named."""
+    cls = type(layer)
+    return cls.__name__ in names and getattr(keras.layers, cls.__name__, None) is cls
