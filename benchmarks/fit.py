@@ -1,6 +1,6 @@
 """How fast `fit` and `run` are, beside plain Keras and beside a scan written by hand.
 
-    python benchmarks/fit.py [--jobs mlp32,mlp200,cnn64,lstm64] [--rounds 7] [--gpu] [--output FILE]
+    python benchmarks/fit.py [--jobs mlp32,...] [--rounds 7] [--gpu] [--output FILE]
 
 Variants, alternated in one process round by round; a ratio is that of medians:
     keras    (a) plain Keras 3 on JAX, compiled outside any scope
@@ -67,6 +67,20 @@ def cnn() -> keras.Model:
     )
 
 
+def augmented() -> keras.Model:
+    """Return the small convnet behind three layers whose `supports_jit` is False: Keras does not compile it."""
+    augmentation = [layers.RandomRotation(0.05), layers.RandomZoom(0.1), layers.RandomTranslation(0.1, 0.1)]
+    return keras.Sequential([layers.Input((8, 8, 1)), *augmentation, *cnn().layers])
+
+
+def augmented_jit() -> keras.Model:
+    """Return the same model with `supports_jit` set by hand: Keras compiles it."""
+    model = augmented()
+    for layer in model.layers:
+        layer.supports_jit = True
+    return model
+
+
 def lstm() -> keras.Model:
     return keras.Sequential(
         [layers.Input((250,), dtype="int32"), layers.Embedding(15000, 32), layers.LSTM(100), layers.Dense(1)]
@@ -93,6 +107,8 @@ JOBS = {
     "mlp200": Job(mlp, flat_digits, 200),
     "cnn64": Job(cnn, lambda: digits(1), 64),
     "lstm64": Job(lstm, reviews, 64),
+    "augmented64": Job(augmented, lambda: digits(1), 64),
+    "augmented64_jit": Job(augmented_jit, lambda: digits(1), 64),
 }
 
 
