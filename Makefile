@@ -12,8 +12,11 @@ demo: .venv/anytpu.stamp
 test: .venv/anytpu-dev.stamp
 	scripts/check
 
-.venv/anytpu.stamp: pyproject.toml
+# kernels/ is compiled into .venv where g++ is at hand.
+KERNELS := $(wildcard kernels/pyproject.toml kernels/CMakeLists.txt kernels/*/*.cc kernels/*/*.h kernels/src/*/*.py)
+
+.venv/anytpu.stamp: pyproject.toml $(KERNELS)
 	scripts/venv .
 
-.venv/anytpu-dev.stamp: pyproject.toml
+.venv/anytpu-dev.stamp: pyproject.toml $(KERNELS)
 	scripts/venv '.[dev]'

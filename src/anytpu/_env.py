@@ -42,6 +42,7 @@ _SHOWN = (
     "LD_LIBRARY_PATH",
     "ANYTPU_RECORD_RUNS",
     "ANYTPU_CACHE_DIR",
+    "ANYTPU_KERNELS",
 )
 # Any of these says that the user chose JAX's devices himself.
 _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
@@ -354,6 +355,20 @@ def recorded_runs() -> str:
             f"all (those on virtual cores too), not {value!r}"
         )
     return chosen
+
+
+def kernels() -> str:
+    """Return who computes convolutions on virtual cores: "onednn", where it is installed, or "xla".
+
+    Raises:
+        SettingError: ANYTPU_KERNELS has another value.
+    """
+    value = os.environ.get("ANYTPU_KERNELS", "").strip().lower() or "onednn"
+    if value not in ("onednn", "xla"):
+        raise SettingError(
+            f"ANYTPU_KERNELS must be onednn (where anytpu-kernels is installed, the default) or xla, not {value!r}"
+        )
+    return value
 
 
 def own_folder() -> Path:

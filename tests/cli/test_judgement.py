@@ -153,6 +153,7 @@ def test_an_extra_is_never_more_than_a_hint():
         "extra gpu",
         "extra tpu",
         "extra plan",
+        "extra fast",
         "extra tf",
         "extra gs",
         "extra s3",

@@ -25,6 +25,7 @@ EXTRAS = {
     "gpu": (("jax_cuda13_plugin", "jax_cuda12_plugin"), "NVIDIA GPUs"),
     "tpu": (("libtpu",), "a TPU of this machine"),
     "plan": (("libtpu",), "planning without a TPU"),
+    "fast": (("anytpu_kernels",), "convolutions by oneDNN on virtual cores"),
     "tf": (("tensorflow",), "data from tf.data"),
     "gs": (("gcsfs",), "records in gs:// buckets"),
     "s3": (("s3fs",), "records in s3:// buckets"),

@@ -5,7 +5,7 @@ however it was differentiated or batched; an LSTM where Keras offers a place for
 
 Rule: the switch belongs to the thread that turned it on, and is off everywhere else; then JAX and Keras do as they
 always do. Trace AND lower inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not
-see it.
+see it. Where oneDNN is installed (`engine/foreign.py`), what it takes is its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from jax.interpreters import mlir
 
 from anytpu import _keras
 from anytpu.engine.convolution import is_to_be_respelled, respelled
+from anytpu.engine.foreign import foreign_kernels
 from anytpu.engine.lstm import lstm
 from anytpu.engine.product import as_sums, is_small
 from anytpu.engine.small_loops import lower_while
@@ -77,12 +78,17 @@ def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> 
 
 
 def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
-    """Lower a convolution: JAX's rule, called `plain` here, or the respelled one."""
-    operands = context.avals_in
-    if not (_ON.get() and is_to_be_respelled(operands[0], operands[1], parameters)):
+    """Lower a convolution: as a call of oneDNN, respelled, or by JAX's rule, called `plain` here."""
+    operands = context.avals_in[0], context.avals_in[1]
+    foreign = foreign_kernels() if _ON.get() else None
+    if foreign is not None and foreign.takes_convolution(*operands, parameters):
+        computed = foreign.convolution
+    elif _ON.get() and is_to_be_respelled(*operands, parameters):
+        computed = respelled
+    else:
         return plain(context, image, kernel, **parameters)
-    respell: Any = mlir.lower_fun(functools.partial(respelled, **parameters), multiple_results=False)
-    return respell(context, image, kernel)
+    lower: Any = mlir.lower_fun(functools.partial(computed, **parameters), multiple_results=False)
+    return lower(context, image, kernel)
 
 
 def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters: Any) -> Any:

@@ -1,0 +1,18 @@
+"""Print where the headers of XLA's foreign calls lie, and where oneDNN does: `INCLUDE;ROOT`."""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import jaxlib
+
+
+def onednn_root() -> Path | str:
+    """Return the folder above `lib/libdnnl.so.3` of the package onednn-cpu-gomp; "" where it is not installed."""
+    try:
+        files = distribution("onednn-cpu-gomp").files or []
+    except PackageNotFoundError:
+        return ""
+    return next(Path(str(one.locate())).resolve().parents[1] for one in files if one.name == "libdnnl.so.3")
+
+
+print(Path(jaxlib.__file__).parent / "include", onednn_root(), sep=";")

@@ -1,0 +1,172 @@
+// A convolution, forward or either of its gradients, between arrays that lie in any order of axes.
+//
+// oneDNN computes with images whose features lie last and with kernels in blocks of its own; what lies otherwise is
+// reordered on the way. Python (`convolution.py`) says in oneDNN's terms what is to be computed.
+
+#include <algorithm>
+#include <string>
+
+#include "onednn.h"
+#include "threads.h"
+
+namespace anytpu {
+namespace {
+
+namespace ffi = xla::ffi;
+using dnnl::algorithm;
+using dnnl::memory;
+using Tag = memory::format_tag;
+
+enum Role { kForward = 0, kImageGradient = 1, kKernelGradient = 2 };
+
+// About 10 us of one core: less is not divided.
+constexpr double kSmallFlops = 1e6;
+
+struct Convolution {
+  dnnl::primitive primitive;
+  std::string implementation;
+  memory::desc image, kernel, output, scratch;
+};
+
+Tag features_last(size_t rank) { return rank == 3 ? Tag::nwc : rank == 4 ? Tag::nhwc : Tag::ndhwc; }
+
+Convolution make(int64_t role, const Sizes& image, const Sizes& kernel, const Sizes& output, const Sizes& strides,
+                 const Sizes& dilation, const Sizes& before, const Sizes& after) {
+  constexpr auto f32 = memory::data_type::f32;
+  memory::desc src(image, f32, features_last(image.size())), dst(output, f32, features_last(output.size()));
+  memory::desc weights(kernel, f32, Tag::any);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const auto direct = algorithm::convolution_direct;
+  dnnl::convolution_forward::primitive_desc forward(engine(), dnnl::prop_kind::forward_training, direct, src, weights,
+                                                    dst, strides, dilation, before, after, attributes);
+  if (role == kForward)
+    return {dnnl::convolution_forward(forward), forward.impl_info_str(), src, forward.weights_desc(), dst, forward.scratchpad_desc()};
+  if (role == kImageGradient) {
+    dnnl::convolution_backward_data::primitive_desc back(engine(), direct, src, weights, dst, strides, dilation, before,
+                                                         after, forward, attributes);
+    return {dnnl::convolution_backward_data(back), back.impl_info_str(), src, back.weights_desc(), dst, back.scratchpad_desc()};
+  }
+  dnnl::convolution_backward_weights::primitive_desc back(engine(), direct, src, weights, dst, strides, dilation,
+                                                          before, after, forward, attributes);
+  return {dnnl::convolution_backward_weights(back), back.impl_info_str(), src, back.diff_weights_desc(), dst, back.scratchpad_desc()};
+}
+
+// A convolution as Python describes it, but for where its arrays lie.
+struct Shape {
+  int64_t role;
+  Sizes image, kernel, output, strides, dilation, before, after;
+  int64_t parts;
+
+  bool is_small() const {
+    double flops = 2.0 * parts * output[0];
+    for (int64_t size : kernel) flops *= size;
+    for (size_t axis = 2; axis < output.size(); ++axis) flops *= output[axis];
+    return flops < kSmallFlops;
+  }
+};
+
+// Returns what computes it, made at the first call; throws where oneDNN does not know how. It must be one's turn.
+const Convolution& made(const Shape& shape) {
+  static auto& all = *new std::unordered_map<Key, Convolution, Hash>;  // never destroyed: XLA's threads end later
+  Key key{{shape.role, threads()}};
+  for (const Sizes* sizes : {&shape.image, &shape.kernel, &shape.output, &shape.strides, &shape.dilation,
+                             &shape.before, &shape.after})
+    key.numbers.insert(key.numbers.end(), sizes->begin(), sizes->end());
+  auto found = all.find(key);
+  if (found == all.end()) {
+    auto one = make(shape.role, shape.image, shape.kernel, shape.output, shape.strides, shape.dilation, shape.before,
+                    shape.after);
+    found = all.emplace(std::move(key), std::move(one)).first;
+  }
+  return found->second;
+}
+
+ffi::Error convolve(Buffer left, Buffer right, Result result, int64_t role, Span image, Span image_strides, Span kernel,
+                    Span kernel_strides, Span output, Span output_strides, Span strides, Span dilation, Span before,
+                    Span after, Span parts) {
+  const Shape shape{role,           sizes(image),  sizes(kernel), sizes(output), sizes(strides),
+                    sizes(dilation), sizes(before), sizes(after),  parts[0]};
+  Turn turn(shape.is_small());
+  try {
+    const Convolution& it = made(shape);
+    constexpr auto f32 = memory::data_type::f32;
+    const memory::desc lying[3] = {{shape.image, f32, sizes(image_strides)},
+                                   {shape.kernel, f32, sizes(kernel_strides)},
+                                   {shape.output, f32, sizes(output_strides)}};
+    const memory::desc wanted[3] = {it.image, it.kernel, it.output};
+    // For each role: what of image, kernel and output is left operand, right operand and result, and its names.
+    static constexpr int order[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
+    static constexpr int names[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+                                        {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
+                                        {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}};
+    float* starts[3] = {left.typed_data(), right.typed_data(), result->typed_data()};
+    for (int64_t part = 0; part < parts[0]; ++part) {
+      Scratch scratch;
+      Arguments arguments{{DNNL_ARG_SCRATCHPAD, scratch.take(it.scratch)}};
+      memory there, last;
+      for (int i = 0; i < 3; ++i) {
+        const int which = order[role][i];
+        memory given(lying[which], engine(), starts[i] + part * parts[1 + i]);
+        memory used = given;
+        if (!lie_alike(lying[which], wanted[which])) {
+          used = scratch.take(wanted[which]);
+          if (i < 2) reorder(given, used);
+        } else {
+          used = memory(wanted[which], engine(), given.get_data_handle());
+        }
+        arguments[names[role][i]] = used;
+        if (i == 2) there = given, last = used;
+      }
+      it.primitive.execute(stream(), arguments);
+      if (last.get_data_handle() != there.get_data_handle()) reorder(last, there);
+    }
+    stream().wait();
+  } catch (const dnnl::error& error) {
+    return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneDNN could not compute a convolution: ") + error.what());
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuConvolution, convolve,
+                              ffi::Ffi::Bind()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Attr<int64_t>("role")
+                                  .Attr<Span>("image")
+                                  .Attr<Span>("image_strides")
+                                  .Attr<Span>("kernel")
+                                  .Attr<Span>("kernel_strides")
+                                  .Attr<Span>("output")
+                                  .Attr<Span>("output_strides")
+                                  .Attr<Span>("strides")
+                                  .Attr<Span>("dilation")
+                                  .Attr<Span>("before")
+                                  .Attr<Span>("after")
+                                  .Attr<Span>("parts"));
+
+// Whether oneDNN has a fast kernel for a convolution: 1, or 0 where it has its plain loops only, or none.
+// `numbers` are role, parts, the lengths of the seven arrays of `Shape`, and the arrays, one after the other.
+extern "C" int anytpu_is_fast_convolution(const int64_t* numbers) {
+  Shape shape;
+  shape.role = numbers[0];
+  shape.parts = numbers[1];
+  const int64_t* lengths = numbers + 2;
+  const int64_t* next = numbers + 9;
+  for (Sizes* one : {&shape.image, &shape.kernel, &shape.output, &shape.strides, &shape.dilation, &shape.before,
+                     &shape.after}) {
+    one->assign(next, next + *lengths);
+    next += *lengths++;
+  }
+  Turn turn(shape.is_small());
+  try {
+    return made(shape).implementation.find("ref") == std::string::npos;
+  } catch (const dnnl::error&) {
+    return 0;
+  }
+}
+
+}  // namespace anytpu

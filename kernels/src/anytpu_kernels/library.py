@@ -1,0 +1,41 @@
+"""The compiled library: loaded once, its kernels made known to XLA by name."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import jax
+
+KERNELS = {"anytpu_convolution": "AnytpuConvolution"}
+"""XLA's name of each kernel, and its symbol in the library."""
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Load the library and register its kernels for the CPU.
+
+    Raises:
+        OSError: this machine cannot load it.
+    """
+    library = ctypes.CDLL(str(Path(__file__).with_name("libanytpu_kernels.so")))
+    for name, symbol in KERNELS.items():
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, symbol)), platform="cpu")
+    return library
+
+
+def onednn_version() -> str:
+    """Return the version of oneDNN, such as "3.2.0".
+
+    Raises:
+        OSError: this machine cannot load the library.
+    """
+
+    class Version(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_int) for name in ("major", "minor", "patch")]
+
+    asked = load().dnnl_version
+    asked.restype = ctypes.POINTER(Version)
+    version = asked().contents
+    return f"{version.major}.{version.minor}.{version.patch}"
