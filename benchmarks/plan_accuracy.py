@@ -106,7 +106,8 @@ def compared(seen: list[Seen]) -> list[Row]:
 
     alone = without(lambda other, case: other.name == case.name)
     family = without(lambda other, case: other.family == case.family)
-    intervals = [calibration.bounds(seen, np.array(family), at, fitted) for at in range(len(seen))]
+    parts = calibration.parts_of(seen, fitted)
+    intervals = [calibration.bounds(seen, np.array(family), parts, at, fitted) for at in range(len(seen))]
     return [_row(one, float(misses[at]), alone[at], family[at], intervals[at]) for at, one in enumerate(seen)]
 
 

@@ -81,8 +81,18 @@ class Target:
 
     @property
     def hbm_bytes_per_s(self) -> float:
-        """Memory bandwidth of one device."""
+        """Memory bandwidth of one device: of a core that shares its chip's memory, an equal part."""
         return self.chip.hbm_bytes_per_s / self.chip.replicas
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether a device is one of two cores with one memory."""
+        return self.chip.name in _JOINED_ON_DEMAND and self.chip.replicas > 1
+
+    @property
+    def max_hbm_bytes_per_s(self) -> float:
+        """Memory bandwidth of one device while no other device uses the memory that it shares."""
+        return self.chip.hbm_bytes_per_s if self.shares_memory else self.hbm_bytes_per_s
 
     def to_record(self) -> dict[str, Any]:
         """Return everything as what JSON has."""

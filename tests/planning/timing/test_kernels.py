@@ -10,8 +10,10 @@ from tests.planning.hlo import saved
 from tests.planning.timing.test_pricing import V6E, price
 
 import anytpu as tpu
+from anytpu.planning.hlo import parse
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
+from anytpu.planning.timing.attention import attention_of
 from anytpu.planning.timing.rates import rates_of
 
 KERNEL = """%x = bf16[8192,1024]{1,0:T(8,128)(2,1)} parameter(0)
@@ -208,3 +210,15 @@ def test_attention_kernels_of_jax_are_known_by_name(name, results, products):
     assert found.time_s == pytest.approx(found.flops / (0.5 * 918e12), rel=0.01)
     assert found.priced_by == "roofline"
     assert found.remark == "a Pallas kernel without cost_estimate; counted as causal attention, by its name"
+
+
+@pytest.mark.parametrize(("blocks", "active"), [(1, 1.0), (2, 0.75), (16, 17 / 32)])
+def test_attention_computes_the_blocks_that_the_causal_mask_does_not_cover_whole(blocks, active):
+    module = parse(
+        f"HloModule m\n\nENTRY %main (q: f32[]) -> f32[] {{\n{ATTENTION}ROOT %splash_mha_fwd = "
+        "f32[] custom-call(%q, %k)\n}"
+    )
+    instructions = module.entry.instructions
+    found = attention_of(instructions["splash_mha_fwd"], [instructions["q"], instructions["k"]], 3 * 32 * blocks**2)
+    assert found is not None
+    assert (found.active, found.flops) == (active, active * 2 * 2 * 3 * 32 * 8192 * 8192 * 128)

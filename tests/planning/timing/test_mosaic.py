@@ -78,6 +78,21 @@ def test_an_index_map_with_an_operation_that_is_not_known_is_taken_by_what_it_de
     assert code is not None and (code.bytes, code.least_bytes) == (block * (20 + 4), block * (1 + 4))
 
 
+CHOSEN = """  func.func @in(%i: i32, %j: i32, %next: memref<5xi32, #tpu.memory_space<smem>>) -> (i32, i32) {
+    %at = arith.index_cast %j : i32 to index
+    %block = memref.load %next[%at] : memref<5xi32, #tpu.memory_space<smem>>
+    return %i, %block : i32, i32
+  }
+"""
+
+
+def test_blocks_that_an_array_chooses_are_told_apart():
+    code = code_of(call(GRID.replace(PLAIN, CHOSEN).replace("BOUND", "5").replace("LIMIT", "%three")))
+    block = 4 * 128 * 256
+    assert code is not None
+    assert (code.bytes, code.least_bytes, code.chosen_bytes) == (block * (20 + 4), block * (4 + 4), block * 20)
+
+
 def test_a_grid_whose_size_is_not_known_is_that_of_one_step():
     code = code_of(call(GRID.replace("BOUND", str(-(2**63))).replace("LIMIT", "%three")))
     assert code == KernelCode(0.0, 3 * 2 * 128 * 256, 0.0, None, is_endless=True)

@@ -1,34 +1,57 @@
-"""`attention_flops`: the operations of an attention kernel that does not say them.
+"""`attention_of`: the operations of an attention kernel that does not say them.
 
 Idea: the attention kernels that come with JAX, flash and splash, are known by their names, and what they multiply
 follows from the shapes of queries and keys: two products forward (scores, values); backward three for the gradient of
 the queries, four for those of keys and values, five for all in one.
 
-Rule: causal attention is assumed, of which the kernels leave out the half that is masked. Whoever uses this says so.
+Rule: causal attention is assumed, of which the kernels leave out the blocks that are masked whole. Whoever uses this
+says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from anytpu.planning.hlo import Instruction, Shape
 
 _RANK = 4
 
 
-def attention_flops(kernel: Instruction, operands: Sequence[Instruction]) -> float | None:
-    """Return the floating-point operations of one execution, or None for a kernel that is not known.
+class Attention(NamedTuple):
+    """The work of an attention kernel.
+
+    Attributes:
+        flops: floating-point operations of one execution, in the blocks that are computed.
+        active: the share of all blocks that are computed: those that the causal mask does not cover whole.
+    """
+
+    flops: float
+    active: float
+
+
+def attention_of(kernel: Instruction, operands: Sequence[Instruction], steps: int | None) -> Attention | None:
+    """Return the work of one execution, or None for a kernel that is not known.
 
     Args:
         kernel: the custom call.
         operands: what goes in; queries `(batch, heads, length, features)` are the first of that rank, then keys.
+        steps: of the kernel's grid, which has one for each pair of blocks of each head; None: not known.
     """
     products = _products(kernel)
     whole = [one.shapes[0] for one in operands if one.shapes and len(one.shapes[0].dims) == _RANK]
     if not products or len(whole) < 2:
         return None
     (batch, heads, queries, features), keys = whole[0].dims, whole[1].dims[2]
-    return 0.5 * 2.0 * products * batch * heads * queries * keys * features
+    active = _active(steps / (batch * heads)) if steps else 0.5
+    return Attention(active * 2.0 * products * batch * heads * queries * keys * features, active)
+
+
+def _active(pairs: float) -> float:
+    """Return the share of the pairs of blocks on or below the diagonal, of as many blocks of queries as of keys."""
+    blocks = max(1.0, math.sqrt(pairs))
+    return (blocks + 1) / (2 * blocks)
 
 
 def _products(kernel: Instruction) -> int:

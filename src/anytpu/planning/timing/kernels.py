@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from anytpu.planning.hlo import Computation, Instruction
 from anytpu.planning.hlo.aliases import result_aliases
 from anytpu.planning.target import Target
-from anytpu.planning.timing.attention import attention_flops
+from anytpu.planning.timing.attention import attention_of
 from anytpu.planning.timing.irregular import VECTOR, vector_alus
 from anytpu.planning.timing.mosaic import KernelCode, code_of
 from anytpu.planning.timing.price import OpPrice
@@ -51,9 +51,8 @@ def kernel_price(home: Computation, one: Instruction, moved: float, target: Targ
     memory_s = claim.bytes / rates.streaming_bytes_per_s
     bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
     seconds = rates.start_s + max(compute_s, memory_s)
-    least_s = max(
-        _least_compute_s(home, one, claim.least_flops, target), min(claim.least_bytes, moved) / target.hbm_bytes_per_s
-    )
+    least_memory_s = min(claim.least_bytes, moved) / target.max_hbm_bytes_per_s
+    least_s = max(_least_compute_s(home, one, claim.least_flops, target), least_memory_s)
     return OpPrice(
         seconds,
         "kernel",
@@ -91,9 +90,12 @@ def _claim(home: Computation, one: Instruction, code: KernelCode | None, moved: 
         least = min(said, moved - _aliased_bytes(one, operands) - (code.whole_bytes if code else 0.0))
         return _Claim(flops, said or blocks or moved, "cost estimate", flops, max(least, 0.0))
     further = code.whole_bytes if code else 0.0
-    if known := attention_flops(one, operands):
+    if known := attention_of(one, operands, code.steps if code else None):
         remark = f"{_SILENT}; counted as causal attention, by its name"
-        return _Claim(known, blocks or moved, "roofline", 0.0, code.least_bytes if code else 0.0, further, remark)
+        # Blocks that the mask covers whole are not moved: the index map reads from memory which one comes next.
+        masked = (1 - known.active) * code.chosen_bytes if code else 0.0
+        least = code.least_bytes if code else 0.0
+        return _Claim(known.flops, blocks - masked or moved, "roofline", 0.0, least, further, remark)
     if code is None or code.steps is None:
         remark = f"{_SILENT}; counted as all bytes of its arrays, of which it may use less"
         return _Claim(0.0, moved, "floor", remark=remark, is_endless=code is not None)

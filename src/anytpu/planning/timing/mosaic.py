@@ -42,6 +42,7 @@ class KernelCode(NamedTuple):
         steps: of its grid; None where that is known only when it runs: all the others are then those of one step.
         least_flops: the FLOPs that no branch and no loop of unknown length can leave out.
         least_bytes: of the blocks, where each is moved only as often as it is certain to change.
+        chosen_bytes: the part of `bytes` in blocks whose index the map reads from memory, if all steps move them.
         whole_bytes: of the arrays in the main memory that its body uses a part of, or all: which is not known.
         is_endless: whether a loop, or the grid, has a length that is known only when it runs.
     """
@@ -52,6 +53,7 @@ class KernelCode(NamedTuple):
     steps: int | None
     least_flops: float = 0.0
     least_bytes: float = 0.0
+    chosen_bytes: float = 0.0
     whole_bytes: float = 0.0
     is_endless: bool = False
 
@@ -114,14 +116,15 @@ def _counted(module: Any) -> KernelCode | None:
         bounds = _numbers(main.attributes["iteration_bounds"])
     work = _work(main)
     steps = None if _DYNAMIC in bounds else math.prod(bounds)
-    times, (blocks, least) = steps or 1, _moved(main, functions, bounds) if steps is not None else (0.0, 0.0)
+    times, blocks = steps or 1, _moved(main, functions, bounds) if steps is not None else _Blocks()
     return KernelCode(
         work.flops * times,
         work.vector * times,
-        blocks + work.bytes * times if steps is not None else 0.0,
+        blocks.bytes + work.bytes * times if steps is not None else 0.0,
         steps,
         work.least_flops * steps if steps is not None else 0.0,
-        least,
+        blocks.least_bytes,
+        blocks.chosen_bytes,
         _whole(main),
         steps is None or _has_unknown_loop(main),
     )
@@ -196,15 +199,23 @@ def _contracted(product: Any) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> tuple[float, float]:
-    """Return the bytes of all blocks, and the least that they can be.
+class _Blocks(NamedTuple):
+    """The blocks of a kernel: as `KernelCode` has them."""
+
+    bytes: float = 0.0
+    least_bytes: float = 0.0
+    chosen_bytes: float = 0.0
+
+
+def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> _Blocks:
+    """Return the bytes of all blocks.
 
     A block is moved again when its index changes. Where its index map cannot be evaluated, that is taken to be when one
     of the grid's indices changes that it depends on. Without a grid each array is moved once.
     """
     blocks = _arrays(main, len(bounds))
     windows = list(main.attributes["window_params"]) if "window_params" in main.attributes else [None] * len(blocks)
-    moved = least = 0.0
+    moved = least = chosen = 0.0
     for window, block in zip(windows, blocks, strict=False):
         size, space = _bytes_of(block)
         if space != "vmem":
@@ -215,9 +226,15 @@ def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> tuple
         if fetches is not None:
             moved, least = moved + size * fetches, least + size * fetches
             continue
-        moved += size * math.prod(bounds[: _last_index(transform, len(bounds))])
+        most = size * math.prod(bounds[: _last_index(transform, len(bounds))])
+        moved += most
+        chosen += most if transform is not None and _reads_memory(transform) else 0.0
         least += size * math.prod(bounds[: _last_plain_index(transform, len(bounds))])
-    return moved, least
+    return _Blocks(moved, least, chosen)
+
+
+def _reads_memory(transform: Any) -> bool:
+    return any(_name(one) == "memref.load" for one in _operations(transform.regions[0]))
 
 
 def _arrays(main: Any, rank: int) -> list[Any]:

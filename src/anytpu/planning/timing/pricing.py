@@ -204,7 +204,7 @@ class Pricer:
         return sum(shape.padded_bytes for shapes in (one.shapes, *operands) for shape in shapes)
 
     def _least_s(self, moved: Traffic) -> float:
-        return moved.bytes / self.target.hbm_bytes_per_s
+        return moved.bytes / self.target.max_hbm_bytes_per_s
 
     def _least_compute_s(self, compute_s: float) -> float:
         return compute_s * self.rates.flops_per_s / self.target.flops_per_s

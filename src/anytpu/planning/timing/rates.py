@@ -26,7 +26,7 @@ class Rates:
     Attributes:
         clock_hz: the clock at which the compiler's cycles pass.
         flops_per_s: peak of the matrix units for bfloat16.
-        hbm_bytes_per_s: peak of the memory.
+        hbm_bytes_per_s: peak of the memory; of a core that shares it, what the other core leaves on average.
         link_bytes_per_s: peak of one link to a neighbouring chip, one way.
         excess_share: share that is real of the time by which an operation's cycles exceed what its products and its
             traffic need: the compiler thinks that less overlaps than does.
@@ -113,10 +113,12 @@ def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
     given = {**fitted["shared"], **own}
     given = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in given.items()}
     names = {field.name for field in dataclasses.fields(Rates)}
+    # The other core of the chip does not use the memory all the time.
+    shared = fitted["shared"]["shared_memory_gain"] if target.shares_memory else 1.0
     peaks = {
         "clock_hz": chip.clock_hz,
         "flops_per_s": (chip.bf16_flops_per_s or 0.0) * target.chips / target.devices,
-        "hbm_bytes_per_s": chip.hbm_bytes_per_s * target.chips / target.devices,
+        "hbm_bytes_per_s": target.hbm_bytes_per_s * shared,
         "link_bytes_per_s": chip.ici_link_bytes_per_s or 1e10,
     }
     return Rates(**{**peaks, **{name: value for name, value in given.items() if name in names}})

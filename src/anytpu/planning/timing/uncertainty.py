@@ -25,10 +25,10 @@ from anytpu.planning.timing.rates import calibration
 NINE_OF_TEN = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 
-# All other chips together weigh as much as so many measurements of this one.
-_TRUST = 4
+# All other chips together weigh as much as so many measurements of this one: no chip is off by much more than another.
+_TRUST = 8
 # Part of the variance that is a chip's own: what it is always off by, until measurements of it have told.
-_OWN = 0.5
+_OWN = 0.25
 # What a part of a step may be off by, on top of what all is, as a logarithm.
 _PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3}
 # The same of what is priced by instructions that nobody has timed: guesses.
@@ -74,10 +74,16 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
 
 def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> float:
     """Return by how much a prediction may be off, as a logarithm."""
-    step_s = sum(op.time_s for op in ops) or 1.0
     spread = fitted["spread"]
     count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
     variance = (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + _OWN / (1 + count))
+    return student(_TRUST + count) * math.sqrt(variance + variance_of_parts(ops, target))
+
+
+def variance_of_parts(ops: Sequence[OpTime], target: Target) -> float:
+    """Return the variance that the parts of a step add that are hard to price, of the logarithm of its time."""
+    step_s = sum(op.time_s for op in ops) or 1.0
+    variance = 0.0
     for kind, off in _PARTS.items():
         share = sum(op.time_s for op in ops if op.kind == kind) / step_s
         variance += (off * share) ** 2
@@ -88,7 +94,7 @@ def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> 
     if target.slices > 1:
         share = sum(op.time_s for op in ops if op.opcode in ("send-done", "recv-done")) / step_s
         variance += _SEVERAL_SLICES**2 + (_BETWEEN_SLICES * share) ** 2
-    return student(_TRUST + count) * math.sqrt(variance)
+    return variance
 
 
 def _is_short(op: OpTime) -> bool:
