@@ -77,6 +77,12 @@ NAMES = [
     ("keras.src.backend.common.masking", "get_keras_mask", "the mask of padded steps"),
     ("keras.src.backend.common.masking", "set_keras_mask", "the mask of padded steps"),
     ("keras.src.backend.jax.random", "jax_draw_seed", "dropout of padded steps draws as Keras's"),
+    ("keras.src.utils.python_utils", "pythonify_logs", "the logs of train_on_batch are Python's numbers"),
+    (
+        "keras.src.trainers.trainer",
+        "Trainer._flatten_metrics_in_order",
+        "the logs of train_on_batch come in Keras's order",
+    ),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
 ]
 
@@ -126,6 +132,45 @@ def test_a_variable_holds_its_array_in_one_attribute():
     _keras.attach(variable, array)
     assert _keras.value_of(variable) is array
     assert np.array(variable.value).tolist() == [1, 1]
+
+
+def test_a_variable_is_read_and_written_through_its_attribute():
+    class Unread:
+        def __init__(self) -> None:
+            self.written_to = []
+
+        def read(self, variable):
+            _keras.attach(variable, keras.ops.ones(2))
+            return _keras.value_of(variable)
+
+        def written(self, variable):
+            self.written_to.append(variable)
+
+    held = keras.Variable(np.zeros(2, "float32"))
+    owner = _keras.variable_class()
+    before = vars(owner).get("_value")
+    try:
+        _keras.offer_reading(Unread)
+        _keras.attach(held, Unread())
+        assert np.array(held.value).tolist() == [1, 1]
+        unread = Unread()
+        _keras.attach(held, unread)
+        held.assign([2, 2])
+        assert unread.written_to == [held]
+        assert np.array(held.value).tolist() == [2, 2]
+    finally:
+        del owner._value
+        if before is not None:
+            owner._value = before
+
+
+def test_no_callbacks_start_no_thread():
+    callbacks = _keras.no_callbacks()
+    callbacks.on_predict_begin()
+    callbacks.on_predict_batch_begin(0)
+    callbacks.on_predict_batch_end(0, {"outputs": np.zeros(1)})
+    assert vars(callbacks)["_executor"] is None
+    callbacks.on_predict_end()
 
 
 def test_a_compiled_model_keeps_what_it_was_compiled_with():

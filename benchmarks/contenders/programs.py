@@ -192,7 +192,7 @@ def predict_row(steps: int) -> Train:
     return lambda: float(sum(model.predict(x[row : row + 1], verbose=0).sum() for row in range(steps)))
 
 
-def fitting(model: keras.Model, x: Any, y: Any, batch_size: int, **others: Any) -> Train:
+def fitting(model: Any, x: Any, y: Any, batch_size: int, **others: Any) -> Train:
     """Return a function that goes over the data once."""
     keras.utils.set_random_seed(0)
 
@@ -203,7 +203,7 @@ def fitting(model: keras.Model, x: Any, y: Any, batch_size: int, **others: Any) 
     return train
 
 
-def _mlp() -> keras.Model:
+def _mlp() -> Any:
     keras.utils.set_random_seed(0)
     model = keras.Sequential([layers.Input((64,)), layers.Dense(128, activation="relu"), layers.Dropout(0.2)])
     model.add(layers.Dense(128, activation="relu"))
@@ -236,11 +236,11 @@ class TokenAndPosition(layers.Layer):
 
     def __init__(self, length: int, words: int, size: int) -> None:
         super().__init__()
-        self.token_emb = layers.Embedding(words, size)
-        self.pos_emb = layers.Embedding(length, size)
+        self.token_emb: Any = layers.Embedding(words, size)
+        self.pos_emb: Any = layers.Embedding(length, size)
 
     def call(self, x: Any) -> Any:
-        return self.token_emb(x) + self.pos_emb(ops.arange(0, ops.shape(x)[-1]))
+        return self.token_emb(x) + self.pos_emb(ops.arange(0, x.shape[-1]))
 
 
 class TransformerBlock(layers.Layer):
@@ -307,11 +307,13 @@ class VariationalAutoencoder(keras.Model):
         images, _, _ = keras.utils.unpack_x_y_sample_weight(data)
 
         def losses(trainable: Any, fixed: Any) -> Any:
-            (made, mean, log_variance), fixed = self.stateless_call(trainable, fixed, images, training=True)
+            model: Any = self
+            (made, mean, log_variance), fixed = model.stateless_call(trainable, fixed, images, training=True)
             reconstruction = ops.mean(ops.sum(keras.losses.binary_crossentropy(images, made), axis=(1, 2)))
             distances = -0.5 * (1 + log_variance - ops.square(mean) - ops.exp(log_variance))
             divergence = ops.mean(ops.sum(distances, axis=1))
-            return reconstruction + divergence, (reconstruction, divergence, fixed)
+            total: Any = ops.add(reconstruction, divergence)
+            return total, (reconstruction, divergence, fixed)
 
         (loss, (reconstruction, divergence, fixed)), gradients = jax.value_and_grad(losses, has_aux=True)(
             trainable, fixed
@@ -333,7 +335,7 @@ class Adversarial(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.discriminator = keras.Sequential(
+        self.discriminator: Any = keras.Sequential(
             [
                 layers.Input((28, 28, 1)),
                 layers.Conv2D(8, 3, strides=2, padding="same"),
@@ -344,7 +346,7 @@ class Adversarial(keras.Model):
                 layers.Dense(1),
             ]
         )
-        self.generator = keras.Sequential(
+        self.generator: Any = keras.Sequential(
             [
                 layers.Input((self.size,)),
                 layers.Dense(7 * 7 * 16),

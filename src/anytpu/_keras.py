@@ -84,13 +84,38 @@ def variable_class() -> Any:
 
 
 def value_of(variable: Any) -> Any:
-    """Return the array that a variable holds now, without a copy; None before it is initialised."""
-    return variable._value
+    """Return what a variable holds now, an array or what stands for one; None before it is initialised."""
+    return vars(variable).get("_value")
 
 
 def attach(variable: Any, array: Any) -> None:
-    """Make a variable hold an array, without a cast or a copy."""
-    variable._value = array
+    """Make a variable hold an array, or what stands for one, without a cast or a copy."""
+    vars(variable)["_value"] = array
+
+
+def offer_reading(unread: type) -> None:
+    """Let variables hold what stands for an array until it is read.
+
+    Args:
+        unread: the class of what stands there; `read(variable)` returns the array, and `written(variable)` is called
+            when the variable is assigned another value.
+    """
+
+    def read(self: Any) -> Any:
+        try:
+            value = self.__dict__["_value"]
+        except KeyError:
+            raise AttributeError("_value") from None
+        return value.read(self) if value.__class__ is unread else value
+
+    def write(self: Any, value: Any) -> None:
+        held = self.__dict__
+        before = held.get("_value")
+        if before.__class__ is unread:
+            before.written(self)
+        held["_value"] = value
+
+    variable_class()._value = property(read, write)
 
 
 def plain(one: Any) -> Any:
@@ -170,6 +195,15 @@ def batch_sizes(adapter: Any) -> list[int]:
 def is_built(model: Any) -> bool:
     """Say whether all layers of a model are built, so that Keras asks for no batch to build it."""
     return all(layer.built for layer in model._flatten_layers())
+
+
+def no_callbacks() -> Any:
+    """Return an empty list of callbacks, for which Keras's loops start no thread."""
+    import keras
+
+    callbacks = keras.callbacks.CallbackList()
+    callbacks._async_test = callbacks._async_predict = callbacks._async_train = False
+    return callbacks
 
 
 def is_overridden(method: Any) -> bool:
@@ -261,6 +295,14 @@ def layers_of(model: Any) -> list[Any]:
 def compiled_with(model: Any) -> dict[str, Any]:
     """Return the arguments of a model's `compile`, as they were passed."""
     return model._compile_config.config
+
+
+def returned_logs(model: Any, logs: dict[str, Any], as_dict: bool) -> Any:
+    """Return logs as `train_on_batch` does: numbers by name, or a list of them in the order of the metrics."""
+    from keras.src.utils.python_utils import pythonify_logs
+
+    logs = pythonify_logs(logs)
+    return logs if as_dict else model._flatten_metrics_in_order(logs)
 
 
 def optimized_variables(optimizer: Any) -> list[Any]:

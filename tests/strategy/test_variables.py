@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import jax
@@ -52,35 +53,96 @@ def values_of(held: list[Any]) -> list[Any]:
 def test_take_give_attach(backend: Backend):
     held = variables(1, [2, 3])
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     assert values_of(held) == [2, [3, 4]]
     add_one(backend, held)
     add_one(backend, held)
-    homes.attach(held)
-    homes.attach(held)
+    homes.release(held)
+    homes.release(held)
     assert values_of(held) == [4, [5, 6]]
 
 
-def test_what_lies_there_does_not_travel_again(backend: Backend, monkeypatch: pytest.MonkeyPatch):
-    held, puts = variables(1, [2, 3]), []
-    put = type(backend).put
-    monkeypatch.setattr(type(backend), "put", lambda self, *given: puts.append(given) or put(self, *given))
+def test_what_lies_there_does_not_travel_again(backend: Backend):
+    held = variables(1, [2, 3])
     handles = homes.take(backend, held)
     assert all(a is b for a, b in zip(homes.take(backend, held), handles, strict=True))
-    assert len(puts) == 2
     add_one(backend, held)
-    homes.attach(held)
-    assert all(a is not b for a, b in zip(homes.take(backend, held), handles, strict=True))
-    assert [layout for _, layout in puts] == [REPLICATED, REPLICATED, ROWS]
+    newer = homes.take(backend, held)
+    assert all(a is not b for a, b in zip(newer, handles, strict=True))
+    assert values_of(held) == [2, [3, 4]]
+    assert all(a is b for a, b in zip(homes.take(backend, held), newer, strict=True))
+
+
+def test_a_value_is_fetched_when_it_is_read(backend: Backend, monkeypatch: pytest.MonkeyPatch):
+    held, gets = variables(1, [2, 3]), []
+    get = type(backend).get
+    monkeypatch.setattr(type(backend), "get", lambda self, tree: gets.append(tree) or get(self, tree))
+    add_one(backend, held)
+    homes.release(held)
+    assert gets == []
+    assert [float(held[0].value) for _ in range(2)] == [2, 2]
+    assert len(gets) == 1
+
+
+def held_for_many_calls(backend: Backend, held: list[Any]) -> tuple[list[Any], homes.Holder]:
+    """Take variables for many calls; return the list that has the newest handles, and the holder."""
+    newest: list[Any] = []
+    holder = homes.Holder("the test", lambda: None, newest.__getitem__)
+    newest[:] = homes.take(backend, held, holder)
+    return newest, holder
+
+
+def test_a_variable_that_is_held_has_its_newest_value(backend: Backend):
+    held = variables(1, 10)
+    newest, holder = held_for_many_calls(backend, held)
+    assert values_of(held) == [1, 10]
+    assert homes.renewed(backend, holder) == []
+    newest[:] = backend.put([jnp.float32(2), jnp.float32(20)], REPLICATED)
+    assert values_of(held) == [2, 20]
+    homes.give(held, newest)
+    homes.release(held)
+    assert values_of(held) == [2, 20]
+
+
+def test_what_is_assigned_to_a_variable_that_is_held_is_for_the_next_call(backend: Backend):
+    held = variables(1, 10)
+    newest, holder = held_for_many_calls(backend, held)
+    held[1].assign(7)
+    ((index, handle),) = homes.renewed(backend, holder)
+    assert (index, float(backend.get(handle))) == (1, 7)
+    newest[index] = handle
+    assert values_of(held) == [1, 7]
+    held[0].assign(5)
+    homes.give(held, newest)
+    homes.release(held)
+    assert values_of(held) == [5, 7]
+
+
+def test_a_value_is_first_read_in_a_function_that_is_traced(backend: Backend):
+    held = variables([1, 2])
+    add_one(backend, held)
+    homes.release(held)
+    assert jax.jit(lambda x: x + held[0].value)(1).tolist() == [3, 4]
+    assert values_of(held) == [[2, 3]]
+
+
+def test_an_unread_value_is_copied_and_pickled(backend: Backend):
+    held = variables([1, 2])
+    add_one(backend, held)
+    homes.release(held)
+    unread = vars(held[0])["_value"]
+    copies = copy.deepcopy(unread), pickle.loads(pickle.dumps(unread))
+    add_one(backend, held)
+    assert [one.tolist() for one in copies] == [[2, 3], [2, 3]]
 
 
 def test_an_assignment_between_calls_wins(backend: Backend):
     held = variables(1, 2)
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     held[0].assign(10)
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     assert values_of(held) == [11, 4]
 
 
@@ -88,10 +150,10 @@ def test_an_assignment_before_the_values_are_shown_wins(backend: Backend):
     held = variables(1, 2)
     add_one(backend, held)
     held[0].assign(10)
-    homes.attach(held)
+    homes.release(held)
     assert values_of(held) == [10, 3]
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     assert values_of(held) == [11, 4]
 
 
@@ -111,7 +173,7 @@ def test_arrays_of_the_user_are_never_consumed(backend: Backend):
     for array in (mine, host):
         variable.assign(array)
         add_one(backend, held)
-        homes.attach(held)
+        homes.release(held)
         assert values_of(held) == [(np.asarray(array) + 1).tolist()]
     assert mine.tolist() == [5, 6]
     assert host.tolist() == [7, 8]
@@ -122,7 +184,7 @@ def test_what_was_read_as_numpy_stays_as_it_was(backend: Backend):
     before = np.asarray(held[0].value)
     for _ in range(3):
         add_one(backend, held)
-        homes.attach(held)
+        homes.release(held)
     assert before.tolist() == list(range(4096))
     after = np.asarray(held[0].value)
     add_one(backend, held)
@@ -135,7 +197,7 @@ def test_one_array_in_two_variables(backend: Backend):
     for variable in held:
         variable.assign(array)
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     assert values_of(held) == [4, 4]
 
 
@@ -144,9 +206,9 @@ def test_two_models_do_not_meet(backend: Backend):
     add_one(backend, first)
     add_one(backend, second)
     add_one(backend, first)
-    homes.attach(second)
+    homes.release(second)
     assert values_of(second) == [11]
-    homes.attach(first)
+    homes.release(first)
     assert values_of(first) == [3]
 
 
@@ -154,7 +216,7 @@ def test_a_variable_in_two_models(backend: Backend):
     shared, own = variables(1, 10)
     add_one(backend, [shared, own])
     add_one(backend, [shared])
-    homes.attach([shared, own])
+    homes.release([shared, own])
     assert values_of([shared, own]) == [3, 11]
 
 
@@ -166,15 +228,15 @@ def test_from_one_backend_to_another(kinds: tuple[str, str], attaches: bool):
     for backend in (one, other, one):
         add_one(backend, held)
         if attaches:
-            homes.attach(held)
-    homes.attach(held)
+            homes.release(held)
+    homes.release(held)
     assert values_of(held) == [4, [5, 6]]
 
 
 def test_a_value_is_an_array_of_jax_that_a_plain_step_can_use(backend: Backend):
     held = variables([1, 2])
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     assert isinstance(held[0].value, jax.Array)
     assert keras.ops.sum(held[0] * 2) == 10
 
@@ -182,18 +244,18 @@ def test_a_value_is_an_array_of_jax_that_a_plain_step_can_use(backend: Backend):
 def test_a_variable_that_never_travelled_is_left_alone():
     held = variables(1)
     value = held[0].value
-    homes.attach(held)
+    homes.release(held)
     assert held[0].value is value
 
 
 def test_a_copy_of_a_variable_goes_its_own_way(backend: Backend):
     held = variables(1)
     add_one(backend, held)
-    homes.attach(held)
+    homes.release(held)
     copied = copy.deepcopy(held)
     add_one(backend, held)
-    homes.attach([*held, *copied])
+    homes.release([*held, *copied])
     assert values_of([*held, *copied]) == [3, 2]
     add_one(backend, copied)
-    homes.attach(copied)
+    homes.release(copied)
     assert values_of([*held, *copied]) == [3, 3]

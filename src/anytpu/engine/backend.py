@@ -114,6 +114,14 @@ class Backend(abc.ABC):
         but `get` of such a handle may.
         """
 
+    def put_once(self, tree: Tree, layout: Layout) -> Tree:
+        """Bring arrays to the cores that one call reads or consumes, and that nobody writes to before it is done.
+
+        Returns:
+            Handles for this one call; where a call takes arrays of the host as they are, nothing is brought.
+        """
+        return self.put(tree, layout)
+
     @abc.abstractmethod
     def get(self, tree: Tree) -> Tree:
         """Open handles: return arrays that both NumPy and JAX can read.

@@ -192,7 +192,8 @@ class RowSource(Source):
     def _put(self, rows: list[np.ndarray], capacity: int) -> Any:
         numbers = np.zeros((capacity, len(rows[0])), np.int32)
         numbers[: len(rows)] = rows
-        return self.data.backend.put(numbers, _STACK)
+        put = self.data.backend.put_once if capacity == 1 else self.data.backend.put
+        return put(numbers, _STACK)
 
 
 @final
@@ -269,6 +270,53 @@ class BatchSource(Source):
             return self.backend.put(leaf, Layout(None if layout.axis is None else layout.axis + 1))
 
         return jax.tree.map(one, stack, self.layout_of(stack))
+
+
+@final
+class SingleSource(Source):
+    """A pass over one batch.
+
+    Args:
+        backend: where it runs.
+        batch: tree of arrays with equal first axes.
+    """
+
+    def __init__(self, backend: Backend, batch: Tree) -> None:
+        self._groups = [one_batch(backend, batch)]
+
+    def take(self, most: int) -> Group | None:
+        """Return the batch, once."""
+        return self._groups.pop() if self._groups else None
+
+    def close(self) -> None:
+        """Forget the batch."""
+        self._groups.clear()
+
+
+def one_batch(backend: Backend, batch: Tree) -> Group:
+    """Return a group of one step.
+
+    Args:
+        backend: where it runs.
+        batch: tree of arrays with equal first axes.
+    """
+    return _OneBatch(backend, batch)
+
+
+@final
+class _OneBatch(Group):
+    steps = 1
+
+    def __init__(self, backend: Backend, batch: Tree) -> None:
+        self._backend, self._batch = backend, batch
+
+    def example(self) -> Tree:
+        return self._batch
+
+    def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
+        specs = spec_of(self._batch)
+        stack = jax.tree.map(functools.partial(_stacked, 1), specs, self._batch)
+        yield Segment(specs, loop_of(specs, Loop(1, "batches")), self._backend.put_once(stack, _STACK), 0, 1)
 
 
 @final

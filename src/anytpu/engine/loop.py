@@ -47,6 +47,12 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
         raise SettingError(_no_guard(loop.guard, outputs))
     pick = _rows if loop.feed == "rows" else _batch
 
+    def run_one(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
+        new_state, last = replay(state, pick(feed, 0, batch))
+        bad = _first_bad(_no_bad(loop), 0, last, loop.guard)
+        state = jax.tree.map(lambda old, new: _kept(old, new, bad), state, new_state)
+        return state, last, jax.tree.map(lambda one: one[None], last) if loop.keeps_every else None, bad
+
     def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
         def body(i: Any, carry: tuple) -> tuple:
             state, _, every, bad = carry
@@ -60,10 +66,15 @@ def looped(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tu
         last = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), outputs)
         kept = outputs if loop.keeps_every else None
         every = jax.tree.map(lambda s: jnp.zeros((loop.capacity, *s.shape), s.dtype), kept)
-        bad = None if loop.guard is None else jnp.int32(-1)
+        bad = _no_bad(loop)
         return lax.fori_loop(0, count, body, (state, last, every, bad))
 
-    return run
+    return run if is_loop(loop) else run_one
+
+
+def is_loop(loop: Loop | None) -> bool:
+    """Say whether there is a loop around the step: one that holds a single step is that step."""
+    return loop is not None and loop.capacity > 1
 
 
 def traced(step: Step, state: Tree, batch: Tree) -> tuple[Step, Tree]:
@@ -132,6 +143,10 @@ def _no_guard(guard: str, outputs: Tree) -> str:
         f'on_nan="raise" watches the log {guard!r}, and the training step returns no such log; it returns {there}. Add '
         f"{guard!r} to what train_step returns, or leave on_nan away"
     )
+
+
+def _no_bad(loop: Loop) -> Any:
+    return None if loop.guard is None else jnp.int32(-1)
 
 
 def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:

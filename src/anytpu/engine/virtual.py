@@ -19,7 +19,7 @@ import numpy as np
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
 from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.loop import carried, feed_specs, looped
+from anytpu.engine.loop import carried, feed_specs, is_loop, looped
 from anytpu.engine.numerics import computed_by
 from anytpu.engine.small_loops import next_loop_left
 from anytpu.errors import BackendError
@@ -55,6 +55,10 @@ class VirtualBackend(Backend):
         """Bring arrays to the CPU device; the layout makes no difference on one device."""
         return jax.tree.map(self._put, tree)
 
+    def put_once(self, tree: Tree, layout: Layout) -> Tree:
+        """Return NumPy arrays as they are: a call takes them, and faster than JAX makes arrays of its own of them."""
+        return jax.tree.map(lambda leaf: leaf if _is_canonical(leaf) else self._put(leaf), tree)
+
     def get(self, tree: Tree) -> Tree:
         """Return the arrays themselves."""
         return tree
@@ -65,7 +69,7 @@ class VirtualBackend(Backend):
         state, batch = self._here(program.state), self._here(program.batch)
         kernels = fast_kernels(lstm=self._numerics == "machine")
         try:
-            with kernels, next_loop_left(loop is not None), jax.default_device(self._device):
+            with kernels, next_loop_left(is_loop(loop)), jax.default_device(self._device):
                 if loop is None:
                     return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
                 run = looped(step, state, batch, loop)
@@ -88,3 +92,8 @@ class VirtualBackend(Backend):
 
     def _here(self, specs: Tree) -> Tree:
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), specs)
+
+
+def _is_canonical(leaf: Any) -> bool:
+    """Say whether this is a NumPy array of a dtype that JAX would not change."""
+    return isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype

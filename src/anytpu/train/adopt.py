@@ -18,9 +18,8 @@ from typing import Any
 
 from anytpu import _keras
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
-from anytpu.errors import SettingError
 from anytpu.strategy.scopes import claim, prepare
-from anytpu.train import checks, compiled_models, functions
+from anytpu.train import checks, compiled_models, functions, on_batch
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.ragged import with_batches
@@ -68,13 +67,15 @@ def _loop(name: str, original: Callable) -> Callable:
         trainer = trainer_of(self)
         if trainer is None:
             if on_nan is not None:
-                raise SettingError(compiled_models.no_guard(self, on_nan))
+                compiled_models.refuse_guard(self, on_nan)
             with _active(None):
                 return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         given = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(given)
+        if name != "fit" and given.get("callbacks") is None and given.get("verbose", "auto") == 0:
+            given["callbacks"] = _keras.no_callbacks()
         with _running(trainer, name, given.get("callbacks")):
             if name == "fit":
                 is_silent = given.get("verbose", "auto") == 0
@@ -91,8 +92,11 @@ def _on_batch(name: str, original: Callable) -> Callable:
         trainer = trainer_of(self)
         if trainer is None:
             return original(self, *args, **kwargs)
-        checks.check_call(signature.bind(self, *args, **kwargs).arguments)
+        given = signature.bind(self, *args, **kwargs).arguments
+        checks.check_call(given)
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
+            if on_batch.can_run(trainer, name, given):
+                return on_batch.run(trainer, name, given)
             return original(self, *args, **kwargs)
 
     return wrapper
@@ -102,13 +106,17 @@ def _on_batch(name: str, original: Callable) -> Callable:
 def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
     """Leave the model whole however a call of Keras's ends; what it built, or found built, is at home here."""
     _ = trainer.backend
-    prepare(f"{trainer.strategy!r}, in whose scope {trainer.model.name!r} was compiled,")
+    prepare(trainer.place)
+    known, is_whole = trainer.compilations, False
     with trainer.occupancy.by(f"{name} of {trainer.model.name!r}"):
         try:
             yield
+            is_whole = True
         finally:
-            trainer.attach()
-            claim(trainer.model.variables, trainer.strategy.system)
+            trainer.give_back()
+            # Nothing was built in a call that compiled nothing.
+            if not is_whole or known != trainer.compilations:
+                claim(trainer.model.variables, trainer.strategy.system)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,10 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from anytpu import _keras
-from anytpu.errors import StrategyError
+from anytpu.errors import SettingError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.scopes import prepare, system_of
 from anytpu.train import checks, functions, host_layers
@@ -42,9 +42,9 @@ def trainer_of(model: Any) -> Trainer | None:
     return trainer if trainer is not None and _can_loop(model) else None
 
 
-def no_guard(model: Any, on_nan: Any) -> str:
-    """Return why `fit` cannot take `on_nan` for a model that does not go through the loop."""
-    return (
+def refuse_guard(model: Any, on_nan: Any) -> NoReturn:
+    """Refuse `on_nan` of `fit` for a model that does not go through the loop."""
+    raise SettingError(
         f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. "
         "Take that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )

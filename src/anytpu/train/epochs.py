@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, Source, shapes_of
+from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, SingleSource, Source, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
@@ -66,7 +66,9 @@ class Epochs(_KerasEpochIterator):
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
-        if arrays is not None and trainer.fits(arrays):
+        # Arrays that are one batch are not worth a place on the device.
+        self._single = arrays if arrays is not None and self._is_single() else None
+        if arrays is not None and self._single is None and trainer.fits(arrays):
             self._resident = ResidentArrays(trainer.backend, trainer.padding.padded(arrays, may_stay=True))
         else:
             self._resident = None
@@ -195,8 +197,15 @@ class Epochs(_KerasEpochIterator):
             return self._next_group(step, wanted)
         return None
 
+    def _is_single(self) -> bool:
+        """Say whether the arrays are one batch, of which nothing is trained."""
+        return self._mode != "train" and self.data_adapter.num_batches == 1
+
     def _begin_pass(self) -> None:
         self._steps_seen = 0
+        if self._single is not None:
+            self._source = SingleSource(self._trainer.backend, self._narrowed(self._single))
+            return
         if self._resident is not None:
             self._source = RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
             return

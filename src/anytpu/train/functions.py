@@ -115,10 +115,9 @@ def _getter(trainer_of: TrainerOf) -> Callable:
 def _syncer(trainer_of: TrainerOf) -> Callable:
     def wrap(original: Callable) -> Callable:
         def wrapper(self: Any) -> None:
-            trainer = trainer_of(self)
-            if trainer is None:
+            if trainer_of(self) is None:
                 return original(self)
-            trainer.attach()
+            # Each variable's value is fetched when it is read.
             self._jax_state_synced = True
             return None
 

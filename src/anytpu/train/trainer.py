@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 import os
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Segment
+from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, Group, Segment, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import Pace, Watch
@@ -47,10 +47,12 @@ class _Live:
     Attributes:
         parts: the lists of Keras variables, as Keras carries them.
         handles: their values, in lists of handles.
+        holder: the owner of the variables.
     """
 
     parts: tuple[Part, ...]
     handles: Tree
+    holder: homes.Holder
 
 
 class Trainer:
@@ -66,6 +68,10 @@ class Trainer:
         self.model = model
         self.strategy = strategy
         self.steps_per_execution = steps_per_execution
+        self.place = f"{strategy!r}, in whose scope {model.name!r} was compiled,"
+        """What runs the model, for errors."""
+        self.compilations = 0
+        """How many programs were compiled so far."""
         self.one_step_calls = False
         """True while a callback wants to be called after every step."""
         self.guard: str | None = None
@@ -83,7 +89,9 @@ class Trainer:
         self.occupancy = homes.occupancy_of(model)
         """Which thread runs the model."""
         self._live: _Live | None = None
-        # A callback that Keras calls in a thread of its own attaches the state while the next call runs.
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._ready: dict[str, Any] = {}
+        # A callback that Keras calls in a thread of its own reads variables while the next call runs.
         self._lock = threading.RLock()
         self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
@@ -109,9 +117,12 @@ class Trainer:
 
     def next_steps(self, mode: str, most: int) -> int:
         """Return how many steps the next call may run."""
-        if self.one_step_calls and self.steps_per_execution is None:
+        if self._runs_one_step():
             return 1
         return self._pace(mode).next_steps(most)
+
+    def _runs_one_step(self) -> bool:
+        return self.one_step_calls and self.steps_per_execution is None
 
     def stack_capacity(self, batch_bytes: int) -> int:
         """Return how many batches of this size travel together."""
@@ -121,7 +132,14 @@ class Trainer:
 
     def state(self, mode: str) -> tuple[Part, ...]:
         """Return the state as Keras carries it: the lists of variables that a step of this mode takes."""
-        return parts_of(self.model, mode)
+        parts = parts_of(self.model, mode)
+        if not _are_same(parts, self._parts.get(mode, ())):
+            self._parts[mode] = parts
+        return self._parts[mode]
+
+    def is_ready(self, mode: str) -> bool:
+        """Say whether a step of this mode has run, with the optimizer that the model has now: all is built."""
+        return self._ready.get(mode, self) is self.model.optimizer
 
     def run(self, mode: str, parts: tuple[Part, ...], group: Any) -> list[Steps]:
         """Run one group of steps, or one batch, and keep the new state.
@@ -135,28 +153,20 @@ class Trainer:
             What each segment returned.
         """
         if not isinstance(group, Group):
-            taken = BatchSource(self.backend, self._padded(group), lambda _: 1).take(1)
-            if taken is None:
-                raise StopIteration
-            group = taken
+            group = one_batch(self.backend, self.padding.padded(next(group), may_stay=True))
         self.every = []
         done = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
-        if self.one_step_calls:
-            # The callback that wants every step may look at the model, and write to it.
-            self.attach()
+        self._ready[mode] = self.model.optimizer
         return done
 
-    def _padded(self, batches: Any) -> Iterator[Tree]:
-        return (self.padding.padded(batch, may_stay=True) for batch in batches)
-
-    def attach(self) -> None:
-        """Let the model's variables hold their newest values."""
+    def give_back(self) -> None:
+        """Let go of the model's variables, which have their newest values then."""
         with deferred_interrupts(), self._lock:
             live, self._live = self._live, None
             if live is not None:
                 flat = _flat(live.parts)
                 homes.give(flat, jax.tree.leaves(live.handles))
-                homes.attach(flat)
+                homes.release(flat)
 
     def restore_metrics(self) -> None:
         """Undo the reset of the metrics: as in Keras, an epoch without steps has the logs of the one before."""
@@ -189,9 +199,12 @@ class Trainer:
 
     def _segments(self, mode: str, parts: tuple[Part, ...], group: Group) -> Any:
         def loop_of(batch: Tree, loop: Loop) -> Loop:
-            if mode == "predict":
+            if self._runs_one_step() and loop.capacity > 1:
+                loop = dataclasses.replace(loop, capacity=1)
+            if mode == "predict" and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=self._output_capacity(parts, batch, loop.capacity))
-            return dataclasses.replace(loop, guard=self.guard if mode == "train" else None)
+            guard = self.guard if mode == "train" else None
+            return loop if guard is None else dataclasses.replace(loop, guard=guard)
 
         return group.segments(loop_of)
 
@@ -214,11 +227,16 @@ class Trainer:
     def _taken(self, parts: tuple[Part, ...]) -> _Live:
         """Return the state of these parts, as the last call left it."""
         if self._live is None or self._live.parts is not parts:
-            self.attach()
-            holder = homes.Holder(self.occupancy.what, self.attach)
+            self.give_back()
+            holder = homes.Holder(self.occupancy.what, self.give_back, self._newest, self._lock)
             taken = iter(homes.take(self.backend, _flat(parts), holder))
-            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts))
+            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts), holder)
+        _renew(self.backend, self._live)
         return self._live
+
+    def _newest(self, index: int) -> Any:
+        assert self._live is not None
+        return jax.tree.leaves(self._live.handles)[index]
 
     def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
         call = (mode, parts, segment.batch, segment.loop)
@@ -236,6 +254,7 @@ class Trainer:
             began_s = time.perf_counter()
             self._executables[key] = self.strategy.compile(program, segment.loop)
             self._executables[key].listener = listener_of(program, self.backend.cores)
+            self.compilations += 1
             self._log_compilation(program, time.perf_counter() - began_s)
             if len(self._executables) > _MOST_EXECUTABLES:
                 self._executables.popitem(last=False)
@@ -294,6 +313,24 @@ class Trainer:
         first, self._step = self._step, self._step + segment.count
         if done.bad_step is not None and (bad := int(self.backend.get(done.bad_step))) >= 0:
             checks.refuse_nan(self.guard, first + bad + 1, self._epoch)
+
+
+def _renew(backend: Backend, live: _Live) -> None:
+    """Bring what was assigned to the variables to the backend."""
+    if new := homes.renewed(backend, live.holder):
+        leaves, form = jax.tree.flatten(live.handles)
+        for index, handle in new:
+            leaves[index] = handle
+        live.handles = jax.tree.unflatten(form, leaves)
+
+
+def _are_same(ones: tuple[Part, ...], others: tuple[Part, ...]) -> bool:
+    """Say whether these are lists of the same variables."""
+    pairs = zip(ones, others, strict=False)
+    return len(ones) == len(others) and all(
+        len(one.variables) == len(other.variables) and all(map(operator.is_, one.variables, other.variables))
+        for one, other in pairs
+    )
 
 
 def _flat(parts: tuple[Part, ...]) -> list[Any]:
