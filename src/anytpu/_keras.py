@@ -55,6 +55,13 @@ def jax_trainer_module() -> Any:
     return trainer
 
 
+def jax_core_module() -> Any:
+    """Return the module of JAX's `remat`, which `keras.remat` looks up."""
+    from keras.src.backend.jax import core
+
+    return core
+
+
 def trainer_class() -> Any:
     """Return the class whose `compile` every Keras model inherits."""
     from keras.src.trainers.trainer import Trainer

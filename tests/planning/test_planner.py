@@ -329,3 +329,18 @@ def test_a_task_that_still_traces_when_another_fails_starts_no_compiler():
     with pytest.raises(ProgramError, match=r"^no"):
         together([tracing, fails])  # in this order: the error does not wait for what comes before it
     assert refused == [True]
+
+
+def test_no_batch_is_sought_where_the_state_alone_does_not_fit():
+    def step(state, batch):
+        return state - 0.1 * state * batch.mean(), ()
+
+    specs = (jax.ShapeDtypeStruct((5, 2**30), "float32"), jax.ShapeDtypeStruct((64, 128), "float32"))
+    said = []
+    found = tpu.plan(step, 2**20, "v5e-1", input_specs=specs, progress=said.append)["v5e-1"]
+    assert (found.fits, found.largest_batch) == (False, 0)
+    assert said == [
+        "step/train on v5e-1 (v5e:1x1), 1,048,576 examples a step",
+        "step/train on v5e-1 (v5e:1x1), 524,288 examples a step",
+    ]
+    assert any(each.text.startswith("Use v") for each in found.advice)

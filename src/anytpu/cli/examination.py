@@ -62,7 +62,7 @@ def kernels() -> Check:
         return Check("failed", "kernels", str(error), "unset ANYTPU_KERNELS")
     if foreign is not None:
         return Check("ok", "kernels", f"oneDNN {foreign.onednn_version()} computes convolutions on virtual cores")
-    found = f"XLA computes convolutions on virtual cores, 2 to 4 times slower than oneDNN: {reason}"
+    found = f"XLA computes convolutions on virtual cores, slower than oneDNN: {reason}"
     return Check("optional", "kernels", found, "scripts/venv .")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
-from anytpu.planning.advice import MemoryLine, advice_for, facts_of, line_of
+from anytpu.planning.advice import MemoryLine, advice_for, facts_of, is_relaxed, line_of
 from anytpu.planning.asking import ask, ask_largest
 from anytpu.planning.job import Job
-from anytpu.planning.records import Prediction
+from anytpu.planning.largest import Largest
+from anytpu.planning.records import Memory, Prediction
 from anytpu.planning.target import target_named
 from anytpu.planning.wish import Wish
 
@@ -30,7 +32,9 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
     facts, line = facts_of(job.program(batch_size), job.is_model, found.target.devices), None
     wish = dataclasses.replace(wish, is_trial=True)
     if not found.fits and is_compiled and job.has_batches and found.batch_size and found.memory:
-        found, line = _smaller(job, found, wish, facts.batch_parts or found.target.devices)
+        # State that is split is smaller on each device, by a factor that only the compiler knows.
+        whole_bytes = 0 if facts.is_placed else facts.state_bytes
+        found, line = _smaller(job, found, wish, facts.batch_parts or found.target.devices, whole_bytes)
 
     compiled: list[Prediction] = []
 
@@ -45,7 +49,9 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
     return dataclasses.replace(found, advice=advice, notes=notes)
 
 
-def _smaller(job: Job, found: Prediction, wish: Wish, parts: int) -> tuple[Prediction, MemoryLine | None]:
+def _smaller(
+    job: Job, found: Prediction, wish: Wish, parts: int, whole_bytes: int
+) -> tuple[Prediction, MemoryLine | None]:
     """Return the prediction with the largest batch that fits, and the memory as a function of the batch.
 
     Args:
@@ -53,15 +59,32 @@ def _smaller(job: Job, found: Prediction, wish: Wish, parts: int) -> tuple[Predi
         found: what was predicted.
         wish: what holds for every prediction.
         parts: the number of parts in which examples lie over the devices.
+        whole_bytes: the bytes of the state that are whole on each device: where these alone do not fit, no batch does.
     """
     assert found.batch_size is not None and found.memory is not None
     try:
-        largest = ask_largest(job, found.target, wish, most=found.batch_size)
+        fits_none = whole_bytes > found.memory.limit_bytes
+        largest = Largest(0, ()) if fits_none else ask_largest(job, found.target, wish, most=found.batch_size)
+        tried = [*largest.tried, (found.batch_size, found.memory)]
+        tried += _half(job, found, wish, parts, tried)
     except Exception as error:  # A step that is written for one batch fails in its own way for another.
         why = f"The largest batch that fits was not found: {_first_line(error)}"
         return dataclasses.replace(found, notes=(*found.notes, why)), None
-    tried = (*largest.tried, (found.batch_size, found.memory))
     return dataclasses.replace(found, largest_batch=largest.batch_size), line_of(tried, parts)
+
+
+def _half(
+    job: Job, found: Prediction, wish: Wish, parts: int, tried: Sequence[tuple[int, Memory]]
+) -> Iterator[tuple[int, Memory]]:
+    """Yield half the smallest batch that fits, with its memory, where the batches that were tried give no good line."""
+    fitting = [batch for batch, memory in tried if memory.fits]
+    relaxed = sum(is_relaxed(memory) for _, memory in tried)
+    if relaxed > 1 or (not fitting and len(tried) > 1):
+        return
+    batch = min(fitting or [found.batch_size or 0]) // 2 // parts * parts
+    memory = ask(job, batch, found.target, wish).memory if batch else None
+    if memory is not None:
+        yield batch, memory
 
 
 def _count(compiled: list[Prediction]) -> str:

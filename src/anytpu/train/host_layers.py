@@ -72,8 +72,25 @@ def is_left_to_keras(model: Any) -> bool:
 
 @functools.cache
 def install() -> None:
-    """Let `RandomCrop` be compiled, once."""
+    """Let `RandomCrop` and `keras.remat` be compiled, once."""
     _keras.wrap(keras.layers.RandomCrop, "transform_images", _cropping)
+    _keras.wrap(_keras.jax_core_module(), "remat", _retracing)
+
+
+def _retracing(original: Callable) -> Callable:
+    """Wrap Keras's `remat`, so that a layer is traced anew in each step.
+
+    `jax.checkpoint` keeps what it traced of a function. That of a layer holds the weights of the first trace, when the
+    model was built: plain Keras 3.15 never trains them, and a Program of the model had them as arguments of its own.
+    """
+
+    def remat(function: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return original(lambda *args, **kwargs: function(*args, **kwargs))(*args, **kwargs)
+
+        return call
+
+    return remat
 
 
 def _cropping(original: Callable) -> Callable:

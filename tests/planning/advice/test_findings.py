@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.findings import findings
 from anytpu.planning.records import Memory, OpTime
@@ -48,6 +50,9 @@ def test_room_for_twice_the_batch():
         "Try a batch of 2,048, with the learning rate that goes with it.",
         "A step uses 2 MiB of 10 MiB and 17% of the matrix units.",
     ]
+    # Inference has no learning rate.
+    (text, _) = found("batch", dataclasses.replace(roomy, mode="infer"))
+    assert text == "Try a batch of 2,048."
 
 
 def test_features_that_do_not_fill_the_lanes():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.findings import findings
-from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.advice.line import MemoryLine, line_of
 from anytpu.planning.advice.saved import Saved
 from anytpu.planning.advice.slices import holding_slices
 from anytpu.planning.records import Memory
@@ -44,7 +46,30 @@ def test_rematerialisation_that_makes_it_fit():
         )
     ]
     (told,) = said(line(2, 60), Facts(saved=BLOCKS, is_model=True), start="Remat")
-    assert told[0] == "Rematerialise by block: keras.remat(block)(x) around each of about 24 blocks of layers."
+    assert told[0] == (
+        "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about 24 "
+        "blocks of layers."
+    )
+
+
+def test_rematerialisation_saves_nothing_of_the_batches():
+    # 24 GiB over 8 devices are 3 GiB on each, and the next batch as much.
+    facts = Facts(saved=BLOCKS, batch_bytes=24 * GIB)
+    ((_, evidence),) = said(line(2, 60), facts, start="Remat")
+    assert evidence.startswith("60 GiB grow with the batch, 6 GiB of it this batch and the next; of what the forward")
+    assert "12% would be left: about 14.5 GiB of 16 GiB" in evidence  # 2 + 6 + 54 * 0.12
+    assert said(line(2, 60), Facts(saved=BLOCKS, batch_bytes=240 * GIB), largest=256, start="Remat") == []
+
+
+def test_the_line_leaves_batches_out_that_the_compiler_made_fit():
+    free, full = Memory(int(14.3 * GIB), int(15.7 * GIB)), Memory(int(15.6 * GIB), int(15.7 * GIB))
+    missing = Memory(int(20.8 * GIB), int(15.7 * GIB), said="Ran out of memory")
+    half = Memory(int(7.5 * GIB), int(15.7 * GIB))
+    tried = [(131072, free), (167936, full), (262144, missing)]
+    with_half, without = line_of([*tried, (65536, half)], 1), line_of(tried, 1)
+    assert with_half is not None and without is not None
+    assert with_half.growing(262144) + with_half.fixed_bytes == pytest.approx(27.9 * GIB, rel=0.01)
+    assert without.growing(262144) + without.fixed_bytes == pytest.approx(20.8 * GIB)
 
 
 def test_rematerialisation_that_makes_a_larger_batch_fit():

@@ -30,6 +30,7 @@ class Facts:
         is_model: it is a Keras model, to be changed in Keras's words.
         is_placed: it brings its own mesh along.
         state_bytes: the bytes of the state, by its shapes.
+        batch_bytes: the bytes of a batch over all devices, by its shapes.
         float32_share: the share of the products' FLOPs that multiply float32 at the default precision; None where
             nobody knows.
         saved: what its forward pass keeps for its backward pass.
@@ -42,6 +43,7 @@ class Facts:
     is_model: bool = False
     is_placed: bool = False
     state_bytes: int = 0
+    batch_bytes: int = 0
     float32_share: float | None = None
     saved: Saved = dataclasses.field(default_factory=Saved)
     batch_parts: int | None = None
@@ -57,6 +59,7 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         is_model=is_model,
         is_placed=program.placement is not None,
         state_bytes=sum(map(_bytes, leaves)),
+        batch_bytes=sum(map(_bytes, jax.tree.leaves(program.batch))),
         batch_parts=batch_parts(program, devices),
         batch_axes={of: axis for of, axis in axes if axis is not None},
     )

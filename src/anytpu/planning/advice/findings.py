@@ -92,9 +92,10 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     if used > ROOMY_SHARE or mfu > 0.5:
         return None
     better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * SUBLANES)
+    rate = ", with the learning rate that goes with it" if prediction.mode == "train" else ""
     return Finding(
         "batch",
-        f"Try a batch of {better:,}, with the learning rate that goes with it.",
+        f"Try a batch of {better:,}{rate}.",
         f"A step uses {units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)} and "
         f"{mfu:.0%} of the matrix units.",
         batch_size=better,

@@ -29,6 +29,9 @@ WORTH_BATCH = 1.5
 WORTH_SHARE = 1 / 8
 """A batch smaller than this share of what was asked for answers another question."""
 
+_MIN_BATCH_SHARE = 0.05
+"""A batch that takes a smaller share of the growing bytes is not told."""
+
 LARGE_BYTES = MIB
 """Weights smaller than this are not worth splitting."""
 
@@ -56,14 +59,21 @@ class Shortage:
         """The number of devices."""
         return self.prediction.target.devices
 
+    @property
+    def batch_share(self) -> float:
+        """The share of the growing bytes that is the batch, and the next one: no change of the step saves these."""
+        growing = self.line.growing(self.batch_size)
+        return min(2 * self.facts.batch_bytes / self.devices / growing, 1.0) if growing else 0.0
+
     def outcome(self, share: float = 1.0, saved_bytes: float = 0.0) -> str | None:
         """Return the memory after a change, in words, or None where too little would fit.
 
         Args:
-            share: the share of the growing bytes that is left.
+            share: the share that is left of the growing bytes, the batch aside.
             saved_bytes: the fixed bytes that are saved.
         """
         line, limit = self.line, format_bytes(self.line.limit_bytes)
+        share += (1 - share) * self.batch_share
         after = line.fixed_bytes - saved_bytes + line.growing(self.batch_size) * share
         if after <= line.limit_bytes:
             return f"about {format_bytes(after)} of {limit}"
@@ -88,12 +98,19 @@ def rematerialise(shortage: Shortage) -> Finding | None:
         return None
     return Finding(
         "memory",
-        f"Rematerialise by block: keras.remat(block)(x) around each of about {saved.blocks} blocks of layers."
+        "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about "
+        f"{saved.blocks} blocks of layers."
         if shortage.facts.is_model
         else f"Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about {saved.blocks} blocks.",
-        f"{format_bytes(growing)} grow with the batch; of what the forward pass keeps for the backward pass, "
-        f"{share:.0%} would be left: {outcome}, for about a third more computation (reckoned from the traced step).",
+        f"{format_bytes(growing)} grow with the batch{_of_batches(shortage)}; of what the forward pass keeps for the "
+        f"backward pass, {share:.0%} would be left: {outcome}, for about a third more computation (reckoned from the "
+        "traced step).",
     )
+
+
+def _of_batches(shortage: Shortage) -> str:
+    batches = shortage.batch_share * shortage.line.growing(shortage.batch_size)
+    return f", {format_bytes(batches)} of it this batch and the next" if shortage.batch_share > _MIN_BATCH_SHARE else ""
 
 
 def flash_attention(shortage: Shortage) -> Finding | None:
