@@ -152,11 +152,11 @@ def test_splitting_that_does_not_make_it_fit_is_not_told():
 def test_the_smallest_slice_that_holds_it_and_the_cheapest_of_another_chip():
     assert said(line(2, 60), Facts(), start="Use v") == [
         (
-            "Use v3-64 (32 chips), the smallest slice of v3 that holds it.",
+            "Use v3-64 (32 chips, $64.00 an hour), the smallest slice of v3 that holds it.",
             "With 16 examples a device it needs about 9.5 GiB of 15.5 GiB (reckoned from two compiled batches).",
         ),
         (
-            "Use v5p-16 (8 chips), the smallest slice of v5p that holds it.",
+            "Use v5p-16 (8 chips, $33.60 an hour), the smallest slice of v5p that holds it.",
             "With 128 examples a device it needs about 62 GiB of 95.7 GiB (reckoned from two compiled batches).",
         ),
     ]
@@ -165,7 +165,7 @@ def test_the_smallest_slice_that_holds_it_and_the_cheapest_of_another_chip():
 def test_another_chip_where_no_slice_of_this_one_holds_it():
     (told,) = said(line(20, 2), Facts(), largest=0, start="Use v")
     assert told == (
-        "Use v5p-2 (1 chip), the smallest slice of v5p that holds it.",
+        "Use v5p-2 (1 chip, $4.20 an hour), the smallest slice of v5p that holds it.",
         "With 1,024 examples a device it needs about 36 GiB of 95.7 GiB (reckoned from two compiled batches).",
     )
 

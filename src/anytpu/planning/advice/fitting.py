@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.finding import Finding
 from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.advice.slices import holding_slices
+from anytpu.planning.advice.slices import holding_slices, usd_per_hour
 from anytpu.planning.records import Memory, Prediction
+from anytpu.planning.target import Target
 from anytpu.units import MIB, format_bytes
 
 WORTH_SAVING = 0.85
@@ -193,7 +194,7 @@ def larger_slices(shortage: Shortage) -> Iterator[Finding]:
         limit, rows = need.limit_bytes, math.ceil(shortage.batch_size / target.devices)
         yield Finding(
             "memory",
-            f"Use {target.name} ({_chips(target.chips)}), the smallest slice of {target.chip.name} that holds it.",
+            f"Use {target.name} ({_chips(target)}), the smallest slice of {target.chip.name} that holds it.",
             f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)} "
             "(reckoned from two compiled batches).",
             batch_size=shortage.batch_size,
@@ -209,8 +210,9 @@ _WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
 )
 
 
-def _chips(count: int) -> str:
-    return "1 chip" if count == 1 else f"{count:,} chips"
+def _chips(target: Target) -> str:
+    chips, usd = "1 chip" if target.chips == 1 else f"{target.chips:,} chips", usd_per_hour(target)
+    return f"{chips}, ${usd:,.2f} an hour" if math.isfinite(usd) else chips
 
 
 def _divisors(batch: int) -> Iterator[int]:

@@ -30,9 +30,9 @@ def holding_slices(target: Target, line: MemoryLine, batch_size: int) -> list[tu
     """
     fitting = list(_holding(target, line, batch_size))
     own = [one for one in fitting if one[0].chip == target.chip][:1]
-    most = _usd_per_hour(own[0][0]) if own else math.inf
-    others = [one for one in fitting if one[0].chip != target.chip and (not own or _usd_per_hour(one[0]) < most)]
-    return [*own, *sorted(others, key=lambda one: (_usd_per_hour(one[0]), one[0].chips))[:1]]
+    most = usd_per_hour(own[0][0]) if own else math.inf
+    others = [one for one in fitting if one[0].chip != target.chip and (not own or usd_per_hour(one[0]) < most)]
+    return [*own, *sorted(others, key=lambda one: (usd_per_hour(one[0]), one[0].chips))[:1]]
 
 
 def roomier_chips(target: Target, need_bytes: int) -> list[tuple[Target, str]]:
@@ -64,7 +64,7 @@ def _candidates(target: Target) -> list[Target]:
     return sorted(rented, key=lambda other: other.chips)
 
 
-def _usd_per_hour(target: Target) -> float:
+def usd_per_hour(target: Target) -> float:
     """Return the price of an hour of a slice on demand; infinity where nobody knows it."""
     price = read_prices().get(target.chip.name)
     return target.chips * price.usd_per_chip_hour if price and price.usd_per_chip_hour else math.inf
