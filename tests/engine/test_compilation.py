@@ -45,9 +45,9 @@ class Told(logging.Handler):
     steps = []
     def emit(self, record):
         line = record.getMessage()
-        if line.startswith("Finished XLA compilation of jit(run)"):
+        if line.startswith("Finished XLA compilation of jit(run"):
             self.steps.append("compiled")
-        if line.startswith("Finished jaxpr to MLIR module conversion jit(run)"):
+        if line.startswith("Finished jaxpr to MLIR module conversion jit(run"):
             print("compiling", flush=True)
 
 class Deep(keras.layers.Layer):
