@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -161,6 +162,39 @@ def test_a_forked_process_has_threads_of_its_own():
 def test_spawned_processes_compute_the_same():
     runs = [in_new_process(PROGRAM + "print(value())") for _ in range(2)]
     assert [run.stdout for run in runs] == ["36192256.0\n"] * 2, runs[0].stderr
+
+
+HUGE_PAGES = """
+import jax.numpy as jnp
+from anytpu.engine.virtual import VirtualBackend
+from anytpu.program import of
+from anytpu.system.topologies import row_of_cores
+from anytpu_kernels import use_huge_pages
+
+def step(state, batch):
+    x = jnp.sin(batch["x"][:, None] * batch["x"])
+    return {"w": state["w"] + (x @ x).sum()}, {}
+
+backend = VirtualBackend(row_of_cores(1).cores)
+for rows in (512, 4096):
+    run = backend.compile(of(step, ({"w": jnp.zeros(())}, {"x": jnp.zeros(rows)})))
+    print(run.temporary_bytes >= 2**25, use_huge_pages.cache_info().currsize)
+"""
+
+
+@needs_kernels
+def test_large_temporary_buffers_lie_in_huge_pages():
+    run = in_new_process(HUGE_PAGES)
+    assert run.stdout == "False 0\nTrue 1\n", run.stderr
+    run = in_new_process(HUGE_PAGES, ANYTPU_KERNELS="xla")
+    assert run.stdout == "False 0\nTrue 0\n", run.stderr
+
+
+def test_kernels_of_another_version_are_not_used(tmp_path: Path):
+    (tmp_path / "anytpu_kernels.py").touch()
+    program = "from anytpu.engine.foreign import why_not\nprint(why_not())"
+    run = in_new_process(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{program}")
+    assert run.stdout == "the installed anytpu_kernels has no convolution: scripts/venv builds it again\n", run.stderr
 
 
 def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):

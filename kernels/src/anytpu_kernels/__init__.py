@@ -8,5 +8,6 @@ Rule: float32 on one CPU device, outside of tracing for anything that travels.
 
 from anytpu_kernels.convolution import convolution, takes_convolution
 from anytpu_kernels.library import onednn_version
+from anytpu_kernels.memory import use_huge_pages
 
-__all__ = ["convolution", "onednn_version", "takes_convolution"]
+__all__ = ["convolution", "onednn_version", "takes_convolution", "use_huge_pages"]

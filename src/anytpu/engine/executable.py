@@ -34,6 +34,12 @@ class Compiled(Executable):
         """Specs of the outputs of one step."""
         return self._outputs
 
+    @property
+    def temporary_bytes(self) -> int:
+        """Memory that XLA allocates for each call beside arguments and results; 0 where it does not say."""
+        sizes = self._compiled.memory_analysis()
+        return 0 if sizes is None else sizes.temp_size_in_bytes
+
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         """Run one step.
 

@@ -14,6 +14,9 @@ from types import ModuleType
 
 from anytpu import _env
 
+NEEDED = {"convolution", "onednn_version", "takes_convolution", "use_huge_pages"}
+"""The names that are used of the module."""
+
 
 @functools.cache
 def foreign_kernels() -> ModuleType | None:
@@ -31,6 +34,9 @@ def why_not() -> str | None:
     if _env.kernels() == "xla":
         return "ANYTPU_KERNELS=xla"
     try:
+        missing = sorted(NEEDED - set(dir(_module())))
+        if missing:
+            return f"the installed anytpu_kernels has no {missing[0]}: scripts/venv builds it again"
         _module().onednn_version()
     except ModuleNotFoundError as error:
         return f"{error.name} is not installed"

@@ -27,6 +27,9 @@ from anytpu.engine.lstm import lstm
 from anytpu.engine.product import as_sums, is_small
 from anytpu.engine.small_loops import lower_while
 
+_MAPPED_BYTES = 2**25
+"""From this size on, glibc maps a block for each allocation and gives it back when it is freed."""
+
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
 _LSTM_ON = contextvars.ContextVar("anytpu_fast_lstm", default=False)
 
@@ -51,6 +54,17 @@ def fast_kernels(lstm: bool = True) -> Iterator[None]:
     finally:
         _LSTM_ON.reset(lstm_before)
         _ON.reset(before)
+
+
+def prepare_memory(temporary_bytes: int) -> None:
+    """Ask Linux for huge pages, where a call allocates so much that glibc maps a block of its own for it.
+
+    Args:
+        temporary_bytes: what a call of an executable allocates.
+    """
+    foreign = foreign_kernels() if temporary_bytes >= _MAPPED_BYTES else None
+    if foreign is not None:
+        foreign.use_huge_pages()
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import Compiled
-from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.kernels import fast_kernels, prepare_memory
 from anytpu.engine.loop import carried, feed_specs, is_loop, looped
 from anytpu.engine.numerics import computed_by
 from anytpu.engine.small_loops import next_loop_left
@@ -71,11 +71,11 @@ class VirtualBackend(Backend):
         try:
             with kernels, next_loop_left(is_loop(loop)), jax.default_device(self._device):
                 if loop is None:
-                    return Compiled(jax.jit(step, donate_argnums=0).lower(state, batch))
+                    return _prepared(Compiled(jax.jit(step, donate_argnums=0).lower(state, batch)))
                 run = looped(step, state, batch, loop)
                 feed = self._here(feed_specs(batch, loop))
                 count = jax.ShapeDtypeStruct((), "int32")
-                return Compiled(jax.jit(run, donate_argnums=0).lower(state, feed, count, count))
+                return _prepared(Compiled(jax.jit(run, donate_argnums=0).lower(state, feed, count, count)))
         except jax.errors.JaxRuntimeError as error:
             raise BackendError(f"XLA could not compile {program.name!r} for the CPU: {error}") from error
 
@@ -92,6 +92,11 @@ class VirtualBackend(Backend):
 
     def _here(self, specs: Tree) -> Tree:
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), specs)
+
+
+def _prepared(executable: Compiled) -> Compiled:
+    prepare_memory(executable.temporary_bytes)
+    return executable
 
 
 def _is_canonical(leaf: Any) -> bool:
