@@ -12,8 +12,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
+from anytpu.program.mapped import is_mapped
 from anytpu.strategy.padded.folds import AxisSize
-from anytpu.strategy.replicas import is_mapped
 
 
 def test_a_value_under_vmap_is_a_batch_tracer():

@@ -32,7 +32,7 @@ ALLOWED_SIBLINGS = {
     ("cli", "anytpu"),
     ("__main__", "anytpu.cli"),
 }
-MAX_FAN_OUT = 10
+MAX_FAN_OUT = 12
 
 BANNED_NAMES = {
     "util",

@@ -403,6 +403,31 @@ def check_accumulated_and_averaged_gradients(strategy: Any) -> None:
         near(mine, theirs)
 
 
+def check_parameters_that_come_back_the_same_go_in_again_as_one_array(strategy: Any) -> None:
+    def step(params: Any, x: Any) -> tuple[Any, Any, Any]:
+        _, gradient = tpu.value_and_grad(lambda params: (params * x).sum(), params)()
+        return params - 0.1 * gradient, x.sum(), jnp.float32(x.shape[0])
+
+    replicas = strategy.num_replicas_in_sync
+    full, cut = floats((ROWS, 3)), floats((ROWS - 5, 3), 1)
+    params = expected = floats((3,), 2)
+    before = strategy.compilations
+    for rows in (full, full, cut, cut, full):
+        batch = next(iter(strategy.distribute_dataset([rows])))
+        params, mine, counts = strategy.run(step, args=(params, batch))
+        expected = expected - 0.1 * rows.sum(0)
+        near(parts(strategy, params), np.stack([expected] * replicas))
+        near(parts(strategy, mine).sum(), rows.sum())
+        assert int(parts(strategy, counts).sum()) == len(rows)
+    assert strategy.compilations == before + 2
+    near(strategy.reduce("MEAN", params, axis=None), expected)
+    assert strategy.gather(params, axis=0).shape == (3 * replicas,)
+    if replicas > 1:
+        assert params.is_shared and not mine.is_shared
+        near(strategy.reduce("SUM", params, axis=None), replicas * expected)
+        near(params.stacked(), np.stack([expected] * replicas))
+
+
 CHECKS: dict[str, Callable[[Any], None]] = {
     name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
 }

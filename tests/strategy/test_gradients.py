@@ -232,9 +232,23 @@ def test_gradients_that_each_replica_makes_are_told_of(strategy):
     assert result.values == (3.0, 3.0)
     assert {(str(one.message), one.filename) for one in told} == {
         (
-            "all_reduce adds 4 MiB of each of 2 replicas. If they are gradients, (loss, gradients) = "
+            "step adds 4 MiB of each of 2 replicas. If they are gradients, (loss, gradients) = "
             "tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already summed, and is many "
             "times faster on virtual cores",
             __file__,
         )
     }
+
+
+def test_gradients_that_psum_adds_are_told_of(strategy):
+    params = jnp.ones((1024, 1024))
+
+    @jax.jit
+    def mean_gradients(x):
+        return jax.lax.pmean(jax.grad(lambda params: (params * x).sum())(params), "replica")
+
+    def step(x):
+        return mean_gradients(x)[0, 0]
+
+    with pytest.warns(UserWarning, match="^step adds 4 MiB of each of 2 replicas"):
+        strategy.run(step, args=(tpu.PerReplica([1.0, 2.0]),))

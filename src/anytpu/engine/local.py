@@ -25,7 +25,7 @@ from anytpu.engine.loop import Step, carried, cut, feed_specs, looped, traced
 from anytpu.engine.numerics import computed_by
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
-from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree
+from anytpu.program.program import REPLICA_AXIS, Layout, Program, SharedOutput, Tree
 from anytpu.system.cores import Core, Numerics
 
 
@@ -127,27 +127,28 @@ class LocalBackend(Backend):
         """Return the step on whole arrays: as it is for whole-batch code, a `shard_map` for per-replica code."""
         if program.replicas is None:
             return program.step
-        jax.eval_shape(one_device_step(program), program.state, program.batch)
+        _, known = jax.eval_shape(one_device_step(program), program.state, program.batch)
         specs = jax.tree.map(lambda lay: self._sharding(lay).spec, program.layout)
 
         def one(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             mine = jax.tree.map(lambda leaf, lay: leaf if lay.axis is None else leaf[0], batch, program.layout)
             state, outputs = program.step(state, mine)
-            return state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outputs)
+            return state, jax.tree.map(_output, known, outputs, is_leaf=SharedOutput.is_one)
 
         whole, split = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
-        return jax.shard_map(one, mesh=self._mesh, in_specs=(whole, specs), out_specs=(whole, split), check_vma=False)
+        lie = jax.tree.map(lambda o: whole if SharedOutput.is_one(o) else split, known, is_leaf=SharedOutput.is_one)
+        return jax.shard_map(one, mesh=self._mesh, in_specs=(whole, specs), out_specs=(whole, lie), check_vma=False)
 
     def _output_shardings(self, program: Program, outputs: Tree, offset: int) -> Tree:
         """Split outputs with a row axis that the cores divide; every core holds the others whole."""
         rows = program.replicas or program.rows
         divides = rows is not None and rows % len(self._cores) == 0
 
-        def sharding(spec: jax.ShapeDtypeStruct) -> NamedSharding:
-            splits = divides and spec.shape[:1] == (rows,)
+        def sharding(spec: Any) -> NamedSharding:
+            splits = divides and not SharedOutput.is_one(spec) and spec.shape[:1] == (rows,)
             return self._sharding(Layout(offset if splits else None))
 
-        return jax.tree.map(sharding, outputs)
+        return jax.tree.map(sharding, outputs, is_leaf=SharedOutput.is_one)
 
 
 def check_hosts(count: int) -> None:
@@ -161,6 +162,11 @@ def check_hosts(count: int) -> None:
             f"JAX runs on {count} hosts here, and this release of anytpu drives the TPU cores or GPUs of one host "
             "only. Start the program on one host, without jax.distributed.initialize()"
         )
+
+
+def _output(known: Any, value: Any) -> Any:
+    """Return one device's output as its form for one device has it."""
+    return SharedOutput(jnp.asarray(value)) if SharedOutput.is_one(known) else jnp.asarray(value)[None]
 
 
 def _specs(tree: Tree, sharding: NamedSharding) -> Tree:

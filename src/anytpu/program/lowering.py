@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 from jax.stages import Traced
@@ -26,8 +27,9 @@ from anytpu.program.contract import check_pair, check_result
 from anytpu.program.debugging import without_debugging
 from anytpu.program.jax_refusals import explained
 from anytpu.program.leaves import state_names
+from anytpu.program.mapped import is_mapped
 from anytpu.program.placed import inside, placed_specs
-from anytpu.program.program import REPLICA_AXIS, Program, Tree
+from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree
 from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -38,7 +40,8 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
     """Return the program as a function on stacked arrays that any one device can run.
 
     For whole-batch code that is the step itself. For per-replica code it is the step under `jax.vmap`: a split leaf of
-    the batch comes as `(replicas, ...)`, the state comes and goes unstacked, each output leaves as `(replicas, ...)`.
+    the batch comes as `(replicas, ...)`, the state comes and goes unstacked, each output leaves as `(replicas, ...)`,
+    or as a `SharedOutput` where the program shares outputs and this one does not differ between the replicas.
 
     Raises:
         ReplicaError: (when the function is traced) a new state differs between the replicas.
@@ -55,12 +58,16 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
     if program.replicas is None:
         return program.step
 
-    def pair(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        return check_pair(program.name, program.step(state, batch))
-
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        sharing = _Sharing()
+
+        def pair(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+            new_state, outputs = check_pair(program.name, program.step(state, batch))
+            return new_state, sharing.parted(outputs) if program.shares_outputs else outputs
+
         try:
-            return _over_replicas(program, pair, (None, 0), state, batch)
+            new_state, outputs = _over_replicas(program, pair, (None, 0), state, batch)
+            return new_state, sharing.joined(outputs, program.replicas) if program.shares_outputs else outputs
         except ValueError as error:
             if "out_axes" not in str(error):
                 raise
@@ -162,6 +169,30 @@ def check_platforms(platforms: tuple[str, ...]) -> None:
     for platform in platforms:
         if platform not in PLATFORMS:
             raise SettingError(f"A platform must be 'cpu', 'cuda' (for a GPU) or 'tpu', not {platform!r}.")
+
+
+class _Sharing:
+    """Takes the outputs that are the same on every replica around `vmap`, which would make one copy for each."""
+
+    def __init__(self) -> None:
+        self._tree: Any = None
+        self._shared: dict[int, Any] = {}
+
+    def parted(self, outputs: Tree) -> list[Any]:
+        """Return the outputs that differ between the replicas, and keep the others, inside `vmap`.
+
+        A value that `vmap` does not map is one of the trace around it, so it may be used out there.
+        """
+        leaves, self._tree = jax.tree.flatten(outputs)
+        self._shared = {index: leaf for index, leaf in enumerate(leaves) if not is_mapped(leaf)}
+        return [leaf for index, leaf in enumerate(leaves) if index not in self._shared]
+
+    def joined(self, mapped: list[Any], replicas: int) -> Tree:
+        """Return all outputs in their tree, outside `vmap`. Those of a single replica are all shared."""
+        own = iter([SharedOutput(leaf[0]) for leaf in mapped] if replicas == 1 else mapped)
+        count = self._tree.num_leaves
+        shared = {index: SharedOutput(jnp.asarray(leaf)) for index, leaf in self._shared.items()}
+        return self._tree.unflatten([shared[i] if i in shared else next(own) for i in range(count)])
 
 
 def _over_replicas(program: Program, step: Callable[..., Any], out_axes: Any, state: Tree, batch: Tree) -> Any:

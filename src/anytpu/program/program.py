@@ -45,6 +45,23 @@ ROWS = Layout(0)
 """Axis 0 is split over the cores."""
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SharedOutput:
+    """An output of per-replica code that is the same on every replica: a node of the tree of outputs.
+
+    Attributes:
+        value: the output of any one replica.
+    """
+
+    value: Any
+
+    @staticmethod
+    def is_one(node: Any) -> bool:
+        """Say whether a node of a tree is a `SharedOutput`."""
+        return isinstance(node, SharedOutput)
+
+
 @dataclasses.dataclass(frozen=True)
 class Placement:
     """How whole-batch code that brings shardings of its own lies on a mesh of devices.
@@ -94,6 +111,8 @@ class Program:
         placement: the shardings that the code brings along, which then go before `layout` where it is planned; None for
             code that brings none. It is for as many devices as its mesh has.
         notes: sentences on what was assumed when it was made, for whoever plans it.
+        shares_outputs: whether an output that all replicas of per-replica code return alike leaves once, as a
+            `SharedOutput`, and not as `(replicas, ...)`.
     """
 
     name: str
@@ -107,6 +126,7 @@ class Program:
     tensors: Tree | None = dataclasses.field(default=None, repr=False, compare=False)
     placement: Placement | None = None
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    shares_outputs: bool = False
 
     @property
     def rows(self) -> int | None:

@@ -202,7 +202,10 @@ def _leaf(value: Any, arrays: list[Any]) -> Travels | Fixed:
         leaf = Travels(value.shape, value.dtype, False)
     elif isinstance(value, PerReplica):
         spec = value.spec()
-        leaf = Travels(spec.shape, spec.dtype, True, value.rows is not None)
+        if value.is_shared:
+            leaf = Travels(spec.shape[1:], spec.dtype, False)
+        else:
+            leaf = Travels(spec.shape, spec.dtype, True, value.rows is not None)
     elif isinstance(value, bool | keras.Variable):
         return Fixed(value)
     elif isinstance(value, _NUMBERS):

@@ -103,4 +103,6 @@ def _put(backend: Backend, one: Any) -> Any:
     if not isinstance(one, PerReplica):
         return backend.put(one, REPLICATED)
     handle = one.handle_on(backend)
-    return backend.put(one.padded(), ROWS) if handle is None else handle
+    if handle is not None:
+        return handle
+    return backend.put(one.shared(), REPLICATED) if one.is_shared else backend.put(one.padded(), ROWS)

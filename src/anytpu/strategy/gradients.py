@@ -26,10 +26,11 @@ from jax.extend.core import jaxpr_as_fun
 
 from anytpu import _keras
 from anytpu.errors import ReplicaError, SettingError
+from anytpu.program.mapped import is_mapped
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.recorded import record_gradients
-from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica, is_mapped, is_on_mesh
+from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica, is_on_mesh
 
 
 @jax.tree_util.register_dataclass

@@ -11,6 +11,7 @@ are more than `MOST_STEPS`.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -127,7 +128,9 @@ class CompiledSteps:
         call = Call(fn, form, strategy, own is not None, module_form)
         modules.refuse_captured(call.name, identity.objects)
         step = _traced(call, own, modules.check_of_trace(call.name, identity.objects))
-        executable = strategy.compile(step.program, loop)
+        # Those who read the outputs of a loop expect one of each replica.
+        program = dataclasses.replace(step.program, shares_outputs=loop is None)
+        executable = strategy.compile(program, loop)
         executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
         if kept is None or kept.is_dead:

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from anytpu.engine.backend import Backend
 from anytpu.errors import ReplicaError, SettingError
+from anytpu.program.program import SharedOutput
 
 
 @final
@@ -47,6 +48,7 @@ class PerReplica:
         self._backend: Backend | None = None
         self._handle: Any = None
         self._spec: jax.ShapeDtypeStruct | None = None
+        self._is_shared = False
 
     @classmethod
     def of_stack(cls, stack: np.ndarray, rows: tuple[int, ...] | None = None) -> PerReplica:
@@ -59,28 +61,49 @@ class PerReplica:
         made = cls.__new__(cls)
         made._values, made._replicas, made._rows = None, len(stack), rows
         made._backend, made._handle, made._spec, made._stack = None, None, None, stack
+        made._is_shared = False
         return made
 
     @classmethod
     def of_handle(
-        cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct, rows: tuple[int, ...] | None = None
+        cls,
+        backend: Backend,
+        handle: Any,
+        spec: jax.ShapeDtypeStruct,
+        rows: tuple[int, ...] | None = None,
+        *,
+        is_shared: bool = False,
     ) -> PerReplica:
         """Return the `PerReplica` of a stacked array on a backend; it is fetched when it is looked at.
 
         Args:
             backend: where it lies.
-            handle: its handle.
+            handle: its handle; of a shared value, of the one array that all replicas have.
             spec: of the stack, `(replicas, ...)`.
             rows: how many rows of each value are real; None when all are.
+            is_shared: whether all replicas have one and the same value.
         """
         made = cls.__new__(cls)
         made._values, made._replicas, made._rows, made._stack = None, spec.shape[0], rows, None
         made._backend, made._handle, made._spec = backend, handle, spec
+        made._is_shared = is_shared
         return made
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all replicas have one and the same value, of which there is one array."""
+        return self._is_shared
+
+    def shared(self) -> Any:
+        """Return the one array of a shared value."""
+        assert self._backend is not None and self._is_shared
+        return self._backend.get(self._handle)
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The values, in the order of the replicas, without pads."""
+        if self._values is None and self._is_shared:
+            self._values = (np.asarray(self.shared()),) * self._replicas
         if self._values is None:
             stack = self.padded()
             rows = self._rows or (None,) * self._replicas
@@ -98,6 +121,8 @@ class PerReplica:
         Raises:
             ReplicaError: they are of different shapes, and nobody padded them.
         """
+        if self._is_shared:
+            return np.broadcast_to(np.asarray(self.shared()), self.spec().shape)
         if self._backend is not None:
             return np.asarray(self._backend.get(self._handle))
         return self.stacked() if self._stack is None else self._stack
@@ -137,7 +162,7 @@ class PerReplica:
         return self._spec
 
     def handle_on(self, backend: Backend) -> Any | None:
-        """Return the handle of the stacked array if it lies on this backend, else None."""
+        """Return the handle of the stacked array, or of the shared one, if it lies on this backend; else None."""
         return self._handle if self._backend is backend else None
 
     def __repr__(self) -> str:
@@ -205,20 +230,23 @@ def of_handles(
 
     Args:
         backend: where they lie.
-        stacked: the handles.
-        specs: of the stacks, `(replicas, ...)`.
+        stacked: the handles, in a `SharedOutput` where all replicas have one value.
+        specs: of the stacks, `(replicas, ...)`, and of the shared values.
         rows: how many rows of each replica's batch were real; None when all were.
         has_rows: a tree of bools: which values have an axis of rows in front, that is to lose its pads.
     """
     if len(backend.cores) == 1:
-        arrays = backend.get(stacked)
-        are_jax = all(isinstance(array, jax.Array) for array in jax.tree.leaves(arrays))
-        return _only(arrays) if are_jax else jax.tree.map(lambda array: array[0], arrays)
-    if rows is None:
-        return jax.tree.map(lambda handle, spec: PerReplica.of_handle(backend, handle, spec), stacked, specs)
-    return jax.tree.map(
-        lambda handle, spec, has: PerReplica.of_handle(backend, handle, spec, rows if has else None),
-        stacked,
-        specs,
-        has_rows,
-    )
+        arrays, tree = jax.tree.flatten(backend.get(stacked), is_leaf=SharedOutput.is_one)
+        if all(isinstance(array, SharedOutput) for array in arrays):
+            return tree.unflatten([array.value for array in arrays])
+        are_jax = all(isinstance(array, jax.Array) for array in arrays)
+        return tree.unflatten(_only(arrays) if are_jax else [array[0] for array in arrays])
+
+    def opened(handle: Any, spec: Any, has_rows: bool) -> PerReplica:
+        if not isinstance(handle, SharedOutput):
+            return PerReplica.of_handle(backend, handle, spec, rows if has_rows else None)
+        stack = jax.ShapeDtypeStruct((len(backend.cores), *spec.value.shape), spec.value.dtype)
+        return PerReplica.of_handle(backend, handle.value, stack, is_shared=True)
+
+    flags = jax.tree.map(lambda _: False, stacked, is_leaf=SharedOutput.is_one) if rows is None else has_rows
+    return jax.tree.map(opened, stacked, specs, flags, is_leaf=SharedOutput.is_one)

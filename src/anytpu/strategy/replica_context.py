@@ -8,7 +8,6 @@ Rule: under a scope, and in what `merge_call` calls, there is no replica: the co
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, final
 
@@ -22,8 +21,8 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.reduction import ReduceOp
-from anytpu.strategy.replicas import Replica, current_replica, is_merging, is_on_mesh, outside
-from anytpu.units import MIB, format_bytes
+from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
+from anytpu.units import MIB
 
 MANY_BYTES = 4 * MIB
 """A sum of more than this is told of: those that are no gradients, of losses, counts and statistics, are smaller."""
@@ -76,7 +75,6 @@ class ReplicaContext:
         """
         op, replica = ReduceOp.of(reduce_op), self._replica
         self._check_not_summed(value)
-        self._tell_of_gradients(value)
         divisor = replica.replicas if op is ReduceOp.MEAN else 1
         return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
 
@@ -118,20 +116,6 @@ class ReplicaContext:
                 "all_reduce was given gradients of tpu.value_and_grad, which are summed over the replicas already: "
                 "leave it out, or ask for this replica's own gradients with tpu.value_and_grad(loss_fn, parameters, "
                 "local=True)"
-            )
-
-    def _tell_of_gradients(self, value: Any) -> None:
-        """Warn, once for each line, of a sum as large as the gradients of a model."""
-        if self._replica.replicas == 1 or self._replica.axis is None or is_on_mesh():
-            return
-        arrays = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]
-        size_bytes = sum(array.nbytes for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact))
-        if size_bytes >= MANY_BYTES:
-            warnings.warn(
-                f"all_reduce adds {format_bytes(size_bytes)} of each of {self._replica.replicas} replicas. If they are "
-                "gradients, (loss, gradients) = tpu.value_and_grad(loss_fn, parameters)(...) makes one for all "
-                "replicas, already summed, and is many times faster on virtual cores",
-                stacklevel=3,
             )
 
     def _stack(self, leaf: Any) -> Any:

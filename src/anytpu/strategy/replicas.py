@@ -171,14 +171,6 @@ def refuse_inside(name: str, instead: str) -> None:
         )
 
 
-def is_mapped(value: Any) -> bool:
-    """Say whether a value that is being traced under `vmap` may differ between the replicas.
-
-    JAX has no public name for this (as of 0.10): a value that does not hang on the mapped axis is no batch tracer.
-    """
-    return type(value).__name__ == "BatchTracer" and getattr(value, "batch_dim", 0) is not None
-
-
 def is_on_mesh() -> bool:
     """Say whether the replica that is being traced is one device of a mesh, not a lane of a `vmap`."""
     return REPLICA_AXIS in jax.sharding.get_abstract_mesh().manual_axes

@@ -23,12 +23,14 @@ from jax.extend.core import ClosedJaxpr
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.contract import check_result
 from anytpu.program.leaves import leaf_names
+from anytpu.program.mapped import is_mapped
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, spec_of
 from anytpu.strategy.aggregation import Merge, merge_of
 from anytpu.strategy.arguments import Form
+from anytpu.strategy.gradient_notice import tell_of_gradients
 from anytpu.strategy.modules import ModuleForm, ReplicaState, closed, opened
 from anytpu.strategy.padded.step import PaddedStep
-from anytpu.strategy.replicas import Replica, ReplicaScope, is_mapped
+from anytpu.strategy.replicas import Replica, ReplicaScope
 from anytpu.strategy.scopes import as_replica, system_of
 
 Check = Callable[[ClosedJaxpr], None]
@@ -186,10 +188,11 @@ def _over_replicas(call: Call, one: Callable, own: Tree, check: Check | None) ->
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     over = jax.vmap(one, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
-    if check is None:
-        jax.eval_shape(over, own, call.form.specs())
-    else:
-        check(jax.make_jaxpr(over)(own, call.form.specs()))
+    trace = jax.make_jaxpr(over)(own, call.form.specs())
+    if check is not None:
+        check(trace)
+    if replicas > 1 and call.strategy.system.topology.is_virtual:
+        tell_of_gradients(call.name, trace, replicas)
 
 
 def _output(name: str, leaf: Any) -> Any:

@@ -215,7 +215,10 @@ def _together(strategy: Any, tree: Any, axis: int | None) -> Any:
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, PerReplica):
             return leaf if axis is None or np.ndim(leaf) else leaf.reshape(1)
-        array = strategy.backend.get(leaf.handle_on(strategy.backend))
+        array = leaf.shared() if leaf.is_shared else strategy.backend.get(leaf.handle_on(strategy.backend))
+        if leaf.is_shared:
+            library = jnp if isinstance(array, jax.Array) else np
+            array = library.broadcast_to(array, leaf.spec().shape)
         return _joined_there(array, axis) if isinstance(array, jax.Array) else _joined(array, axis, np)
 
     return jax.tree.map(one, tree, is_leaf=is_per_replica)
