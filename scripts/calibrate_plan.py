@@ -42,6 +42,7 @@ from anytpu.planning.compiler.answer import Compiled  # noqa: E402
 from anytpu.planning.target import Target, target_named  # noqa: E402
 from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
+from anytpu.planning.timing.step_kind import StepKind, step_kind, steps_record  # noqa: E402
 from anytpu.program import of  # noqa: E402
 from anytpu.units import format_seconds  # noqa: E402
 
@@ -81,6 +82,18 @@ class Seen:
         steps = 10**9 if self.case.timed_on == "device" else self.case.steps_per_execution
         today_s = timing.step_time(self.module, self.target, steps_per_execution=steps, rates=rates).step_s
         return today_s * table["shared"]["year_factor"] ** (TODAY - self.case.year if is_step(self) else 0)
+
+
+class Parts(NamedTuple):
+    """What the interval of a step depends on beside its misses.
+
+    Attributes:
+        variance: what its parts add that are hard to price.
+        kind: what it has in common with other steps.
+    """
+
+    variance: float
+    kind: StepKind
 
 
 START: dict[str, Any] = {
@@ -148,6 +161,7 @@ def main() -> None:
     without = left_out(seen, knobs, start, table, jacobian, misses)
     parts = parts_of(seen, table)
     table["spread"] = spread_of(seen, without, parts)
+    table["steps"] = steps_of(seen, parts)
     table["evidence"] = evidence(seen, misses)
     table["compiler"] = {"name": f"libtpu {_env.libtpu_version()}", "compared": {}}
     show(seen, misses, without, parts, table)
@@ -279,7 +293,7 @@ def is_kin(other: Case, case: Case) -> bool:
     return other.name == case.name or (case.kind == "step" and other.family == case.family)
 
 
-def spread_of(seen: list[Seen], without: np.ndarray, parts: list[float], skipped: int | None = None) -> dict[str, Any]:
+def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
     """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each.
 
     The variance of the parts that are hard to price comes on top of it in each plan, so it is left out here.
@@ -287,11 +301,11 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[float], skipped
     Args:
         seen: the cases.
         without: what each is off by where the fit knows nothing of its family.
-        parts: the variance that the parts of each add which are hard to price.
+        parts: of each.
         skipped: the row of a case that is left out here as well.
     """
     steps = [
-        (one.case.generation, float(off) ** 2 - part)
+        (one.case.generation, float(off) ** 2 - part.variance)
         for row, (one, off, part) in enumerate(zip(seen, without, parts, strict=True))
         if is_step(one) and row != skipped
     ]
@@ -303,10 +317,19 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[float], skipped
     return {"all": math.sqrt(max(typical, LEAST_SPREAD**2)), "chips": of_chips}
 
 
-def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[float]:
-    """Return the variance that the parts of each case add which are hard to price."""
+def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[Parts]:
+    """Return what the interval of each case depends on beside its misses."""
     times = (timing.step_time(one.module, one.target, rates=rates_from(one.target, table)) for one in seen)
-    return [uncertainty.variance_of_parts(time.ops, one.target) for one, time in zip(seen, times, strict=True)]
+    return [
+        Parts(uncertainty.variance_of_parts(time.ops, one.target), step_kind(time.ops))
+        for one, time in zip(seen, times, strict=True)
+    ]
+
+
+def steps_of(seen: list[Seen], parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
+    """Return what the steps among the cases are, but for a row that is left out."""
+    rows = enumerate(zip(seen, parts, strict=True))
+    return steps_record([part.kind for row, (one, part) in rows if is_step(one) and row != skipped])
 
 
 def is_step(one: Seen) -> bool:
@@ -329,7 +352,7 @@ def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
     return found
 
 
-def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, parts: list[float], table: dict[str, Any]) -> None:
+def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, parts: list[Parts], table: dict[str, Any]) -> None:
     """Print each case, and how good the model is."""
     print(f"{'case':34} {'kind':10} {'measured s':>11} {'fitted':>8} {'left out':>9}  where the time goes")
     for one, fitted, off in zip(seen, misses, without, strict=True):
@@ -351,12 +374,13 @@ def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, parts: list[
 
 
 def bounds(
-    seen: list[Seen], without: np.ndarray, parts: list[float], at: int, table: dict[str, Any]
+    seen: list[Seen], without: np.ndarray, parts: list[Parts], at: int, table: dict[str, Any]
 ) -> tuple[float, float]:
     """Return the interval of a case that `plan` gives, as logarithms, as if nobody had seen what the case is off by."""
     one = seen[at]
     time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
-    return uncertainty.logarithms_of(time.ops, one.target, {"spread": spread_of(seen, without, parts, skipped=at)})
+    known = {"spread": spread_of(seen, without, parts, skipped=at), "steps": steps_of(seen, parts, skipped=at)}
+    return uncertainty.logarithms_of(time.ops, one.target, known)
 
 
 def half_widths(found: list[tuple[float, float]]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from anytpu.planning.records import Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
+from anytpu.planning.records import Advice, Buffer, Cost, Holding, Memory, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.target import target_named
 from anytpu.units import GIB, MIB
 
@@ -177,6 +177,18 @@ def five() -> Plan:
 def one() -> Plan:
     """Return a plan of one system."""
     return Plan("resnet50/train", (five()["v3-8"],), examples=EXAMPLES, epochs=EPOCHS)
+
+
+def holding() -> tuple[Holding, ...]:
+    """Return three slices that would hold a step, of one no price is known."""
+    v5e, v6e = (
+        Price(chip, usd, None, None, "2026-03", "the clouds' catalogue") for chip, usd in (("v5e", 1.2), ("v6e", 2.7))
+    )
+    return (
+        Holding(target_named("v7x-2"), 2048, int(8.6 * GIB), int(94.5 * GIB), 0.02),
+        Holding(target_named("v6e-4"), 2048, int(17.2 * GIB), int(31.25 * GIB), 0.01, v6e),
+        Holding(target_named("v5e-16"), 2048, int(8.6 * GIB), int(15.75 * GIB), 0.0075, v5e),
+    )
 
 
 def swept() -> Plan:

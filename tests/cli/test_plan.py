@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import textwrap
@@ -55,8 +56,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
     """What the public functions are called with; nothing is compiled."""
     made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
+    @dataclasses.dataclass
     class Answer:
-        agrees = False
+        agrees: bool = False
+        job: str = "net/train"
 
         def __str__(self) -> str:
             return "an answer"
@@ -110,7 +113,7 @@ def test_a_plan_of_the_real_compiler(folder: Path):
     words = ["train.py:create_model", "--tpu", "v2-8", "--batch", "64", "--json", "plan.json", "--html", "plan.html"]
     run = command("plan", *words, folder=folder)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[0] == "tiny/train"
+    assert run.stdout.splitlines()[0] == "train.py:create_model"
     assert run.stdout.splitlines()[-2:] == ["Wrote plan.html", "Wrote plan.json"]
     (one,) = json.loads((folder / "plan.json").read_text())["predictions"]
     assert (one["tpu"], one["batch_size"], one["fits"], one["program"]) == ("v2-8", 64, True, "tiny/train")
@@ -127,7 +130,7 @@ def test_a_stablehlo_file_of_which_nothing_is_split(folder: Path, capsys: pytest
         "Nothing of this program is split: each of the 8 devices computes all of it. Of a StableHLO file, say whose "
         "rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0."
     ]
-    assert capsys.readouterr().out.splitlines()[0] == "net/infer"
+    assert capsys.readouterr().out.splitlines()[0] == "net.mlir"
 
 
 def test_what_is_asked_of_plan(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):

@@ -14,7 +14,7 @@ import anytpu as tpu
 from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
 from anytpu.planning import runs
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, rate_of
-from anytpu.planning.floor.least import least_of
+from anytpu.planning.floor.least import least_of, work_of
 from anytpu.planning.target import target_named
 from compiler_samples import foreign, slow
 
@@ -105,7 +105,7 @@ def test_a_floor_lies_below_the_forecast(width: int):
     specs = (jax.ShapeDtypeStruct((width, width), "bfloat16"), jax.ShapeDtypeStruct((8 * width, width), "bfloat16"))
     (one,) = tpu.plan(step, tpu="v5e-1", input_specs=specs)
     target = target_named("v5e-1")
-    least = least_of(tpu.program.of(step, specs), target)
+    least = least_of(work_of(tpu.program.of(step, specs)), target)
     computing_s = sum(count / rate_of(dtype, target) for dtype, count in least.flops.items())
     assert one.flops == pytest.approx(least.flops.total())
     assert one.step_s is not None and one.hbm_bytes is not None

@@ -203,7 +203,10 @@ def test_a_step_that_is_written_for_one_batch():
     assert (found.fits, found.largest_batch) == (False, None)
     assert found.notes[1].startswith("The largest batch that fits was not found: cannot reshape array of shape ")
     assert [(one.text, one.tried) for one in found.advice] == [
-        ("Use v7x-8: as many devices, each with more memory.", "tpu='v7x-8'")
+        (
+            "Use v7x-8 (4 chips): of the smallest slices that hold it, a step takes least time there.",
+            "tpu='v7x-8'",
+        )
     ]
 
 

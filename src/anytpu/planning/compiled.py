@@ -9,7 +9,7 @@ from anytpu.planning import calibration
 from anytpu.planning.compiler import Compiled, compile_program
 from anytpu.planning.found import Found
 from anytpu.planning.hlo import Computation, Module, parse
-from anytpu.planning.memory import memory_of, with_next_batch
+from anytpu.planning.memory import batch_padding_of, memory_of, with_next_batch
 from anytpu.planning.target import Target
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.uncertainty import compiler_note
@@ -34,7 +34,15 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
         time = calibration.kept(program, time, target, wish)
     compile_s = None if answer.from_cache else answer.compile_s
     peak = peak_flops_per_s(module, target) if module else target.flops_per_s
-    return Found(time, memory, f"the TPU compiler ({answer.compiler})", peak, compile_s, left_out_note(answer.left_out))
+    return Found(
+        time,
+        memory,
+        f"the TPU compiler ({answer.compiler})",
+        peak,
+        compile_s,
+        left_out_note(answer.left_out),
+        batch_padding=batch_padding_of(module, program, target),
+    )
 
 
 def left_out_note(left_out: tuple[str, ...]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | No
         notes=(*found.notes, *notes(program, target)),
         compile_s=found.compile_s,
         basis=found.basis,
+        batch_padding=found.batch_padding,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.planning.records import Basis, Memory, StepTime
+from anytpu.planning.records import Basis, BatchPadding, Memory, StepTime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Found:
         compile_s: how long the compiler took, or None when the answer was on the disk, or there was none.
         notes: what has to be said of this way, a sentence each.
         basis: what the prediction rests on.
+        batch_padding: what rows that do not fill the tiles of the memory take; None where nothing, or not known.
     """
 
     time: StepTime | None
@@ -28,3 +29,4 @@ class Found:
     compile_s: float | None = None
     notes: tuple[str, ...] = ()
     basis: Basis = "compiled"
+    batch_padding: BatchPadding | None = None

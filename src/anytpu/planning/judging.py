@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from anytpu.planning.advice import MemoryLine, advice_for, facts_of, is_relaxed, line_of
 from anytpu.planning.asking import ask, ask_largest
+from anytpu.planning.holding import with_holding
 from anytpu.planning.job import Job
 from anytpu.planning.largest import Largest
 from anytpu.planning.records import Memory, Prediction
@@ -35,6 +36,8 @@ def judged(job: Job, batch_size: int | None, found: Prediction, wish: Wish, trie
         # State that is split is smaller on each device, by a factor that only the compiler knows.
         whole_bytes = 0 if facts.is_placed else facts.state_bytes
         found, line = _smaller(job, found, wish, facts.batch_parts or found.target.devices, whole_bytes)
+    if not found.fits:
+        found = with_holding(job.program(batch_size), found, line, wish)
 
     compiled: list[Prediction] = []
 

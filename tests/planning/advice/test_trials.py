@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from anytpu.planning.advice import Facts, advice_for
-from anytpu.planning.records import Memory, OpTime
+from anytpu.planning.records import BatchPadding, Memory, OpTime
 from planning.predictions import MIB, buffer, prediction
 
 KNOWN = Facts(float32_share=1.0, is_model=True)
@@ -76,7 +76,7 @@ def test_the_largest_batch_is_told_of_what_does_not_fit():
 
 
 def test_the_greatest_gain_comes_first():
-    uneven = dataclasses.replace(WIDE, batch_size=1000)
+    uneven = dataclasses.replace(WIDE, batch_size=1001, batch_padding=BatchPadding(126, 8, 0.06, "f32[126,64]"))
 
     def predict(batch, precision, tpu):
         ops = (OpTime("fusion.1", "fusion", "matmul", 0.004 if precision else 0.0098),)

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, by_floor, rate_of
-from anytpu.planning.floor.least import least_of
+from anytpu.planning.floor.least import least_of, work_of
 from anytpu.planning.target import target_named
 from anytpu.planning.wish import Wish
 from anytpu.program import of
@@ -77,7 +77,7 @@ def test_it_says_that_it_is_a_floor():
 
 
 def test_devices_share_the_work_once():
-    alone, shared = least_of(training(), V5E), least_of(training(), V3)
+    alone, shared = least_of(work_of(training()), V5E), least_of(work_of(training()), V3)
     assert shared.flops["bf16"] == alone.flops["bf16"] / 8
     sizes = {buffer.name: buffer.bytes for buffer in shared.memory}
     assert sizes == {"first": 2**20, "second": 2**20, "batch": 4 * 8 * 512, "output/0": 0}
@@ -85,7 +85,7 @@ def test_devices_share_the_work_once():
 
 def test_what_is_not_split_is_computed_by_each_device():
     program = Program("square", lambda w, x: (w, x @ w), spec(512, 512), spec(64, 512), REPLICATED)
-    assert least_of(program, V3).flops == {"bf16": 2 * 64 * 512 * 512}
+    assert least_of(work_of(program), V3).flops == {"bf16": 2 * 64 * 512 * 512}
 
 
 def test_code_of_one_replica_counts_for_all():
@@ -93,7 +93,7 @@ def test_code_of_one_replica_counts_for_all():
         return state - jax.lax.pmean(x.T @ (x @ state), REPLICA_AXIS), x.sum()
 
     program = Program("replicas", step, spec(32, 32), spec(8, 16, 32), ROWS, replicas=8)
-    assert least_of(program, V3).flops == {"bf16": 2 * 2 * 16 * 32 * 32}
+    assert least_of(work_of(program), V3).flops == {"bf16": 2 * 2 * 16 * 32 * 32}
 
 
 def test_a_shard_map_is_divided_by_the_devices_once():
@@ -104,7 +104,7 @@ def test_a_shard_map_is_divided_by_the_devices_once():
     batch = jax.ShapeDtypeStruct((64, 128), "float32", sharding=NamedSharding(mesh, over))
     weight = jax.ShapeDtypeStruct((128, 32), "float32", sharding=NamedSharding(mesh, PartitionSpec()))
     for step in (lambda w, x: (w, mapped(w, x)), lambda w, x: (w, x @ w)):
-        least = least_of(of(step, (weight, batch)), V3)
+        least = least_of(work_of(of(step, (weight, batch))), V3)
         assert least.flops == {"bf16": 2 * 64 * 128 * 32 / 8}
         assert [buffer.bytes for buffer in least.memory] == [4 * 128 * 32, 4 * 8 * 128, 4 * 8 * 32]
 
@@ -113,7 +113,7 @@ def test_sharded_state_lies_in_parts():
     mesh = AbstractMesh((4, 2), ("data", "model"))
     weight = jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, PartitionSpec("data", "model")))
     batch = jax.ShapeDtypeStruct((16, 64), "float32", sharding=NamedSharding(mesh, PartitionSpec("data")))
-    least = least_of(of(lambda w, x: (w * 2, x @ w), (weight, batch)), V3)
+    least = least_of(work_of(of(lambda w, x: (w * 2, x @ w), (weight, batch))), V3)
     assert [buffer.bytes for buffer in least.memory] == [4 * 64 * 64 // 8, 4 * 16 * 64 // 4, 4 * 16 * 64 // 8]
 
 
@@ -131,7 +131,7 @@ def test_ragged_products_have_a_floor():
         return w, jax.lax.ragged_dot(x, w, sizes)
 
     program = of(step, (spec(4, 64, 32), (spec(128, 64), spec(4, dtype=jnp.int32))))
-    assert least_of(program, V5E).flops == {"bf16": 2 * 128 * 64 * 32}
+    assert least_of(work_of(program), V5E).flops == {"bf16": 2 * 128 * 64 * 32}
 
 
 @pytest.mark.parametrize(

@@ -154,14 +154,16 @@ def test_a_kernel_that_uses_a_part_of_an_array_is_counted_as_that_part(job, esti
     is_open = job is copied_rows and estimate is None
     assert kernel.further_s == (pytest.approx(2**30 / rates_of(V5E).streaming_bytes_per_s) if is_open else 0.0)
     assert (time.interval_s[1] > 2**30 / 819e9) == is_open
-    assert time.unpriced == (() if estimate else (f"{kernel.name}: {OWN_CODE}",))
+    assert time.unpriced == (() if estimate else (f"kernel ({kernel.source}): {OWN_CODE}",))
 
 
 def test_a_kernel_of_unknown_length_has_no_upper_bound():
     time, kernel = planned(rows_of(None, is_repeated=True))
     assert math.isinf(time.interval_s[1])
     assert kernel.bytes == 4 * 2**20
-    assert time.unpriced == (f"{kernel.name}: {OWN_CODE}; a loop in it runs nobody knows how often, and counts once",)
+    assert time.unpriced == (
+        f"kernel ({kernel.source}): {OWN_CODE}; a loop in it runs nobody knows how often, and counts once",
+    )
     time, kernel = planned(rows_of(None, grid=None))
     assert math.isinf(time.interval_s[1])
     assert (kernel.least_s, time.interval_s[0] < 100e-6) == (0.0, True)

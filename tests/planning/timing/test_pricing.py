@@ -164,3 +164,51 @@ def test_what_is_on_the_chip_takes_no_longer_than_if_it_streamed():
     assert streamed is not None and placed is not None
     assert placed.time_s == pytest.approx(streamed.time_s, rel=0.01)
     assert (streamed.bytes > 0, placed.bytes) == (True, 0)
+
+
+def elementwise(said):
+    body = computation(
+        "twice", "%a = f32[4096,4096]{1,0:T(8,128)} parameter(0)\nROOT %s = f32[4096,4096]{1,0:T(8,128)} add(%a, %a)"
+    )
+    return price(
+        f"""%x = f32[4096,4096]{{1,0:T(8,128)}} parameter(0)
+        ROOT %r = f32[4096,4096]{{1,0:T(8,128)}} fusion(%x), kind=kLoop, calls=%twice, {cycles(said)}""",
+        body,
+    )
+
+
+def test_arithmetic_that_waits_for_the_memory_is_not_bound_by_the_vector_units():
+    streams, computes = elementwise(said=1000), elementwise(said=10**6)
+    assert (streams.kind, streams.bound) == ("memory", "memory")
+    assert (computes.kind, computes.bound) == ("vector", "compute")
+
+
+def test_a_product_that_waits_for_its_weights_is_bound_by_the_memory():
+    body = computation(
+        "product",
+        """%a = bf16[8,8192]{1,0:T(8,128)(2,1)} parameter(0)
+        %b = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(1)
+        ROOT %dot = bf16[8,8192]{1,0:T(8,128)(2,1)} convolution(%a, %b), dim_labels=bf_io->bf""",
+    )
+    found = price(
+        f"""%x = bf16[8,8192]{{1,0:T(8,128)(2,1)}} parameter(0)
+        %y = bf16[8192,8192]{{1,0:T(8,128)(2,1)}} parameter(1)
+        ROOT %r = bf16[8,8192]{{1,0:T(8,128)(2,1)}} fusion(%x, %y), calls=%product, {cycles(9000, "CLASSIC")}""",
+        body,
+    )
+    assert (found.kind, found.bound, found.flops) == ("memory", "memory", 2 * 8 * 8192**2)
+
+
+def test_a_token_put_into_a_cache_takes_its_tiles_and_not_the_whole_cache():
+    cache, token = "bf16[8,12,2048,64]{2,3,1,0:T(8,128)(2,1)}", "bf16[8,12,1,64]{3,1,0,2:T(8,128)(2,1)S(1)}"
+    lines = """%cache = CACHE parameter(0)
+    %token = TOKEN parameter(1)
+    %i = s32[]{:T(128)S(6)} parameter(2)
+    ROOT %r = CACHE dynamic-update-slice(%cache, %token, %i, %i, %i, %i)"""
+    found = price(lines.replace("CACHE", cache).replace("TOKEN", token))
+    rates, tiles = rates_of(V6E), 8 * 12 * 64 * 128 * 2
+    assert found.bytes == 2 * tiles
+    assert found.time_s == pytest.approx(rates.start_s + found.bytes / rates.streaming_bytes_per_s)
+    # In the memory on the chip nothing but the token is loaded and stored.
+    on_chip = price(lines.replace("CACHE", cache.replace("(2,1)}", "(2,1)S(1)}")).replace("TOKEN", token))
+    assert (on_chip.bytes, on_chip.time_s < 1e-6) == (0, True)

@@ -1,5 +1,9 @@
+import doctest
+
 from tests.planning.timing.modules import computation, module_of
 
+from anytpu.planning.hlo.shapes import shapes_of
+from anytpu.planning.timing import traffic
 from anytpu.planning.timing.traffic import traffic_of
 
 MIB = 2**20
@@ -49,6 +53,46 @@ def test_a_fusion_that_takes_a_slice_reads_the_slice():
         body,
     )
     assert of(module, "b") == 2 * MIB
+
+
+CACHE = "bf16[8,12,2048,64]{2,3,1,0:T(8,128)(2,1)}"
+TOKEN = "bf16[8,12,1,64]{3,1,0,2:T(8,128)(2,1)S(1)}"
+
+
+def put(cache: str = CACHE, token: str = TOKEN):
+    return module_of(
+        f"""%cache = {cache} parameter(0)
+        %token = {token} parameter(1)
+        %i = s32[]{{:T(128)S(6)}} parameter(2)
+        ROOT %put = {cache} dynamic-update-slice(%cache, %token, %i, %i, %i, %i)"""
+    )
+
+
+def test_a_token_put_into_a_cache_reads_and_writes_the_tiles_that_it_lies_in():
+    # Positions lie along the lanes: 4 tiles of 16 x 128 for each head, of which a token is one column.
+    tiles = 8 * 12 * 64 * 128 * 2
+    assert of(put(), "put") == 2 * tiles
+    # Where whole tiles are written, none is read; the token is read from where it is.
+    whole = "bf16[8,12,128,64]{2,3,1,0:T(8,128)(2,1)}"
+    assert of(put(token=whole), "put") == 2 * tiles
+    assert of(put(token=whole.replace("(2,1)}", "(2,1)S(1)}")), "put") == tiles
+
+
+def test_a_token_put_into_a_cache_on_the_chip_crosses_nothing():
+    assert of(put(CACHE.replace("(2,1)}", "(2,1)S(1)}")), "put") == 0
+
+
+def test_a_slice_that_is_brought_to_the_chip_is_read():
+    module = module_of(
+        """%a = f32[64,1024,256]{2,1,0:T(8,128)} parameter(0)
+        %i = s32[]{:T(128)S(6)} parameter(1)
+        ROOT %b = f32[1,1024,256]{2,1,0:T(8,128)S(1)} dynamic-slice(%a, %i, %i, %i), dynamic_slice_sizes={1,1024,256}"""
+    )
+    assert of(module, "b") == MIB
+
+
+def test_the_examples_of_the_docstrings_run():
+    assert doctest.testmod(traffic, extraglobs={"shapes_of": shapes_of}).failed == 0
 
 
 def test_a_fusion_that_updates_in_place_reads_and_writes_the_update():

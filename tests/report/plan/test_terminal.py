@@ -66,6 +66,12 @@ v7x-8  4 chips, 8 cores (tpu7x:2x2x1), 38.3 ms a step
   - custom-call.3: a Pallas kernel without cost_estimate
   - while.2: the number of its turns is not known
 
+matrix units: products and convolutions at the speed of the units that multiply
+matrices; vector units: other arithmetic (sums, activations, softmax, products
+with one row) at the speed of its units; memory: what waits most of its time for
+the device's main memory (HBM), products too; network: exchange between devices;
+exposed copies: copies between the main memory and that on the chip which no
+computation hides; host: calls by the host computer.
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
 Prices: the clouds' catalogue, read in 2026-03."""
@@ -83,6 +89,12 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
   network         █▉  5.0 %  13.1 ms
   exposed copies  █▏  3.0 %  7.88 ms
   host            ▊  2.0 %  5.25 ms
+  matrix units: products and convolutions at the speed of the units that
+  multiply matrices; vector units: other arithmetic (sums, activations, softmax,
+  products with one row) at the speed of its units; memory: what waits most of
+  its time for the device's main memory (HBM), products too; network: exchange
+  between devices; exposed copies: copies between the main memory and that on
+  the chip which no computation hides; host: calls by the host computer.
 
   longest layers
   (outside of layers)                                             11 %   28.9 ms
@@ -238,6 +250,27 @@ def test_nothing_fits():
     text = printed(dataclasses.replace(plan, predictions=(plan["v2-8"],)))
     assert "\nit does not fit\n" in text
     assert "spot" not in text
+
+
+def test_slices_that_would_hold_what_fits_nowhere():
+    plan = plan_samples.five()
+    v2 = dataclasses.replace(plan["v2-8"], holding=plan_samples.holding())
+    text = printed(dataclasses.replace(plan, predictions=(v2,)))
+    assert (
+        """
+The smallest slice of each chip that would hold it. Reckoned, not compiled; a
+step and its cost are floors, at the peak of the chip.
+
+ slice   chips       needs about  $/hour       step  $ a million examples
+ ────────────────────────────────────────────────────────────────────────
+ v6e-4       4  17.2 of 31.2 GiB  $10.80   >= 10 ms             >= $0.015
+ v5e-16     16   8.6 of 15.8 GiB  $19.20  >= 7.5 ms             >= $0.020
+ v7x-2       1   8.6 of 94.5 GiB       -   >= 20 ms                     -
+"""
+        in text
+    )
+    # Where it fits somewhere, that is what to rent.
+    assert "would hold it" not in printed(dataclasses.replace(plan, predictions=(v2, plan["v3-8"])))
 
 
 def test_fastest_and_cheapest_are_one():

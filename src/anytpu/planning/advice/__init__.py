@@ -2,6 +2,7 @@
 
 from anytpu.planning.advice.facts import Facts, facts_of
 from anytpu.planning.advice.line import MemoryLine, is_relaxed, line_of
+from anytpu.planning.advice.slices import slices_that_hold
 from anytpu.planning.advice.trials import advice_for
 
-__all__ = ["Facts", "MemoryLine", "advice_for", "facts_of", "is_relaxed", "line_of"]
+__all__ = ["Facts", "MemoryLine", "advice_for", "facts_of", "is_relaxed", "line_of", "slices_that_hold"]

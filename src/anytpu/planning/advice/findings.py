@@ -12,9 +12,8 @@ from anytpu import units
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.features import LANES, odd_features
 from anytpu.planning.advice.finding import Finding
-from anytpu.planning.advice.fitting import Shortage, ways_to_fit
+from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
 from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.advice.slices import roomier_chips
 from anytpu.planning.host_wait import OP
 from anytpu.planning.records import Buffer, Prediction
 
@@ -67,18 +66,29 @@ def _each_batch_once(found: list[Finding]) -> list[Finding]:
 
 
 def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
-    """Find a batch that leaves rows of the vector registers empty."""
-    batch, devices = prediction.batch_size, prediction.target.devices
+    """Find a batch that the devices do not divide, or rows that do not fill the tiles of the memory."""
+    batch, devices, padding = prediction.batch_size, prediction.target.devices, prediction.batch_padding
     parts = facts.batch_parts or devices
-    if batch is None or batch % (parts * SUBLANES) == 0:
+    if batch is None:
         return None
-    better, each = _round_up(batch, parts * SUBLANES), batch / parts
-    by = "" if parts == 1 else f"{devices} devices x " if parts == devices else f"{parts} parts of the batch x "
+    unit = padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
+    better, idle = _round_up(batch, parts * unit), 1 - batch / _round_up(batch, parts)
+    if better == batch or better > 2 * batch or (unit == 1 and idle < WORTH_SHARE):
+        return None
+    by = "" if parts == 1 else f"{devices} devices" if parts == devices else f"{parts} parts of the batch"
+    rows = f"{unit} rows" if unit > 1 else ""
     over = f" in {parts} parts" if 1 < parts < devices else ""
+    said = f"{batch:,} examples{over} are {batch / parts:,.4g} a device"
+    lost = (
+        f"The memory takes arrays such as {padding.largest} by {unit} rows, and {padding.share:.0%} of the bytes that "
+        "the operations of a step take and return are padding for it."
+        if padding is not None and unit > 1
+        else f"A step takes as long as one of {_round_up(batch, parts):,} examples."
+    )
     return Finding(
         "batch",
-        f"Use a batch of {better:,}: a multiple of {by}{SUBLANES} rows.",
-        f"{batch:,} examples{over} are {each:,.4g} a device, and the vector units take {SUBLANES} rows at a time.",
+        f"Use a batch of {better:,}: a multiple of {' x '.join(part for part in (by, rows) if part)}.",
+        f"{said}. {lost}",
         batch_size=better,
     )
 
@@ -91,13 +101,15 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     used = memory.peak_bytes / memory.limit_bytes
     if used > ROOMY_SHARE or mfu > 0.5:
         return None
-    better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * SUBLANES)
-    rate = ", with the learning rate that goes with it" if prediction.mode == "train" else ""
+    padding = prediction.batch_padding
+    better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * (padding.unit if padding else 1))
+    trains = prediction.mode == "train" and prediction.has_backward is not False
+    rate = ", with the learning rate that goes with it" if trains else ""
     return Finding(
         "batch",
         f"Try a batch of {better:,}{rate}.",
         f"A step uses {units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)} and "
-        f"{mfu:.0%} of the matrix units.",
+        f"{f'{mfu:.0%}' if mfu >= 0.01 else 'less than 1%'} of the peak of the matrix units.",
         batch_size=better,
     )
 
@@ -149,8 +161,9 @@ def small_steps(prediction: Prediction, facts: Facts) -> Finding | None:
         if facts.is_model
         else f"Start {steps} steps with one call: jax.lax.scan(step, state, batches) over {steps} batches, or "
         "strategy.run_steps.",
-        f"The host bounds: the devices need {units.format_seconds(rest)} a step, and a call takes the host "
-        f"{units.format_seconds(call_s)}; {host / prediction.step_s:.0%} of the step is waiting for it.",
+        f"{'The host bounds: the' if 2 * host > prediction.step_s else 'The'} devices need "
+        f"{units.format_seconds(rest)} a step, and a call takes the host {units.format_seconds(call_s)}; "
+        f"{host / prediction.step_s:.0%} of the step is waiting for it.",
         steps_per_execution=steps,
     )
 
@@ -191,7 +204,7 @@ def slow_collectives(prediction: Prediction, facts: Facts) -> Finding | None:
         return None
     if facts.batch_parts is not None and facts.batch_parts < prediction.target.devices:
         return None  # Sums of activations, where a mesh splits the weights, grow with the batch.
-    better = _round_up(2 * prediction.batch_size, SUBLANES) if prediction.batch_size else None
+    better = _round_up(2 * prediction.batch_size, prediction.target.devices) if prediction.batch_size else None
     return Finding(
         "collectives",
         "Give each device more rows, or use fewer devices: the gradients are summed once a step, however large it is.",
@@ -229,15 +242,7 @@ def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> li
         return []
     if line is not None and batch:
         return ways_to_fit(Shortage(prediction, memory, batch, facts, line))
-    return [
-        Finding(
-            "memory",
-            f"Use {target.name}: as many devices, each with more memory.",
-            f"{_missing(prediction)} There {has}",
-            tpu=target.name,
-        )
-        for target, has in roomier_chips(prediction.target, memory.peak_bytes)
-    ]
+    return list(larger_slices(prediction))
 
 
 LOOKS: tuple[Callable[[Prediction, Facts], Finding | None], ...] = (

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.finding import Finding
 from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.advice.slices import holding_slices, usd_per_hour
-from anytpu.planning.records import Memory, Prediction
-from anytpu.planning.target import Target
-from anytpu.units import MIB, format_bytes
+from anytpu.planning.advice.slices import cheapest, fastest
+from anytpu.planning.records import Holding, Memory, Prediction
+from anytpu.units import MIB, format_bytes, format_seconds
 
 WORTH_SAVING = 0.85
 """A change that leaves more of the growing bytes than this share is not worth its trouble."""
@@ -87,7 +86,7 @@ class Shortage:
 def ways_to_fit(shortage: Shortage) -> list[Finding]:
     """Return the changes after which a step fits, the least trouble first."""
     found = (way(shortage) for way in _WAYS)
-    return [*(finding for finding in found if finding), *larger_slices(shortage)]
+    return [*(finding for finding in found if finding), *larger_slices(shortage.prediction)]
 
 
 def rematerialise(shortage: Shortage) -> Finding | None:
@@ -186,20 +185,42 @@ def split_the_state(shortage: Shortage) -> Finding | None:
     )
 
 
-def larger_slices(shortage: Shortage) -> Iterator[Finding]:
-    """Name the smallest slice of the same chip, and the cheapest of another, that would hold it."""
-    if shortage.facts.is_placed:
-        return
-    for target, need in holding_slices(shortage.prediction.target, shortage.line, shortage.batch_size):
-        limit, rows = need.limit_bytes, math.ceil(shortage.batch_size / target.devices)
+def larger_slices(prediction: Prediction) -> Iterator[Finding]:
+    """Name the slice that holds a step on which it costs least, and the one on which it takes least."""
+    holding = prediction.holding
+    best = {"costs least": cheapest(holding), "takes least time": fastest(holding)}
+    named = [one for one in dict.fromkeys(best.values()) if one is not None] or list(holding[:1])
+    for one in named:
+        why = " and ".join(what for what, winner in best.items() if winner == one)
+        reason = f": of the smallest slices that hold it, a step {why} there" if why and len(holding) > 1 else ""
+        alone = f", the smallest slice of {one.target.chip.name} that holds it" if not reason else ""
         yield Finding(
             "memory",
-            f"Use {target.name} ({_chips(target)}), the smallest slice of {target.chip.name} that holds it.",
-            f"With {rows:,} examples a device it needs about {format_bytes(need.peak_bytes)} of {format_bytes(limit)} "
-            "(reckoned from two compiled batches).",
-            batch_size=shortage.batch_size,
-            tpu=target.name,
+            f"Use {one.target.name} ({_chips(one)}){reason}{alone}.",
+            f"{_need(one)}{_floor(one)}",
+            batch_size=one.batch_size if one.target.devices != prediction.target.devices else None,
+            tpu=one.target.name,
         )
+
+
+def _need(one: Holding) -> str:
+    rows = f"With {math.ceil(one.batch_size / one.target.devices):,} examples a device it" if one.batch_size else "It"
+    return (
+        f"{rows} needs about {format_bytes(one.need_bytes)} of {format_bytes(one.limit_bytes)} (reckoned, not "
+        "compiled)."
+    )
+
+
+def _floor(one: Holding) -> str:
+    if one.least_step_s is None:
+        return ""
+    usd = one.least_usd_per_step
+    cost = f" and ${1e6 * usd / (one.batch_size or 1):,.2f} a million {_unit(one)}" if usd is not None else ""
+    return f" At the peak of its chips, a floor: {format_seconds(one.least_step_s)} a step{cost}."
+
+
+def _unit(one: Holding) -> str:
+    return "examples" if one.batch_size else "steps"
 
 
 _WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
@@ -210,9 +231,9 @@ _WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
 )
 
 
-def _chips(target: Target) -> str:
-    chips, usd = "1 chip" if target.chips == 1 else f"{target.chips:,} chips", usd_per_hour(target)
-    return f"{chips}, ${usd:,.2f} an hour" if math.isfinite(usd) else chips
+def _chips(one: Holding) -> str:
+    chips = "1 chip" if one.target.chips == 1 else f"{one.target.chips:,} chips"
+    return chips if one.usd_per_hour is None else f"{chips}, ${one.usd_per_hour:,.2f} an hour"
 
 
 def _divisors(batch: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """The least that a step takes, from the FLOPs and bytes of its jaxpr, without the TPU's compiler."""
 
-from anytpu.planning.floor.floor import by_floor
+from anytpu.planning.floor.floor import by_floor, least_step_s
+from anytpu.planning.floor.least import work_of
 
-__all__ = ["by_floor"]
+__all__ = ["by_floor", "least_step_s", "work_of"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from anytpu import units
-from anytpu.planning.floor.least import Least, least_of
+from anytpu.planning.floor.least import Least, Work, least_of, work_of
 from anytpu.planning.found import Found
 from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.job import batch_rows
@@ -51,7 +51,7 @@ def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Found:
         >>> round(8 * 197e12 * time.step_s / (2 * 8192**3), 6), time.interval_s[1]
         (1.0, inf)
     """
-    least, limit = least_of(program, target), limit_bytes(target)
+    least, limit = least_of(work_of(program), target), limit_bytes(target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
     memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda one: -one.bytes)[:50]))
     time = _time(least, target) if memory.fits else None
@@ -82,9 +82,19 @@ def rate_of(dtype: str, target: Target) -> float:
     return (2 * rate if kind == "s4" else rate) / int(passes or 1)
 
 
-def _time(least: Least, target: Target) -> StepTime:
+def least_step_s(work: Work, target: Target) -> float:
+    """Return the least that a step takes on a system, seconds; whether it fits there is not asked."""
+    return max(_parts(least_of(work, target), target))
+
+
+def _parts(least: Least, target: Target) -> tuple[float, float]:
+    """Return the time of the products at the peak of the matrix units, and of the bytes at that of the memory."""
     computing_s = sum(count / rate_of(dtype, target) for dtype, count in least.flops.items())
-    moving_s = least.crossing_bytes / target.hbm_bytes_per_s
+    return computing_s, least.crossing_bytes / target.hbm_bytes_per_s
+
+
+def _time(least: Least, target: Target) -> StepTime:
+    computing_s, moving_s = _parts(least, target)
     is_computing = computing_s >= moving_s
     least_s = max(computing_s, moving_s)
     op = OpTime(

@@ -1,4 +1,6 @@
-"""`least_of`: the FLOPs and bytes that a step cannot do without, of one device.
+"""`work_of`, `least_of`: the FLOPs and bytes that a step cannot do without, in all and of one device.
+
+Idea: a step is traced once; what each device of any system does at least follows by arithmetic.
 
 Rule: global shapes are divided by the devices that share the work, once.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -40,8 +43,31 @@ class Least:
     notes: tuple[str, ...] = ()
 
 
-def least_of(program: Program, target: Target) -> Least:
-    """Return the FLOPs and bytes that a step cannot do without, of one device.
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a step cannot do without, over all devices together.
+
+    Attributes:
+        program: the program.
+        flops: of the products, by the type that is multiplied.
+        is_read: of each argument, whether all of it has to be read.
+        is_written: of each result, whether all of it has to be written.
+        outputs: shape and type of each result beside the state.
+        uncounted: as `Least` has them.
+        notes: as `Least` has them.
+    """
+
+    program: Program
+    flops: Flops
+    is_read: Sequence[bool]
+    is_written: Sequence[bool]
+    outputs: Sequence[Any]
+    uncounted: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def work_of(program: Program) -> Work:
+    """Trace a step and return what it cannot do without.
 
     Raises:
         ProgramError: the step cannot be traced.
@@ -50,16 +76,22 @@ def least_of(program: Program, target: Target) -> Least:
         traced, left_out = trace_for_plan(program)
     jaxpr = traced.jaxpr
     flops, uncounted = products_of(jaxpr)
-    whole = alive(jaxpr.jaxpr)
+    whole, states = alive(jaxpr.jaxpr), len(jax.tree.leaves(program.state))
+    is_read, is_written = read_whole(whole), written_whole(whole)
+    outputs, notes = jaxpr.out_avals[states:], left_out_note(left_out)
+    return Work(program, flops, is_read, is_written, outputs, tuple(uncounted), notes)
+
+
+def least_of(work: Work, target: Target) -> Least:
+    """Return the FLOPs and bytes that a step cannot do without, of one device of a system."""
+    program = work.program
     each = 1 / target.devices if is_split(program) else 1.0
     given, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
-    outputs = tuple(
-        buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(jaxpr.out_avals[states:])
-    )
+    outputs = tuple(buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(work.outputs))
     made = (*given[:states], *outputs)
-    crossing_bytes = _sum(given, read_whole(whole)) + _sum(made, written_whole(whole))
-    split = Flops({dtype: count * each for dtype, count in flops.items()})  # type: ignore[arg-type]
-    return Least(split, crossing_bytes, (*given, *outputs), tuple(uncounted), left_out_note(left_out))
+    crossing_bytes = _sum(given, work.is_read) + _sum(made, work.is_written)
+    split = Flops({dtype: count * each for dtype, count in work.flops.items()})  # type: ignore[arg-type]
+    return Least(split, crossing_bytes, (*given, *outputs), work.uncounted, work.notes)
 
 
 def is_split(program: Program) -> bool:

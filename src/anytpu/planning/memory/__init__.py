@@ -1,6 +1,7 @@
 """What a program needs of a device's memory."""
 
+from anytpu.planning.memory.batch_padding import batch_padding_of
 from anytpu.planning.memory.need import memory_of, need_bytes
 from anytpu.planning.memory.next_batch import with_next_batch
 
-__all__ = ["memory_of", "need_bytes", "with_next_batch"]
+__all__ = ["batch_padding_of", "memory_of", "need_bytes", "with_next_batch"]

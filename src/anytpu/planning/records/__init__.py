@@ -2,7 +2,8 @@
 
 from anytpu.planning.records.advice import Advice
 from anytpu.planning.records.cost import Cost, Price
-from anytpu.planning.records.memory import Buffer, Memory
+from anytpu.planning.records.holding import Holding
+from anytpu.planning.records.memory import BatchPadding, Buffer, Memory
 from anytpu.planning.records.plan import Plan
 from anytpu.planning.records.prediction import Basis, Prediction
 from anytpu.planning.records.time import KINDS, Kind, OpTime, StepTime
@@ -11,8 +12,10 @@ __all__ = [
     "KINDS",
     "Advice",
     "Basis",
+    "BatchPadding",
     "Buffer",
     "Cost",
+    "Holding",
     "Kind",
     "Memory",
     "OpTime",

@@ -35,6 +35,23 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class BatchPadding:
+    """What padding of the axis along which the examples lie takes.
+
+    Attributes:
+        rows: the rows of a device.
+        unit: what the memory rounds them up to: 8, or 128 along the fastest axis.
+        share: the part of the bytes that the operations of a step take and return that is this padding.
+        largest: the shape that most of it is of: "bf16[12,1024]".
+    """
+
+    rows: int
+    unit: int
+    share: float
+    largest: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
     """The memory of one device.
 

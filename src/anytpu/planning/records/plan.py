@@ -24,7 +24,7 @@ class Plan:
     """What a job would do on several systems.
 
     Attributes:
-        job: what was planned: "sequential/train".
+        job: what was planned: "sequential/train"; from the shell as it was typed, "train.py:create_model".
         predictions: one for each system, in the order asked for.
         sweep: further predictions, of other batches or of more cores, where a sweep was asked for.
         examples: examples of an epoch, or None.

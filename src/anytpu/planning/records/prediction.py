@@ -12,7 +12,8 @@ from typing import Any, Literal
 from anytpu import units
 from anytpu.planning.records.advice import Advice
 from anytpu.planning.records.cost import Cost
-from anytpu.planning.records.memory import Memory
+from anytpu.planning.records.holding import Holding
+from anytpu.planning.records.memory import BatchPadding, Memory
 from anytpu.planning.records.time import OpTime, StepTime
 from anytpu.planning.target import Target
 
@@ -40,10 +41,12 @@ class Prediction:
         peak_flops_per_s: peak rate of one device for the type that most of those products are computed in.
         steps_per_execution: steps that one call of the host starts.
         largest_batch: the largest global batch that fits, where it was looked for.
+        holding: of a step that does not fit, the smallest slice of each chip that would hold it, fewest chips first.
         cost: None where there is no price to reckon with; of a floor, the least.
         advice: what to change, the greatest gain first.
         notes: what else has to be said, a sentence each: how a batch is split that the devices do not divide, ...
         compile_s: how long the compiler took, or None when the answer was on the disk.
+        batch_padding: what rows that do not fill the tiles of the memory take; None where nothing, or not known.
     """
 
     program: str
@@ -57,16 +60,26 @@ class Prediction:
     peak_flops_per_s: float | None = None
     steps_per_execution: int = 1
     largest_batch: int | None = None
+    holding: tuple[Holding, ...] = ()
     cost: Cost | None = None
     advice: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
     compile_s: float | None = None
     basis: Basis = "compiled"
+    batch_padding: BatchPadding | None = None
 
     @property
     def is_floor(self) -> bool:
         """Whether this is the least that a step takes, and no forecast."""
         return self.basis == "floor"
+
+    @property
+    def has_backward(self) -> bool | None:
+        """Whether the step has a backward pass; None where its operations or their lines are not known."""
+        ops = self.time.ops if self.time is not None else ()
+        if not any(op.source for op in ops):
+            return None
+        return any(op.is_backward for op in ops)
 
     @property
     def is_bounded(self) -> bool:
@@ -122,7 +135,7 @@ class Prediction:
 
     def to_record(self) -> dict[str, Any]:
         """Return everything as what JSON has: numbers, strings, lists and dictionaries; null for no upper bound."""
-        record = dataclasses.asdict(dataclasses.replace(self, target=None))  # type: ignore[arg-type]
+        record = dataclasses.asdict(dataclasses.replace(self, target=None, holding=()))  # type: ignore[arg-type]
         derived = {
             name: getattr(self, name)
             for name in ("is_floor", "fits", "hbm_bytes", "step_s", "interval_s", "examples_per_s", "mfu")
@@ -130,7 +143,8 @@ class Prediction:
         if self.time is not None:
             bounds_s = [bound_s if math.isfinite(bound_s) else None for bound_s in self.time.interval_s]
             derived["interval_s"] = record["time"]["interval_s"] = bounds_s
-        return {"tpu": self.target.name, **derived, **record, "target": self.target.to_record()}
+        holding = [one.to_record() for one in self.holding]
+        return {"tpu": self.target.name, **derived, **record, "holding": holding, "target": self.target.to_record()}
 
 
 def step_text(prediction: Prediction) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Literal
 
 Kind = Literal["matmul", "vector", "memory", "collective", "copy", "kernel", "host", "input"]
-"""What an operation keeps busy: the matrix units, the vector units, the memory, the network between chips, an exposed
+"""What limits an operation: the matrix units (products and convolutions), the vector units (other arithmetic), the main
+memory (of any operation that waits for it, products too), the network between chips; or what it is: an exposed
 asynchronous copy, a hand-written (Pallas) kernel, the host that dispatches, the input pipeline."""
 
 KINDS: tuple[Kind, ...] = ("matmul", "vector", "memory", "collective", "copy", "kernel", "host", "input")
@@ -23,7 +24,7 @@ class OpTime:
     Attributes:
         name: what the compiler calls it: "fusion.12".
         opcode: its HLO opcode: "fusion", "all-reduce".
-        kind: what it keeps busy.
+        kind: what limits it, or what it is, as `Kind` lists them.
         time_s: predicted time in one step, all its executions together, seconds.
         count: executions in one step: more than 1 inside a loop.
         flops: floating-point operations in one step, all executions, of one device.
@@ -69,8 +70,8 @@ class StepTime:
         step_s: predicted time of a step, seconds: that of `ops` together, as the calibration of the chip corrects it.
         interval_s: the step time is expected between these, seconds; the upper one is `math.inf` where only the least
             that a step takes is known.
-        unpriced: operations that nobody could price, each in words: "custom-call.3: a Pallas kernel without
-            cost_estimate".
+        unpriced: operations that nobody could price, each in words: "scale_kernel (model.py:12): a Pallas kernel
+            without cost_estimate".
         evidence: what the numbers rest on, in sentences: the published measurements of this chip and how far off the
             prediction of each was.
     """

@@ -15,6 +15,7 @@ import dataclasses
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, is_recomputed, layer_of
 from anytpu.planning.records import OpTime
 from anytpu.planning.timing.dcn import Transfer, is_between_slices, transfer_of
+from anytpu.planning.timing.naming import user_name
 from anytpu.planning.timing.price import OpPrice
 from anytpu.planning.timing.pricing import HOST_SPACE, REMARKED_S, Pricer
 from anytpu.units import format_seconds
@@ -125,7 +126,9 @@ class Clock:
             elif pending := started.ended_by(one, found):
                 now_s += self._wait(one, pending, now_s, count)
             elif one.opcode == "recv-done" and is_between_slices(one):
-                self.unpriced.append(f"{one.name}: an exchange between slices that began elsewhere; taken for hidden")
+                self.unpriced.append(
+                    f"{self._name(one)}: an exchange between slices that began elsewhere; taken for hidden"
+                )
             elif one.opcode == "call" and one.called and not found:
                 now_s += self._walk(self.module.computations[one.called[0]], count)
             elif price := self._price(home, one, found):
@@ -155,7 +158,7 @@ class Clock:
     def _loop(self, one: Instruction, count: int) -> float:
         trips = self.module.trip_count(one)
         if trips is None:
-            self.unpriced.append(f"{one.name}: a loop of which nobody knows how often it runs; counted once")
+            self.unpriced.append(f"{self._name(one)}: a loop of which nobody knows how often it runs; counted once")
             self.is_endless = True
             trips = 1
         condition, body = (self.module.computations[name] for name in one.called[:2])
@@ -179,12 +182,15 @@ class Clock:
         shortest_s = min(branch[0] for branch in branches)
         if (seconds - shortest_s) * count > REMARKED_S:
             between = f"between {format_seconds(shortest_s)} and {format_seconds(seconds)}"
-            self.unpriced.append(f"{one.name}: {between}; the longest branch is counted")
+            self.unpriced.append(f"{self._name(one)}: {between}; the longest branch is counted")
         return seconds
+
+    def _name(self, one: Instruction) -> str:
+        return user_name(self.module, one)
 
     def _note(self, one: Instruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
-            self.unpriced.append(f"{one.name}: {price.remark}")
+            self.unpriced.append(f"{self._name(one)}: {price.remark}")
         self.is_endless |= price.is_endless
         layer, is_backward = layer_of(one.op_name)
         source = self.module.source_of(one)

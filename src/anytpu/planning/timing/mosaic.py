@@ -45,6 +45,7 @@ class KernelCode(NamedTuple):
         chosen_bytes: the part of `bytes` in blocks whose index the map reads from memory, if all steps move them.
         whole_bytes: of the arrays in the main memory that its body uses a part of, or all: which is not known.
         is_endless: whether a loop, or the grid, has a length that is known only when it runs.
+        name: of the function that its author wrote, "" where it is "main".
     """
 
     flops: float
@@ -56,6 +57,7 @@ class KernelCode(NamedTuple):
     chosen_bytes: float = 0.0
     whole_bytes: float = 0.0
     is_endless: bool = False
+    name: str = ""
 
 
 class _Work(NamedTuple):
@@ -108,12 +110,10 @@ def _context(ir: Any) -> Any:
 
 def _counted(module: Any) -> KernelCode | None:
     functions = {str(one.attributes["sym_name"]).strip('"'): one for one in _operations(module.operation.regions[0])}
-    main = next((one for one in functions.values() if "iteration_bounds" in one.attributes), None)
-    if main is None:
-        main = next(iter(functions.values()))
-        bounds: list[int] = []
-    else:
-        bounds = _numbers(main.attributes["iteration_bounds"])
+    gridded = (name for name, one in functions.items() if "iteration_bounds" in one.attributes)
+    name = next(gridded, None) or next(iter(functions))
+    main = functions[name]
+    bounds = _numbers(main.attributes["iteration_bounds"]) if "iteration_bounds" in main.attributes else []
     work = _work(main)
     steps = None if _DYNAMIC in bounds else math.prod(bounds)
     times, blocks = steps or 1, _moved(main, functions, bounds) if steps is not None else _Blocks()
@@ -127,6 +127,7 @@ def _counted(module: Any) -> KernelCode | None:
         blocks.chosen_bytes,
         _whole(main),
         steps is None or _has_unknown_loop(main),
+        "" if name == "main" else name,
     )
 
 

@@ -14,7 +14,7 @@ class OpPrice(NamedTuple):
 
     Attributes:
         time_s: from start to end, seconds.
-        kind: the unit that it keeps busy.
+        kind: what limits it, or what it is, as `Kind` lists them.
         bound: the unit that limits it.
         priced_by: the source of the time: "cycles", "bandwidth", "rows", ..., as `OpTime` lists them.
         flops: of its products and convolutions.

@@ -23,7 +23,7 @@ from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.price import OpPrice
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
-from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, traffic_of
+from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, part_of, traffic_of
 
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
 # Custom calls that give new names to what is there, or set aside room.
@@ -138,7 +138,8 @@ class Pricer:
         least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
         seconds = max(seconds, least_s, moved.ways * LATENCY_S)
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
-        kind: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
+        busy: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
+        kind: Kind = "memory" if bound == "memory" else busy
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
     def _said_s(self, one: Instruction, moved: Traffic, is_product: bool) -> float:
@@ -173,7 +174,8 @@ class Pricer:
         bound: Literal["compute", "memory"] = "compute" if work.time_s >= memory_s else "memory"
         seconds, said = max(work.time_s, memory_s), f"the compiler gives no cycles; counted by its {work.counted_by}"
         remark = said if seconds > REMARKED_S else ""
-        return OpPrice(seconds, "vector", bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
+        kind: Kind = "memory" if bound == "memory" else "vector"
+        return OpPrice(seconds, kind, bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
     def _by_bytes(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
         if one.opcode not in _COPIES:
@@ -190,17 +192,22 @@ class Pricer:
         if compute_s == seconds > 0:
             remark = remark.replace("counted as its bytes", "counted as its products at peak")
             return OpPrice(seconds, "matmul", "compute", "floor", total, moved.bytes, remark, least_s)
-        return OpPrice(seconds, "vector", "memory", "floor", total, moved.bytes, remark, least_s)
+        return OpPrice(seconds, "memory", "memory", "floor", total, moved.bytes, remark, least_s)
 
     def _streamed_s(self, moved: Traffic) -> float:
         return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
 
     def _passed_s(self, home: Computation, one: Instruction) -> float:
-        """Return the time of loading and storing all of an operation's arrays from the memory on the chip, once."""
+        """Return the time of loading and storing an operation's arrays from the memory on the chip, once.
+
+        Of what takes or changes a part of an array, the part counts.
+        """
         return self._passed_bytes(home, one) / (4 * VECTOR * self.rates.clock_hz)
 
     def _passed_bytes(self, home: Computation, one: Instruction) -> int:
-        operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
+        operands = [home.instructions[name].shapes for name in one.operands if name in home.instructions]
+        if one.opcode in SLICED and operands:
+            return 2 * part_of(one, operands).padded_bytes
         return sum(shape.padded_bytes for shapes in (one.shapes, *operands) for shape in shapes)
 
     def _least_s(self, moved: Traffic) -> float:

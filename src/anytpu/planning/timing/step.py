@@ -13,6 +13,7 @@ from anytpu.planning.hlo import Module
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.target import Target
 from anytpu.planning.timing.clock import Clock
+from anytpu.planning.timing.naming import counted
 from anytpu.planning.timing.pricing import Pricer
 from anytpu.planning.timing.rates import Rates, rates_of
 from anytpu.planning.timing.uncertainty import evidence_of, interval_of
@@ -53,8 +54,8 @@ def step_time(
         ops=tuple(ops),
         step_s=sum(op.time_s for op in ops),
         interval_s=interval_of(ops, target, is_endless=clock.is_endless),
-        unpriced=tuple(clock.unpriced),
-        evidence=evidence_of(target),
+        unpriced=counted(clock.unpriced),
+        evidence=evidence_of(target, ops),
     )
 
 

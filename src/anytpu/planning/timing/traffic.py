@@ -10,9 +10,11 @@ which the scalar unit keeps in a memory of its own (SMEM).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.hlo.shapes import padded_count
 
 _SLICES = ("dynamic-slice", "slice", "gather")
 # Operations that change a part of their first operand in place, and which operand the new part is.
@@ -62,13 +64,59 @@ def traffic_of(module: Module, home: Computation, one: Instruction) -> Traffic:
     operands = [home.instructions[name] for name in one.operands if name in home.instructions]
     if one.opcode == "fusion" and one.called:
         return _of_fusion(module, module.computations[one.called[0]], one, operands)
-    if one.opcode in _SLICES:
-        moved = float(_hbm_bytes(one.shapes))
-        return Traffic(moved, moved)
-    if one.opcode in _UPDATES:
-        moved = float(_hbm_bytes(operands[_UPDATES[one.opcode]].shapes[:1])) if len(operands) > 1 else 0.0
-        return Traffic(moved, moved)
-    return Traffic(float(sum(_hbm_bytes(operand.shapes) for operand in operands)), float(_hbm_bytes(one.shapes)))
+    shapes = [operand.shapes for operand in operands]
+    if one.opcode in _SLICES and operands:
+        taken = part_of(one, shapes).padded_bytes
+        return Traffic(float(taken * _is_in_hbm(shapes[0][0])), float(taken * _is_in_hbm(one.shapes[0])))
+    if one.opcode in _UPDATES and len(operands) > 1:
+        return _of_update(one, part_of(one, shapes))
+    return Traffic(float(sum(_hbm_bytes(shape) for shape in shapes)), float(_hbm_bytes(one.shapes)))
+
+
+def part_of(one: Instruction, operands: Sequence[tuple[Shape, ...]]) -> Shape:
+    """Return the shape of what is taken of an array, or put into it, by one of `SLICED`.
+
+    Args:
+        one: the instruction.
+        operands: the shapes of its operands.
+    """
+    place = _UPDATES.get(one.opcode)
+    return one.shapes[0] if place is None or place >= len(operands) else operands[place][0]
+
+
+def _of_update(one: Instruction, update: Shape) -> Traffic:
+    """Return the bytes of an update in place, read from where the update is and written to where the array is.
+
+    The memory takes whole tiles: those that the update fills in part are read before.
+    """
+    read, target = float(_hbm_bytes((update,))), one.shapes[0]
+    if not _is_in_hbm(target) or one.opcode != "dynamic-update-slice":
+        written = float(update.padded_bytes * _is_in_hbm(target))
+        return Traffic(read, written)
+    written = float(touched_bytes(target, update.dims))
+    return Traffic(read + written * _fills_in_part(target, update.dims), written)
+
+
+def touched_bytes(array: Shape, part: tuple[int, ...]) -> int:
+    """Return the bytes of the tiles of an array in which a part of it lies, if it begins where a tile does.
+
+    Example:
+        >>> cache = shapes_of("bf16[8,12,2048,64]{2,3,1,0:T(8,128)(2,1)}")[0]
+        >>> touched_bytes(cache, (8, 12, 1, 64)) // 1024
+        1536
+    """
+    physical = tuple(part[axis] for axis in reversed(array.minor_to_major))
+    bits = 8 * array.bytes // max(math.prod(array.dims), 1)
+    return math.ceil(padded_count(physical, array.tiles) * bits / 8)
+
+
+def _fills_in_part(array: Shape, part: tuple[int, ...]) -> bool:
+    """Tell whether a part of an array leaves numbers of the tiles that it lies in as they are."""
+    sizes = array.tiles[0] if array.tiles else ()
+    axes = array.minor_to_major[: len(sizes)]
+    return any(
+        part[axis] < array.dims[axis] and part[axis] % side for axis, side in zip(axes, reversed(sizes), strict=False)
+    )
 
 
 def _of_fusion(module: Module, body: Computation, one: Instruction, operands: list[Instruction]) -> Traffic:
@@ -158,7 +206,9 @@ def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -
         return 0
     if result.opcode in _UPDATES and (part := result.operands[_UPDATES[result.opcode]]) in body.instructions:
         written = body.instructions[part].shapes[0]
-        return written.bytes if result.opcode == "scatter" else written.padded_bytes
+        if result.opcode == "scatter":
+            return written.bytes
+        return touched_bytes(shape, written.dims) if len(written.dims) == len(shape.dims) else written.padded_bytes
     if result.opcode == "fusion" and len(result.shapes) == 1 and result.called:
         inner = module.computations[result.called[0]]
         return _put(module, inner, inner.instructions[inner.root], shape)

@@ -4,7 +4,8 @@ Idea: what the model missed on published measurements, as a factor, spreads abou
 interval is the prediction divided and multiplied by one factor. The factor is that of all chips where little was
 measured on this one, drawn towards what was missed on this one where there is more; it grows with the part of the step
 that is of a kind that is hard to price: exchange between chips, kernels that only their author prices; and it grows
-where few measurements say how wide it is: Student's distribution in place of the normal one.
+where few measurements say how wide it is: Student's distribution in place of the normal one; and for a step of a kind
+that was not fitted, as `step_kind.py` tells it.
 
 Rule: of the predictions that the fit could check without having seen them, nine of ten lie inside. What is counted at
 its least (by its bytes alone) only ever takes longer: it widens the upper side, as what may come on top does. What a
@@ -21,6 +22,7 @@ from typing import Any
 from anytpu.planning.records import OpTime
 from anytpu.planning.target import Target
 from anytpu.planning.timing.rates import calibration
+from anytpu.planning.timing.step_kind import kind_sentences, variance_of_kind
 
 NINE_OF_TEN = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
@@ -77,7 +79,8 @@ def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> 
     spread = fitted["spread"]
     count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
     variance = (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + _OWN / (1 + count))
-    return student(_TRUST + count) * math.sqrt(variance + variance_of_parts(ops, target))
+    added = variance_of_parts(ops, target) + variance_of_kind(ops, fitted.get("steps"))
+    return student(_TRUST + count) * math.sqrt(variance + added)
 
 
 def variance_of_parts(ops: Sequence[OpTime], target: Target) -> float:
@@ -115,8 +118,13 @@ def student(freedom: float) -> float:
     return z + first / freedom + second / freedom**2
 
 
-def evidence_of(target: Target) -> tuple[str, ...]:
-    """Return sentences that name the published measurements of a chip and how far off the prediction of each was."""
+def evidence_of(target: Target, ops: Sequence[OpTime] = ()) -> tuple[str, ...]:
+    """Return sentences that name the published measurements of a chip and how far off the prediction of each was.
+
+    Args:
+        target: the system.
+        ops: the operations of a step; the first sentence says in what it is unlike the steps that were measured.
+    """
     sentences = tuple(calibration()["evidence"].get(target.chip.name, ()))
     if not sentences:
         sentences = (
@@ -127,7 +135,7 @@ def evidence_of(target: Target) -> tuple[str, ...]:
             "No step over several slices was fitted: the network between them is reckoned from the hosts' network "
             "cards and one published sum of 606 MB over two slices of v6e-256.",
         )
-    return sentences
+    return (*kind_sentences(ops, calibration().get("steps")), *sentences) if ops else sentences
 
 
 def compiler_note(compiler: str) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ systems are compared by what a million examples cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anytpu.planning.records import Cost, Plan, Prediction
+from anytpu.planning.records import Cost, Holding, Memory, Plan, Prediction
 from anytpu.report.plan import phrases
 
 _LEAST_USD = 0.01
@@ -90,6 +91,49 @@ def columns(plan: Plan) -> list[Column]:
         Column("save every", "save every", [phrases.seconds(cost.checkpoint_every_s) for _, cost in known]),
     ]
     return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
+
+
+HOLDING = (
+    "The smallest slice of each chip that would hold it. Reckoned, not compiled; a step and its cost are floors, at "
+    "the peak of the chip."
+)
+"""What is said of slices that would hold what does not fit."""
+
+
+def holding(plan: Plan) -> list[Holding]:
+    """Return the slices that would hold what fits nowhere, the cheapest first; none where it fits somewhere."""
+    if any(one.fits for one in plan.predictions):
+        return []
+    slices = {each.target.name: each for one in plan.predictions for each in one.holding}
+    return sorted(slices.values(), key=lambda one: (one.least_usd_per_step or math.inf, one.target.chips))
+
+
+def holding_columns(plan: Plan) -> list[Column]:
+    """Return the columns of the table of `holding`, each with a number for at least one slice."""
+    slices = holding(plan)
+    is_examples = all(one.batch_size for one in slices)
+    noun = "examples" if is_examples else "steps"
+
+    def usd(one: Holding) -> float | None:
+        each = one.least_usd_per_step
+        return None if each is None else 1e6 * each / (one.batch_size or 1 if is_examples else 1)
+
+    every = [
+        Column("chips", "chips", [f"{one.target.chips:,}" for one in slices]),
+        Column("needs about", "needs about", [_memory(one) for one in slices]),
+        Column("$/hour", "an hour", [phrases.usd(one.usd_per_hour) for one in slices]),
+        Column("step", "step", [_floor(phrases.seconds(one.least_step_s)) for one in slices]),
+        Column(f"$ a million {noun}", f"a million {noun}", [_floor(phrases.usd(usd(one))) for one in slices]),
+    ]
+    return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
+
+
+def _memory(one: Holding) -> str:
+    return phrases.used(Memory(one.need_bytes, one.limit_bytes))
+
+
+def _floor(text: str) -> str:
+    return text if text == phrases.UNKNOWN else f">= {text}"
 
 
 def wanted(plan: Plan) -> str:

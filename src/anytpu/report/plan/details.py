@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from anytpu import units
-from anytpu.planning.records import KINDS, Advice, Buffer, Prediction, StepTime
+from anytpu.planning.records import KINDS, Advice, Buffer, Plan, Prediction, StepTime
 from anytpu.report.comparison import bar
 from anytpu.report.plan import phrases
 from anytpu.report.plan.shares import kind_shares, layer_shares
@@ -48,6 +48,7 @@ def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
         line = Text(f"  {phrases.KIND_NAMES[kind]:<16}")
         line.append(bar(share, width - 42, ascii_only), _COLOURS[kind])
         yield line.append(f"  {phrases.percent(share)}  {units.format_seconds(time_s)}")
+    yield from _hung("  ", phrases.kind_meanings(kind for kind, *_ in shares), width, "dim")
 
 
 def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
@@ -61,6 +62,13 @@ def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
         # A percent sign stays with its number.
         for line in hang(start, phrases.one_line(words).replace(" %", "\u00a0%"), width):
             yield Text(line.replace("\u00a0", " "))
+
+
+def named_kinds(plan: Plan) -> list[str]:
+    """Say what the kinds of operations are, where several systems name them in a line each."""
+    times = [one.time for one in plan.predictions if one.time is not None and not one.is_floor]
+    named = {kind for time in times for kind, *_ in kind_shares(time)}
+    return [phrases.kind_meanings(kind for kind in KINDS if kind in named)] if named and len(plan) > 1 else []
 
 
 def _layers(time: StepTime, most: int, width: int) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from anytpu.planning.records import Plan
 from anytpu.report.drawing import svg
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.page_system import system
-from anytpu.report.plan.page_table import cost_table, sweep_table, systems_table
+from anytpu.report.plan.page_table import cost_table, holding_table, sweep_table, systems_table
 from anytpu.report.plan.pictures import common_drawings
 from anytpu.report.web import document
 from anytpu.report.web.markup import Markup, element, joined
@@ -33,6 +33,7 @@ def _content(plan: Plan, sections: list[Markup]) -> Markup:
         _choices(plan),
         systems_table(plan),
         cost_table(plan),
+        holding_table(plan),
         _plots(plan),
         sweep_table(plan),
         *sections,

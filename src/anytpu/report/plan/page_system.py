@@ -75,7 +75,8 @@ def _kinds(time: StepTime) -> Markup:
         (KIND_COLOURS[kind], share, phrases.KIND_NAMES[kind], f"{phrases.percent(share)}, {phrases.seconds(time_s)}")
         for kind, share, time_s in kind_shares(time)
     ]
-    return stacked(parts)
+    meanings = phrases.kind_meanings(kind for kind, *_ in kind_shares(time))
+    return joined(stacked(parts), element("p", meanings, class_="remark"))
 
 
 def stacked(parts: Sequence[tuple[str, float, str, str]]) -> Markup:

@@ -97,6 +97,20 @@ def cost_table(plan: Plan) -> Markup:
     )
 
 
+def holding_table(plan: Plan) -> Markup:
+    """Return a row for each slice that would hold what fits nowhere."""
+    slices = costs.holding(plan)
+    if not slices:
+        return joined()
+    known = costs.holding_columns(plan)
+    rows = list(zip([one.target.name for one in slices], *(column.cells for column in known), strict=True))
+    return joined(
+        element("h2", "What would hold it"),
+        element("p", costs.HOLDING, class_="remark"),
+        table(["slice", *(column.long for column in known)], rows, "costs", numbers=range(1, len(known) + 1)),
+    )
+
+
 def sweep_table(plan: Plan) -> Markup:
     """Return the numbers of a sweep, folded: batches of one system, slices of one chip."""
     curves = [*((curve, False) for curve in batch_curves(plan)), *((curve, True) for curve in scaling_curves(plan))]

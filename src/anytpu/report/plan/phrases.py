@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from anytpu import units
 from anytpu.planning.records import Buffer, Cost, Kind, Memory, OpTime, Plan, Prediction
@@ -25,7 +26,18 @@ KIND_NAMES: dict[Kind, str] = {
     "host": "host",
     "input": "input pipeline",
 }
-"""What an operation of each kind keeps busy."""
+"""What limits an operation of each kind."""
+
+_KIND_MEANINGS: dict[Kind, str] = {
+    "matmul": "products and convolutions at the speed of the units that multiply matrices",
+    "vector": "other arithmetic (sums, activations, softmax, products with one row) at the speed of its units",
+    "memory": "what waits most of its time for the device's main memory (HBM), products too",
+    "collective": "exchange between devices",
+    "copy": "copies between the main memory and that on the chip which no computation hides",
+    "kernel": "Pallas kernels and other custom calls",
+    "host": "calls by the host computer",
+    "input": "waiting for the next batch",
+}
 
 USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "output": "outputs", "code": "code"}
 """What the buffers of each use are."""
@@ -41,6 +53,16 @@ _MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 
 NOT_MEASURED = "Predicted, not measured."
 """What every report of a plan says."""
+
+
+def kind_meanings(kinds: Iterable[Kind]) -> str:
+    """Say what the names of some kinds mean, a clause each.
+
+    Example:
+        >>> kind_meanings(["collective", "input"])
+        'network: exchange between devices; input pipeline: waiting for the next batch.'
+    """
+    return "; ".join(f"{KIND_NAMES[kind]}: {_KIND_MEANINGS[kind]}" for kind in kinds) + "."
 
 
 def usd(amount: float | None) -> str:
@@ -245,10 +267,9 @@ def padding(buffer: Buffer) -> str:
 
 def subtitle(plan: Plan) -> str:
     """Say what was planned: "training, 1,024 examples a step, 1,281,167 examples an epoch, 90 epochs"."""
-    modes = {"train": "training", "infer": "inference"}
     first = plan.predictions[0] if plan.predictions else None
     batches = sorted({one.batch_size for one in plan.predictions if one.batch_size})
-    parts = [modes.get(first.mode, first.mode) if first else ""]
+    parts = [_work(first) if first else ""]
     if batches:
         parts.append(f"{' or '.join(f'{size:,}' for size in batches[:3])} examples a step")
     if plan.examples:
@@ -256,6 +277,12 @@ def subtitle(plan: Plan) -> str:
     if plan.epochs:
         parts.append(plural(plan.epochs, "epoch"))
     return ", ".join(part for part in parts if part)
+
+
+def _work(one: Prediction) -> str:
+    if one.mode == "train":
+        return "a step without a backward pass" if one.has_backward is False else "training"
+    return "inference" if one.mode == "infer" else one.mode
 
 
 def predictors(plan: Plan) -> str:
@@ -266,12 +293,14 @@ def predictors(plan: Plan) -> str:
 def price_source(plan: Plan) -> str:
     """Say where the prices are from and how old they are, "" where there are none."""
     places: dict[tuple[str, str], list[str]] = {}
-    for one in plan.predictions:
-        if one.cost is not None and one.cost.price.source:
-            catalogue, _, place = one.cost.price.source.partition(": ")
+    costs = [one.cost.price for one in plan.predictions if one.cost is not None]
+    known = costs or [each.price for one in plan.predictions for each in one.holding if each.price is not None]
+    for price in known:
+        if price.source:
+            catalogue, _, place = price.source.partition(": ")
             # The machine that a price is listed for says no more than the row that it stands in.
             named = [part for part in place.split(", ") if part and not _MACHINE.fullmatch(part)]
-            places.setdefault((catalogue, one.cost.price.date), []).extend(named)
+            places.setdefault((catalogue, price.date), []).extend(named)
     written = [
         f"{catalogue}{': ' if found else ''}{', '.join(dict.fromkeys(found))}, read in {date}"
         for (catalogue, date), found in places.items()

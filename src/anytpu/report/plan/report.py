@@ -14,8 +14,8 @@ from rich.text import Text
 
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import costs, phrases
-from anytpu.report.plan.details import detail_lines
-from anytpu.report.plan.table import chosen_lines, cost_table, remarks, speed_table, sweep_tables
+from anytpu.report.plan.details import detail_lines, named_kinds
+from anytpu.report.plan.table import chosen_lines, cost_table, holding_table, remarks, speed_table, sweep_tables
 from anytpu.report.terminal import hang, is_ascii_only, open_console
 
 _PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "."})
@@ -89,6 +89,10 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         start, text = (f"{names:<9}", sentence) if len(names) < 9 else ("", f"{names}: {sentence}")
         for line in hang(start, phrases.one_line(text), width):
             console.print(Text(line), soft_wrap=True)
+    if (held := holding_table(plan)) is not None:
+        console.print()
+        _wrapped(console, costs.HOLDING)
+        console.print(held)
     for one in plan.predictions:
         lines = list(detail_lines(one, width, ascii_only, brief=len(plan) > 1))
         if lines:
@@ -100,7 +104,7 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         console.print(Text(title, "bold underline"), soft_wrap=True)
         console.print(table)
     console.print()
-    for sentence in (phrases.MFU_FORMULA, phrases.price_source(plan)):
+    for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, phrases.price_source(plan)):
         _wrapped(console, sentence, "dim")
 
 

@@ -102,6 +102,18 @@ def cost_table(plan: Plan) -> Table | None:
     return shown
 
 
+def holding_table(plan: Plan) -> Table | None:
+    """Return the slices that would hold what fits nowhere, or None."""
+    slices = costs.holding(plan)
+    if not slices:
+        return None
+    known = costs.holding_columns(plan)
+    shown = _table("slice", right=tuple(column.short for column in known))
+    for one, *cells in zip(slices, *(column.cells for column in known), strict=True):
+        shown.add_row(one.target.name, *cells)
+    return shown
+
+
 def _room(column: costs.Column) -> int:
     """Return the width of a column with the space before it."""
     return 2 + max(len(text) for text in (column.short, *column.cells))

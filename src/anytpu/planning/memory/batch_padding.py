@@ -1,0 +1,83 @@
+"""`batch_padding_of`: what a step moves in vain because its rows do not fill the tiles of the memory.
+
+Idea: an array lies in tiles over its two fastest axes, such as 8 x 128. Where the examples lie along one of these, a
+number of rows that the tile does not divide is rounded up. Where they lie along another axis, nothing is lost.
+
+Rule: the layouts are those of the compiled step, of the arrays that its operations take and return, as often as they
+run. The axis of the examples is the one as long as the rows of a device; an array with two such axes, or with the shape
+of a weight, does not count.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterator
+
+from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.job import batch_parts, batch_rows, weights_of
+from anytpu.planning.records.memory import BatchPadding
+from anytpu.planning.target import Target
+from anytpu.program.program import Program
+
+_NAMES = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all")
+
+
+def batch_padding_of(module: Module | None, program: Program, target: Target) -> BatchPadding | None:
+    """Return what padding of the axis of the examples takes; None where it takes nothing, or nobody knows.
+
+    Args:
+        module: the compiled step, or None.
+        program: the program.
+        target: the system that it was compiled for.
+    """
+    rows = batch_rows(program)
+    each = -(-rows // batch_parts(program, target.devices)) if rows else 1
+    # One row of a device: an axis of length 1 says nothing of what it holds, and is laid where it costs nothing.
+    return padding_of_rows(module, each, set(weights_of(program).values())) if module and each > 1 else None
+
+
+def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ...]] = ()) -> BatchPadding | None:
+    """Return what padding of the axis of the examples takes; None where it takes nothing.
+
+    Args:
+        module: the compiled step.
+        rows: the rows of a device.
+        weights: the shapes of the state.
+    """
+    moved, lost = 0.0, collections.Counter[tuple[str, int]]()
+    for one, home, count in _executed(module, module.entry, 1):
+        operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
+        for shape in (shape for shapes in (one.shapes, *operands) for shape in shapes):
+            moved += count * shape.padded_bytes
+            unit = _unit(shape, rows)
+            if unit and shape.dims not in weights:
+                lost[str(shape), unit] += count * round(shape.padded_bytes * (1 - rows / _round_up(rows, unit)))
+    if not lost:
+        return None
+    (largest, unit), _ = lost.most_common(1)[0]
+    return BatchPadding(rows, unit, lost.total() / moved, largest)
+
+
+def _executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
+    """Yield the operations of a computation and of the loops in it, and how often each runs."""
+    for one in home.instructions.values():
+        if one.opcode in ("while", "conditional", "call"):
+            times = count * (module.trip_count(one) or 1) if one.opcode == "while" else count
+            for name in one.called:
+                yield from _executed(module, module.computations[name], times)
+        elif one.opcode not in _NAMES:
+            yield one, home, count
+
+
+def _unit(shape: Shape, rows: int) -> int:
+    """Return what the axis of the examples is rounded up to, or 0 where it is not padded."""
+    if shape.dims.count(rows) != 1 or not shape.tiles or len(shape.dims) < 2:
+        return 0
+    place = shape.minor_to_major.index(shape.dims.index(rows))
+    sides = shape.tiles[0][::-1]
+    side = sides[place] if place < len(sides) else 1
+    return side if rows % side else 0
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,49 @@
+"""`user_name`: an operation by the names that its author gave, for sentences that a user reads.
+
+Idea: the compiler's own name, "fusion.312", is in no file of the user's. The path that JAX keeps with an operation ends
+with its primitive, or a kernel's function, and begins with the layers; the stack says the line.
+
+Rule: where none of these is known, the compiler's name stands.
+"""
+
+from __future__ import annotations
+
+import re
+
+from anytpu.planning.hlo import Instruction, Module, layer_of
+from anytpu.planning.timing.mosaic import code_of
+
+_PRIMITIVE = re.compile(r"[a-z][a-z0-9_-]*")
+_NUMBER = re.compile(r"(\.\d+)+$")
+
+
+def user_name(module: Module, one: Instruction) -> str:
+    """Return what to call an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
+    layer, is_backward = layer_of(one.op_name)
+    source = module.source_of(one)
+    if not layer and source is None:
+        return one.name
+    what = one.op_name.rpartition("/")[2]
+    if one.call_target == "tpu_custom_call":
+        # The compiler names it by `pallas_call(name=...)`, else by the layer or the function around the call.
+        code = code_of(one.text)
+        what = code.name if code and code.name else _NUMBER.sub("", one.name)
+    elif not _PRIMITIVE.fullmatch(what):
+        what = one.name
+    of, way, at = (
+        f" of {layer!r}" if layer else "",
+        ", backward" if is_backward else "",
+        f" ({source})" if source else "",
+    )
+    return f"{what}{of}{way}{at}"
+
+
+def counted(sentences: list[str]) -> tuple[str, ...]:
+    """Return sentences, each once, with how often it was there.
+
+    Example:
+        >>> counted(["sort: a floor", "gather: a floor", "sort: a floor"])
+        ('2 x sort: a floor', 'gather: a floor')
+    """
+    times = {sentence: sentences.count(sentence) for sentence in dict.fromkeys(sentences)}
+    return tuple(f"{count:,} x {sentence}" if count > 1 else sentence for sentence, count in times.items())
