@@ -201,11 +201,7 @@ def _leaf(value: Any, arrays: list[Any]) -> Travels | Fixed:
     if isinstance(value, jax.Array):
         leaf = Travels(value.shape, value.dtype, False)
     elif isinstance(value, PerReplica):
-        spec = value.spec()
-        if value.is_shared:
-            leaf = Travels(spec.shape[1:], spec.dtype, False)
-        else:
-            leaf = Travels(spec.shape, spec.dtype, True, value.rows is not None)
+        leaf = Travels(*value.travelling(), not value.is_shared, value.rows is not None)
     elif isinstance(value, bool | keras.Variable):
         return Fixed(value)
     elif isinstance(value, _NUMBERS):

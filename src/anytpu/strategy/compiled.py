@@ -99,10 +99,10 @@ class CompiledStep:
 def _put(backend: Backend, one: Any) -> Any:
     if isinstance(one, np.ndarray):
         # A copy: JAX may use the memory as it is, and its owner may write the next batch there before this one is done.
-        return backend.put(np.array(one), REPLICATED)
+        return backend.put_once(np.array(one), REPLICATED)
     if not isinstance(one, PerReplica):
         return backend.put(one, REPLICATED)
     handle = one.handle_on(backend)
     if handle is not None:
         return handle
-    return backend.put(one.shared(), REPLICATED) if one.is_shared else backend.put(one.padded(), ROWS)
+    return backend.put(one.shared(), REPLICATED) if one.is_shared else backend.put_once(one.padded(), ROWS)

@@ -145,21 +145,22 @@ class DistributedIterator:
         return OptionalBatch.following(self)
 
     def _split(self) -> Any:
-        batch = jax.tree.map(np.asarray, next(self._batches))
-        rows = _rows(batch)
+        leaves, tree = jax.tree.flatten(next(self._batches))
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        rows = _rows(leaves)
         if self._replicas == 1:
-            return batch
+            return tree.unflatten(leaves)
         each = -(-rows // self._replicas)
         counts = tuple(min(each, max(0, rows - each * replica)) for replica in range(self._replicas))
         self._room = max(self._room, each)
         if rows == self._room * self._replicas:
-            return jax.tree.map(lambda leaf: _reshaped(leaf, self._replicas), batch)
+            return tree.unflatten([_reshaped(leaf, self._replicas) for leaf in leaves])
         self._check_strict(rows)
         # Row r of replica n: the real ones in order, then the batch's first row again.
         index = np.zeros((self._replicas, max(self._room, _LEAST_ROOM)), np.int64)
         for replica, count in enumerate(counts):
             index[replica, :count] = each * replica + np.arange(count)
-        return jax.tree.map(lambda leaf: PerReplica.of_stack(leaf[index], counts), batch)
+        return tree.unflatten([PerReplica.of_stack(leaf[index], counts) for leaf in leaves])
 
     def _round(self) -> Any:
         """Return one batch of each replica; at the end of the data the last replicas may get none."""
@@ -171,7 +172,7 @@ class DistributedIterator:
             parts.append(jax.tree.map(np.asarray, one))
         if self._replicas == 1:
             return parts[0]
-        counts = [_rows(part) for part in parts] + [0] * (self._replicas - len(parts))
+        counts = [_rows(jax.tree.leaves(part)) for part in parts] + [0] * (self._replicas - len(parts))
         self._room = max(self._room, *counts)
         if set(counts) == {self._room}:
             return jax.tree.map(lambda *leaves: PerReplica.of_stack(np.stack(leaves)), *parts)
@@ -200,8 +201,7 @@ def _reshaped(leaf: np.ndarray, replicas: int) -> PerReplica:
     return PerReplica.of_stack(np.array(leaf).reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
 
 
-def _rows(batch: Any) -> int:
-    leaves = jax.tree.leaves(batch)
+def _rows(leaves: list[np.ndarray]) -> int:
     counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(counts) != 1 or 0 in counts:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "no array"

@@ -48,7 +48,7 @@ class PerReplica:
         self._backend: Backend | None = None
         self._handle: Any = None
         self._spec: jax.ShapeDtypeStruct | None = None
-        self._is_shared = False
+        self._shared_spec: jax.ShapeDtypeStruct | None = None
 
     @classmethod
     def of_stack(cls, stack: np.ndarray, rows: tuple[int, ...] | None = None) -> PerReplica:
@@ -58,52 +58,62 @@ class PerReplica:
             stack: the values, one after the other.
             rows: how many rows of each value are real, the rest being pads; None when all are.
         """
-        made = cls.__new__(cls)
-        made._values, made._replicas, made._rows = None, len(stack), rows
-        made._backend, made._handle, made._spec, made._stack = None, None, None, stack
-        made._is_shared = False
+        made = cls._empty(len(stack))
+        made._stack, made._rows = stack, rows
         return made
 
     @classmethod
     def of_handle(
-        cls,
-        backend: Backend,
-        handle: Any,
-        spec: jax.ShapeDtypeStruct,
-        rows: tuple[int, ...] | None = None,
-        *,
-        is_shared: bool = False,
+        cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct, rows: tuple[int, ...] | None = None
     ) -> PerReplica:
         """Return the `PerReplica` of a stacked array on a backend; it is fetched when it is looked at.
 
         Args:
             backend: where it lies.
-            handle: its handle; of a shared value, of the one array that all replicas have.
+            handle: its handle.
             spec: of the stack, `(replicas, ...)`.
             rows: how many rows of each value are real; None when all are.
-            is_shared: whether all replicas have one and the same value.
         """
+        made = cls._empty(spec.shape[0])
+        made._backend, made._handle, made._spec, made._rows = backend, handle, spec, rows
+        return made
+
+    @classmethod
+    def of_shared(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
+        """Return the `PerReplica` of one array on a backend, which is the value of every replica.
+
+        Args:
+            backend: where it lies.
+            handle: its handle.
+            spec: of the one array.
+        """
+        made = cls._empty(len(backend.cores))
+        made._backend, made._handle, made._shared_spec = backend, handle, spec
+        return made
+
+    @classmethod
+    def _empty(cls, replicas: int) -> PerReplica:
         made = cls.__new__(cls)
-        made._values, made._replicas, made._rows, made._stack = None, spec.shape[0], rows, None
-        made._backend, made._handle, made._spec = backend, handle, spec
-        made._is_shared = is_shared
+        made._replicas, made._values, made._rows, made._stack = replicas, None, None, None
+        made._backend, made._handle, made._spec, made._shared_spec = None, None, None, None
         return made
 
     @property
     def is_shared(self) -> bool:
         """Whether all replicas have one and the same value, of which there is one array."""
-        return self._is_shared
+        return self._shared_spec is not None
 
     def shared(self) -> Any:
         """Return the one array of a shared value."""
-        assert self._backend is not None and self._is_shared
+        assert self._backend is not None and self.is_shared
         return self._backend.get(self._handle)
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The values, in the order of the replicas, without pads."""
-        if self._values is None and self._is_shared:
-            self._values = (np.asarray(self.shared()),) * self._replicas
+        if self._values is None and self.is_shared:
+            # A value without axes is a scalar, as the parts of a stack are.
+            self._values = (np.asarray(self.shared())[()],) * self._replicas
         if self._values is None:
             stack = self.padded()
             rows = self._rows or (None,) * self._replicas
@@ -121,7 +131,7 @@ class PerReplica:
         Raises:
             ReplicaError: they are of different shapes, and nobody padded them.
         """
-        if self._is_shared:
+        if self.is_shared:
             return np.broadcast_to(np.asarray(self.shared()), self.spec().shape)
         if self._backend is not None:
             return np.asarray(self._backend.get(self._handle))
@@ -151,6 +161,10 @@ class PerReplica:
         """
         if self._spec is not None:
             return self._spec
+        if self._shared_spec is not None:
+            one = self._shared_spec
+            self._spec = jax.ShapeDtypeStruct((self._replicas, *one.shape), one.dtype)
+            return self._spec
         if self._stack is not None:
             dtype = jax.dtypes.canonicalize_dtype(self._stack.dtype)
             self._spec = jax.ShapeDtypeStruct(self._stack.shape, dtype)
@@ -160,6 +174,15 @@ class PerReplica:
         dtype = jax.dtypes.canonicalize_dtype(np.result_type(*types))
         self._spec = jax.ShapeDtypeStruct((self._replicas, *np.shape(self.values[0])), dtype)
         return self._spec
+
+    def travelling(self) -> tuple[tuple[int, ...], Any]:
+        """Return the shape and dtype of what travels: of the one array of a shared value, else of the stack."""
+        if self._shared_spec is not None:
+            return self._shared_spec.shape, self._shared_spec.dtype
+        if self._stack is not None:
+            return self._stack.shape, jax.dtypes.canonicalize_dtype(self._stack.dtype)
+        spec = self.spec()
+        return spec.shape, spec.dtype
 
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked array, or of the shared one, if it lies on this backend; else None."""
@@ -245,8 +268,7 @@ def of_handles(
     def opened(handle: Any, spec: Any, has_rows: bool) -> PerReplica:
         if not isinstance(handle, SharedOutput):
             return PerReplica.of_handle(backend, handle, spec, rows if has_rows else None)
-        stack = jax.ShapeDtypeStruct((len(backend.cores), *spec.value.shape), spec.value.dtype)
-        return PerReplica.of_handle(backend, handle.value, stack, is_shared=True)
+        return PerReplica.of_shared(backend, handle.value, spec.value)
 
     flags = jax.tree.map(lambda _: False, stacked, is_leaf=SharedOutput.is_one) if rows is None else has_rows
     return jax.tree.map(opened, stacked, specs, flags, is_leaf=SharedOutput.is_one)
