@@ -80,6 +80,17 @@ def cost_of(
     return cost if run_s is None else _with_spot(cost, target, run_s, checkpoint_s, restart_s)
 
 
+def hourly_cost(target: Target, prices: Mapping[str, Price]) -> Cost | None:
+    """Return what a slice costs an hour, for a step whose time is not known; None when no price is known at all.
+
+    Example:
+        >>> hourly_cost(target_named("v3-8"), read_prices()).usd_per_hour
+        8.0
+    """
+    price = prices.get(target.chip.name)
+    return None if price is None else Cost(price, _times(price.usd_per_chip_hour, target.chips), None)
+
+
 def _with_spot(cost: Cost, target: Target, run_s: float, checkpoint_s: float, restart_s: float) -> Cost:
     if cost.price.spot_usd_per_chip_hour is None:
         return cost

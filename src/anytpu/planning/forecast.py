@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.compiled import by_compiler
-from anytpu.planning.cost import cost_of
+from anytpu.planning.cost import cost_of, hourly_cost
 from anytpu.planning.floor import by_floor
 from anytpu.planning.found import Found
 from anytpu.planning.job import batch_rows, for_devices
@@ -38,6 +38,9 @@ def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | No
     program = for_devices(program, target.devices)
     found, rows = _found(program, target, wish, shorter), batch_rows(program)
     time = found.time
+    cost = hourly_cost(target, wish.prices)
+    if time is not None:
+        cost = cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices)
     return Prediction(
         program=program.name,
         mode=program.mode,
@@ -49,7 +52,7 @@ def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | No
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         peak_flops_per_s=found.peak_flops_per_s,
         steps_per_execution=wish.steps_per_execution,
-        cost=cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices) if time else None,
+        cost=cost,
         notes=(*found.notes, *notes(program, target)),
         compile_s=found.compile_s,
         basis=found.basis,

@@ -37,6 +37,6 @@ def with_holding(program: Program, found: Prediction, line: MemoryLine | None, w
         return dataclasses.replace(found, holding=holding)
     stays = (
         f"No slice would hold it as it is: about {format_bytes(line.fixed_bytes)} of a device's memory do not shrink "
-        "when more devices share the batch."
+        'when more devices share the batch. Split the state over them: "Layouts of your own" in docs/plan.md.'
     )
     return dataclasses.replace(found, notes=(*found.notes, stays))

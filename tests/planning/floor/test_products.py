@@ -202,3 +202,48 @@ PARTS = [
 @pytest.mark.parametrize(("step", "specs", "flops"), PARTS)
 def test_of_a_product_what_a_slice_behind_it_takes_counts(step: Any, specs: Any, flops: float):
     assert sum(counted(step, *specs).values()) == flops
+
+
+@pytest.mark.parametrize(
+    ("taken", "share"),
+    [
+        (lambda y: y[:2], 2 / 4),  # of the images
+        (lambda y: y[..., :3], 3 / 8),  # of the features
+        (lambda y: y[:1, ..., :4], 1 / 8),
+        (lambda y: y.transpose(3, 0, 1, 2)[:2], 2 / 8),
+    ],
+)
+def test_of_a_convolution_a_slice_behind_it_counts(taken, share):
+    kernel, images = jax.ShapeDtypeStruct((3, 3, 4, 8), "float32"), jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
+
+    def flops(job):
+        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
+
+    every = flops(convolution(1))
+    assert flops(lambda *both: taken(convolution(1)(*both))) == share * every > 0
+
+
+def test_of_some_positions_of_a_convolution_no_more_counts_than_is_certain():
+    kernel, images = jax.ShapeDtypeStruct((3, 3, 4, 8), "float32"), jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
+
+    def flops(job):
+        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
+
+    rows = flops(lambda *both: convolution(1)(*both)[:, :12])
+    # 12 of 16 rows at the edge of which a tap is on the padding: none of those left out may have been.
+    assert 0.6 < rows / flops(convolution(1)) < 12 / 16 + 1e-9
+
+
+def test_two_convolutions_behind_each_other():
+    kernel = jax.ShapeDtypeStruct((3, 3, 4, 4), "float32")
+    images = jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
+
+    def flops(job):
+        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
+
+    def both(kernel, images):
+        return convolution(1)(kernel, convolution(1)(kernel, images))
+
+    assert flops(lambda *one: both(*one)[:1]) == flops(both) / 4
+    # Two features of the second need all of the first.
+    assert flops(lambda *one: both(*one)[..., :2]) == flops(both) * 3 / 4

@@ -126,6 +126,22 @@ def test_a_scatter_on_the_chip_takes_some_cycles():
     assert scattered("S(1)").time_s == pytest.approx(8192 * 30 / 1.5e9)
 
 
+def test_a_window_over_a_whole_axis_is_a_maximum_that_is_made_once():
+    # What the compiler makes of a softmax: each number less the largest of its row, 8,192 wide.
+    def windows(size, pad):
+        return price(
+            f"""%x = f32[512,8192]{{1,0:T(8,128)S(1)}} parameter(0)
+            %least = f32[]{{:T(128)}} constant(-inf)
+            ROOT %r = f32[512,8192]{{1,0:T(8,128)S(1)}} reduce-window(%x, %least), """
+            f"window={{size=1x{size} pad=0_0x{pad}_{pad}}}, to_apply=%less",
+            target=V5E,
+        )
+
+    whole, part = windows(16383, 8191), windows(3, 1)
+    assert part.time_s == pytest.approx(3 * whole.time_s)
+    assert whole.time_s == pytest.approx(4096 * 5.4 / 1.5e9)
+
+
 def test_the_gradient_of_pooling_searches_every_window():
     found = price(
         """%x = f32[128,112,112,64]{0,3,2,1:T(8,128)} parameter(0)

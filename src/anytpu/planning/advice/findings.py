@@ -26,6 +26,9 @@ COLLECTIVE_SHARE = 0.2
 WORTH_PADDING = 1.5
 """A tensor that padding makes larger than this is named."""
 
+WORTH_MEMORY = 0.1
+"""Where less of the memory than this is in use, padding is no matter of memory."""
+
 ROOMY_SHARE = 0.45
 """A step that needs less of the memory than this has room for twice the batch."""
 
@@ -72,8 +75,8 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     if batch is None:
         return None
     unit = padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
-    better, idle = _round_up(batch, parts * unit), 1 - batch / _round_up(batch, parts)
-    if better == batch or better > 2 * batch or (unit == 1 and idle < WORTH_SHARE):
+    better = _round_up(batch, parts * unit)
+    if better == batch or better > 2 * batch:
         return None
     by = "" if parts == 1 else f"{devices} devices" if parts == devices else f"{parts} parts of the batch"
     rows = f"{unit} rows" if unit > 1 else ""
@@ -83,7 +86,7 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
         f"The memory takes arrays such as {padding.largest} by {unit} rows, and {padding.share:.0%} of the bytes that "
         "the operations of a step take and return are padding for it."
         if padding is not None and unit > 1
-        else f"A step takes as long as one of {_round_up(batch, parts):,} examples."
+        else f"A step takes as long as one of {_round_up(batch, parts):,} examples: the last devices take fewer."
     )
     return Finding(
         "batch",
@@ -177,11 +180,12 @@ def padded_tensors(prediction: Prediction, facts: Facts) -> Finding | None:
     weights = {shape for shape in facts.weights.values() if shape}
     padded = [
         buffer
-        for buffer in (memory.buffers if memory else ())
+        for buffer in (memory.buffers if memory and memory.peak_bytes >= WORTH_MEMORY * memory.limit_bytes else ())
         if buffer.padding_factor >= WORTH_PADDING
         and buffer.bytes >= WORTH_SHARE * (memory.peak_bytes if memory else 1)
         and buffer.use in ("batch", "temporary")
         and not buffer.name.endswith(" gradient")
+        and buffer.shape
         and _dims(buffer) not in weights
     ]
     if not padded:

@@ -171,6 +171,8 @@ def _of_part(equation: JaxprEqn, results: list[Box]) -> list[Box]:
         return [_reshaped(box, whole(equation.outvars[0]) or (), shapes[0]), *[None] * (len(shapes) - 1)]
     if name == "dot_general":
         return _of_product(equation, box)
+    if name == "conv_general_dilated":
+        return _of_convolution(equation, box)
     return [None] * len(shapes)
 
 
@@ -186,6 +188,19 @@ def _of_product(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
             if axis not in (*summed, *kept):
                 shape[axis] = next(left)
     return [tuple(shape) for shape in shapes]
+
+
+def _of_convolution(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
+    """Return the needs of the operands: of which a part of the positions is needed, or one of several groups, none."""
+    params, all_of_it = equation.params, whole(equation.outvars[0]) or ()
+    of_left, of_right, of_result = params["dimension_numbers"]
+    left, right = (list(whole(one) or ()) for one in equation.invars)
+    is_part = any(box[axis] != all_of_it[axis] for axis in of_result[2:])
+    is_group = params["feature_group_count"] > 1 and box[of_result[1]] != all_of_it[of_result[1]]
+    if is_part or is_group or params["batch_group_count"] > 1:
+        return [None, None]
+    left[of_left[0]], right[of_right[0]] = box[of_result[0]], box[of_result[1]]
+    return [tuple(left), tuple(right)]
 
 
 def _joined(slices: list[tuple[JaxprEqn, Box]]) -> Box:

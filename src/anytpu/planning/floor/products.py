@@ -73,7 +73,7 @@ def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], unco
     if name in ("dot_general", "ragged_dot_general"):
         return Flops({_type_of(equation): _product_flops(equation)} if is_whole else {})
     if name == "conv_general_dilated":
-        return Flops({_type_of(equation): _convolution_flops(equation)} if is_whole else {})
+        return Flops({_type_of(equation): _convolution_flops(equation, boxes[0])} if boxes[0] else {})
     if name == "scan":
         body = params["jaxpr"].jaxpr
         rounds = rounds_of(equation, boxes)
@@ -166,8 +166,11 @@ def _part_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
     return 2 * math.prod(box) * math.prod(left[axis] for axis in contracted)
 
 
-def _convolution_flops(equation: JaxprEqn) -> int:
-    """Return 2 for each multiplication of a convolution; positions on the padding do not count."""
+def _convolution_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
+    """Return 2 for each multiplication of a convolution of whose result so much is needed.
+
+    Positions on the padding do not count. Of positions that are not needed each may be one with all of its window.
+    """
     left, right = (shape for shape, _ in _operands(equation))
     aval: Any = equation.outvars[0].aval
     result, params = aval.shape, equation.params
@@ -177,9 +180,10 @@ def _convolution_flops(equation: JaxprEqn) -> int:
         zip(params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"], strict=True), 2
     ):
         window = WindowDimension(right[of_right[place]], stride, pad[0], spread, hole)
-        useful *= useful_positions(left[of_left[place]], result[of_result[place]], window)
-    features = right[of_right[0]] * right[of_right[1]]
-    return 2 * features * left[of_left[0]] // params["batch_group_count"] * useful
+        positions = useful_positions(left[of_left[place]], result[of_result[place]], window)
+        left_out = result[of_result[place]] - box[of_result[place]]
+        useful *= max(positions - left_out * right[of_right[place]], 0)
+    return 2 * right[of_right[1]] * box[of_result[1]] * box[of_result[0]] * useful
 
 
 def _type_of(equation: JaxprEqn) -> str:

@@ -42,7 +42,7 @@ class Prediction:
         steps_per_execution: steps that one call of the host starts.
         largest_batch: the largest global batch that fits, where it was looked for.
         holding: of a step that does not fit, the smallest slice of each chip that would hold it, fewest chips first.
-        cost: None where there is no price to reckon with; of a floor, the least.
+        cost: None where there is no price to reckon with; of a floor, the least; of what does not fit, an hour's alone.
         advice: what to change, the greatest gain first.
         notes: what else has to be said, a sentence each: how a batch is split that the devices do not divide, ...
         compile_s: how long the compiler took, or None when the answer was on the disk.

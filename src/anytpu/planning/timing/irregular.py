@@ -192,8 +192,12 @@ def _tiles(table: Shape, sizes: Sequence[int]) -> float:
 
 def _window_cycles(found: _Found) -> float:
     one = found.one
-    match = _WINDOW.search(one.text)
-    positions = math.prod(int(size) for size in match[1].split("x")) if match else 1
+    sizes = [int(size) for size in match[1].split("x")] if (match := _WINDOW.search(one.text)) else []
+    source = found.home.instructions[one.operands[0]].shapes[0]
+    # A window that covers its whole axis from everywhere is a sum or a maximum over it, which is made once.
+    positions = math.prod(
+        1 if size > 1 and size >= 2 * extent - 1 else size for size, extent in zip(sizes, source.dims, strict=False)
+    )
     if one.opcode == "reduce-window":
         return _vectors(one.shapes[0]) * positions * _WINDOW_CYCLES
     # The maximum is searched for, and then added to.

@@ -15,6 +15,8 @@ from anytpu.report.terminal import hang
 
 _COLOURS = dict(zip(KINDS, ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black"), strict=True))
 _SOURCE_WIDTH = 20
+_TOLD = 0.001
+"""A kind of operations that takes a smaller share of a step is not explained."""
 
 
 def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, brief: bool = False) -> Iterator[Text]:
@@ -48,7 +50,7 @@ def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
         line = Text(f"  {phrases.KIND_NAMES[kind]:<16}")
         line.append(bar(share, width - 42, ascii_only), _COLOURS[kind])
         yield line.append(f"  {phrases.percent(share)}  {units.format_seconds(time_s)}")
-    yield from _hung("  ", phrases.kind_meanings(kind for kind, *_ in shares), width, "dim")
+    yield from _hung("  ", phrases.kind_meanings(kind for kind, share, _ in shares if share >= _TOLD), width, "dim")
 
 
 def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
@@ -67,7 +69,7 @@ def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
 def named_kinds(plan: Plan) -> list[str]:
     """Say what the kinds of operations are, where several systems name them in a line each."""
     times = [one.time for one in plan.predictions if one.time is not None and not one.is_floor]
-    named = {kind for time in times for kind, *_ in kind_shares(time)}
+    named = {kind for time in times for kind, share, _ in kind_shares(time) if share >= _TOLD}
     return [phrases.kind_meanings(kind for kind in KINDS if kind in named)] if named and len(plan) > 1 else []
 
 
