@@ -69,6 +69,11 @@ def test_room_for_twice_the_batch():
         "Try a batch of 2,048, with the learning rate that goes with it.",
         "A step uses 2 MiB of 10 MiB and 17% of the peak of the matrix units.",
     ]
+    # Padding that takes next to nothing asks for no more rows.
+    little = dataclasses.replace(PADDED, share=0.01)
+    assert found("batch", dataclasses.replace(roomy, batch_size=104, batch_padding=little))[0].startswith(
+        "Try a batch of 208,"
+    )
     # Inference has no learning rate.
     (text, _) = found("batch", dataclasses.replace(roomy, mode="infer"))
     assert text == "Try a batch of 2,048."

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import plan_samples
-from anytpu.planning.records import Advice, Plan
+from anytpu.planning.records import Advice, OpTime, Plan
 from anytpu.report.plan.details import gain_sentence
 from anytpu.report.plan.report import PLAN_REPORT, print_plan
 
@@ -250,6 +250,21 @@ def test_nothing_fits():
     text = printed(dataclasses.replace(plan, predictions=(plan["v2-8"],)))
     assert "\nit does not fit\n" in text
     assert "spot" not in text
+
+
+def test_operations_that_differ_in_a_number_are_one_row():
+    one = plan_samples.one()["v3-8"]
+    ops = tuple(OpTime(f"fusion.{n}", "fusion", "vector", 0.01, source="decode.py:17") for n in range(12))
+    time = dataclasses.replace(one.time, ops=(*ops, OpTime("copy.3", "copy", "memory", 0.03)))
+    text = printed(Plan("decode.py:step", (dataclasses.replace(one, time=time),)))
+    assert (
+        """
+  longest operations
+  12 x fusion                             decode.py:17            80 %    120 ms
+  copy.3                                                          20 %     30 ms
+"""
+        in text
+    )
 
 
 def test_slices_that_would_hold_what_fits_nowhere():

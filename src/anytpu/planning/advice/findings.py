@@ -74,7 +74,7 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     parts = facts.batch_parts or devices
     if batch is None:
         return None
-    unit = padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
+    unit = _unit(prediction)
     better = _round_up(batch, parts * unit)
     if better == batch or better > 2 * batch:
         return None
@@ -96,6 +96,12 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
+def _unit(prediction: Prediction) -> int:
+    """Return what the rows of a device should be a multiple of: 1 where padding takes little."""
+    padding = prediction.batch_padding
+    return padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
+
+
 def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     """Find memory that a larger batch would use, where the matrix units wait."""
     memory, batch, mfu = prediction.memory, prediction.batch_size, prediction.mfu
@@ -104,8 +110,7 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     used = memory.peak_bytes / memory.limit_bytes
     if used > ROOMY_SHARE or mfu > 0.5:
         return None
-    padding = prediction.batch_padding
-    better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * (padding.unit if padding else 1))
+    better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * _unit(prediction))
     trains = prediction.mode == "train" and prediction.has_backward is not False
     rate = ", with the learning rate that goes with it" if trains else ""
     return Finding(

@@ -10,7 +10,7 @@ from anytpu import units
 from anytpu.planning.records import KINDS, Advice, Buffer, Plan, Prediction, StepTime
 from anytpu.report.comparison import bar
 from anytpu.report.plan import phrases
-from anytpu.report.plan.shares import kind_shares, layer_shares
+from anytpu.report.plan.shares import kind_shares, layer_shares, like_ops
 from anytpu.report.terminal import hang
 
 _COLOURS = dict(zip(KINDS, ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black"), strict=True))
@@ -90,8 +90,8 @@ def _ops(one: Prediction, most: int, width: int) -> Iterator[Text]:
     total_s = sum(op.time_s for op in ops) or 1.0
     yield Text("")
     yield _heading("longest operations", width)
-    for op in ops[:most]:
-        label = f"{op.name}  {phrases.op_label(op)}" if op.layer else op.name
+    for name, op in like_ops(ops)[:most]:
+        label = f"{name}  {phrases.op_label(op)}" if op.layer else name
         yield _row(label, op.source, phrases.percent(op.time_s / total_s), units.format_seconds(op.time_s), width)
 
 

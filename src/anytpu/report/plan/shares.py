@@ -6,9 +6,12 @@ Rule: shares are of the operations' own sum, which the calibration of a chip may
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
 from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
 
+_NUMBER = re.compile(r"(\.\d+)+$")
 NO_LAYER = "(outside of layers)"
 """The layer of an operation that belongs to no layer of the user's."""
 
@@ -61,6 +64,27 @@ def use_shares(memory: Memory) -> list[tuple[str, int]]:
     if rest < 0 or not sums:
         return [("peak", memory.peak_bytes)]
     return [*sums.items(), ("other", rest)] if rest else list(sums.items())
+
+
+def like_ops(ops: Sequence[OpTime]) -> list[tuple[str, OpTime]]:
+    """Return operations as (name, sum), the longest first: those that differ in the compiler's number alone as one.
+
+    Example:
+        >>> like_ops([OpTime("copy.3", "copy", "memory", 1.0), OpTime("copy.4", "copy", "memory", 2.0)])[0][0]
+        '2 x copy'
+    """
+    groups: dict[tuple[object, ...], list[OpTime]] = {}
+    for op in ops:
+        key = (_NUMBER.sub("", op.name), op.opcode, op.layer, op.source, op.is_backward)
+        groups.setdefault(key, []).append(op)
+    sums = [
+        (
+            each[0].name if len(each) == 1 else f"{len(each):,} x {_NUMBER.sub('', each[0].name)}",
+            dataclasses.replace(each[0], time_s=sum(op.time_s for op in each)),
+        )
+        for each in groups.values()
+    ]
+    return sorted(sums, key=lambda pair: -pair[1].time_s)
 
 
 def longest_ops(time: StepTime, most: int) -> list[OpTime]:
