@@ -99,7 +99,13 @@ class Executable(abc.ABC):
 
 
 class Backend(abc.ABC):
-    """Some cores, and the means to run Programs on them."""
+    """Some cores, and the means to run Programs on them.
+
+    Attributes:
+        is_host: whether the cores compute in the memory of this process, so that an array of it costs them nothing.
+    """
+
+    is_host: bool = False
 
     @property
     @abc.abstractmethod

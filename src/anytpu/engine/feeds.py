@@ -116,6 +116,7 @@ class ResidentArrays:
         is_small = sum(leaf.nbytes for leaf in leaves) <= BUFFER_BYTES
         self.room = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
         self._handles: Tree = None
+        self._held: Tree = None
         self._batches: dict[int, Tree] = {}
 
     @property
@@ -124,6 +125,16 @@ class ResidentArrays:
         if self._handles is None:
             self._handles = self.backend.put(jax.tree.map(self._roomy, self.arrays), REPLICATED)
         return self._handles
+
+    def stack_on_host(self, rows: np.ndarray) -> Tree:
+        """Return a stack of one batch, of these rows, as arrays of the host; for a backend that computes there."""
+        if self._held is None:
+            self._held = jax.tree.flatten(jax.tree.map(np.asarray, self.backend.get(self.handles)))
+        leaves, form = self._held
+        stacks = [aligned((1, len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+        for leaf, stack in zip(leaves, stacks, strict=True):
+            leaf.take(rows, 0, stack[0], "clip")
+        return form.unflatten(stacks)
 
     def batch(self, rows: int) -> Tree:
         """Return the specs of a batch of so many rows; the same object each time."""
@@ -156,6 +167,7 @@ class RowSource(Source):
         self._rows: list[np.ndarray] | None = None
         self._taken = 0
         self._chunk: tuple[int, Any] = (-1, None)
+        self.loop: Loop | None = None
 
     def take(self, most: int) -> Group | None:
         """Return the next group."""
@@ -211,7 +223,14 @@ class _RowGroup(Group):
         step, end = self._first, self._first + self.steps
         while step < min(end, full):
             batch = source.data.batch(len(source.rows(step)))
-            loop = loop_of(batch, Loop(min(MOST_STEPS, power_of_two(full)), "rows", examples=examples))
+            loop = source.loop or loop_of(batch, Loop(min(MOST_STEPS, power_of_two(full)), "rows", examples=examples))
+            if loop.capacity == 1 and source.data.backend.is_host:
+                # XLA's CPU compiler gathers in a loop, row by row; and all steps of the pass run in this one.
+                if source.loop is None:
+                    source.loop = loop = dataclasses.replace(loop, feed="batches", examples=None)
+                yield Segment(batch, loop, source.data.stack_on_host(source.rows(step)), 0, 1)
+                step += 1
+                continue
             number, start = divmod(step, loop.capacity)
             count = min(end, full, (number + 1) * loop.capacity) - step
             yield Segment(batch, loop, (source.data.handles, source.chunk(number, loop.capacity)), start, count)

@@ -39,6 +39,8 @@ class VirtualBackend(Backend):
         numerics: how float32 products are computed.
     """
 
+    is_host = True
+
     def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
         self._cores = cores
         self._numerics: Numerics = numerics
