@@ -356,7 +356,7 @@ def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ask for flags that XLA can read, in a process and a cache folder that have tried none; returns their notes."""
     monkeypatch.setenv("XLA_FLAGS", READ)
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_env, "_TRIED_FLAGS", set())
+    monkeypatch.setattr(_env, "_CHECKED_FLAGS", set())
     return tmp_path / "cache/xla_flags"
 
 
@@ -387,8 +387,8 @@ def test_bad_flags_are_named_from_such_a_folder_too(flags: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("_READS_FLAGS", "import no_such_module"),
-        ("_READS_FLAGS", "import os; os.kill(os.getpid(), 9)"),
+        ("_FLAGS_CHECK", "import no_such_module"),
+        ("_FLAGS_CHECK", "import os; os.kill(os.getpid(), 9)"),
         ("FLAGS_TIMEOUT_S", 0.001),
     ],
 )

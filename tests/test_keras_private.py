@@ -151,7 +151,7 @@ def test_a_variable_is_read_and_written_through_its_attribute():
     owner = _keras.variable_class()
     before = vars(owner).get("_value")
     try:
-        _keras.offer_reading(Unread)
+        _keras.install_placeholders(Unread)
         _keras.attach(held, Unread())
         assert np.array(held.value).tolist() == [1, 1]
         unread = Unread()
@@ -197,7 +197,7 @@ def test_rows_are_drawn_as_keras_draws_them():
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     drawn = []
-    for walk in (_keras.row_numbers, lambda adapter: adapter.get_numpy_iterator()):
+    for walk in (_keras.row_indices, lambda adapter: adapter.get_numpy_iterator()):
         keras.utils.set_random_seed(5)
         adapter = ArrayDataAdapter(np.arange(23, dtype="float32"), shuffle=True, batch_size=4)
         drawn.append([[int(row) for row in np.ravel(batch)] for _ in range(2) for batch in walk(adapter)])

@@ -19,13 +19,13 @@ def run(program: str, **environment: str | None) -> subprocess.CompletedProcess[
 def test_a_name_is_the_one_of_its_part():
     assert anytpu.pipeline.digits is importlib.import_module("anytpu.pipeline.named").digits
     assert anytpu.errors.SettingError is SettingError
-    for name, part in anytpu._HOMES.items():
+    for name, part in anytpu._MODULES.items():
         assert getattr(anytpu, name) is getattr(importlib.import_module(f"anytpu.{part}"), name), name
 
 
 def test_dir_lists_the_public_names():
     assert dir(anytpu) == sorted([*anytpu.__all__, "__version__"])
-    assert sorted(anytpu._HOMES) == sorted({*anytpu.__all__} - {"chip", "errors", "pipeline", "program", "system"})
+    assert sorted(anytpu._MODULES) == sorted({*anytpu.__all__} - {"chip", "errors", "pipeline", "program", "system"})
 
 
 def test_version_is_that_of_the_package():

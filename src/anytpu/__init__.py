@@ -1,11 +1,11 @@
 """anytpu: the TPU programming system for any machine.
 
-Idea: `import anytpu as tpu`, before keras, and the names of the TPU systems are there: `tpu.connect()` finds a TPU or a
-GPU, or makes a virtual TPU of the CPU; what is trained under its strategy runs on all of its cores.
+Idea: `import anytpu as tpu`, before keras, provides the names of the TPU systems. `tpu.connect()` finds a TPU or a GPU,
+or makes a virtual TPU from the CPU. A model trained under its strategy runs on all cores.
 
-Rule: a name is loaded when it is first used, so that importing anytpu loads neither JAX nor Keras. The import settles
-what must be settled before theirs: Keras's backend is JAX, and JAX looks for no accelerator on a machine that has none.
-What the user has set himself stays.
+Rule: a name is loaded on first use, so importing anytpu loads neither JAX nor Keras. The import makes the two choices
+that must precede theirs: Keras's backend is JAX, and JAX probes for no accelerator on a machine without one. Settings
+that the user made are kept.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ __all__ = [
     "while_loop",
 ]
 
-_HOMES = {
+_MODULES = {
     "CrossShardOptimizer": "train.low_level",
     "DeviceAttributes": "train.low_level",
     "Evidence": "train.low_level",
@@ -198,21 +198,21 @@ _HOMES = {
     "value_and_grad": "strategy",
     "while_loop": "train.low_level",
 }
-_PARTS = frozenset(__all__) - _HOMES.keys()
+_SUBMODULES = frozenset(__all__) - _MODULES.keys()
 
 _env.set_keras_backend()
 _env.prepare_jax()
 
 
 def __getattr__(name: str) -> object:
-    if name in _PARTS:
+    if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "__version__":
         value = importlib.import_module("importlib.metadata").version(__name__)
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     else:
-        raise AttributeError(_unknown(name))
+        raise AttributeError(_unknown_name_message(name))
     globals()[name] = value
     return value
 
@@ -221,10 +221,10 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def _unknown(name: str) -> str:
+def _unknown_name_message(name: str) -> str:
     replaced = importlib.import_module("anytpu._replaced").advice_for(name)
     if replaced:
         return replaced
-    near = importlib.import_module("difflib").get_close_matches(name, __all__, n=1, cutoff=0.5)
-    hint = f"did you mean anytpu.{near[0]}?" if near else "dir(anytpu) lists its names."
+    matches = importlib.import_module("difflib").get_close_matches(name, __all__, n=1, cutoff=0.5)
+    hint = f"did you mean anytpu.{matches[0]}?" if matches else "dir(anytpu) lists its names."
     return f"anytpu has no name {name!r}; {hint}"

@@ -1,4 +1,4 @@
-"""`python -m anytpu` is the command `anytpu`."""
+"""Entry point of `python -m anytpu`: runs the `anytpu` command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The environment and the machine, as they are before anything is started.
+"""Environment variables and hardware detection, before JAX or Keras starts.
 
-Idea: which backend Keras uses and which devices JAX starts is settled before either is imported, by environment
-variables and by what hangs on the machine. Both are looked at here, without importing either.
+Idea: the backend of Keras and the devices of JAX are fixed before either is imported. They depend on environment
+variables and on the machine's devices. This module reads both without importing JAX or Keras.
 
-Rule: no other file reads or writes an environment variable. A value that cannot be used is refused with the list of
-those that can. What a user set himself stays as he set it.
+Rule: no other file reads or writes an environment variable. An invalid value is rejected with the list of valid ones.
+A value that the user set is never changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 from anytpu.errors import SettingError
 
 TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
-"""The variables that may name a TPU, in the order in which they are looked at."""
+"""The variables that may name a TPU, in look-up order."""
 
 KERAS_BACKENDS = ("jax", "tensorflow", "torch", "openvino", "numpy")
 """The backends that KERAS_BACKEND may name."""
 
-_SHOWN = (
+_REPORTED_VARIABLES = (
     *TPU_VARIABLES,
     "KERAS_BACKEND",
     "JAX_PLATFORMS",
@@ -44,50 +44,52 @@ _SHOWN = (
     "ANYTPU_CACHE_DIR",
     "ANYTPU_KERNELS",
 )
-# Any of these says that the user chose JAX's devices himself.
+# Each of these means that the user chose JAX's devices.
 _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "PJRT_NAMES_AND_LIBRARY_PATHS")
 
-# What would give the compiler's process another JAX, a TPU to look for, or warnings that stop it.
-_NOT_FOR_THE_COMPILER = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
-_NOT_FOR_A_TRIAL = ("JAX_", "PYTHONWARNINGS", "PYTHONDEVMODE")
-_TELLS_THE_COMPILER = ("LIBTPU_", "XLA_", "MEGASCALE_")
-# What the compiler reads once, as it starts.
-_OF_THE_COMPILER = (*_TELLS_THE_COMPILER, "PYTHONPATH", "LD_LIBRARY_PATH")
-# Without these libtpu asks a metadata server that is not there, and complains.
-_FOR_THE_COMPILER = {
+# Prefixes of variables that the compiler's process must not inherit. They select another JAX, make it search for a TPU,
+# or turn warnings into errors.
+_COMPILER_EXCLUDED = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
+_TRIAL_EXCLUDED = ("JAX_", "PYTHONWARNINGS", "PYTHONDEVMODE")
+# Prefixes of the compiler's own options.
+_COMPILER_OPTIONS = ("LIBTPU_", "XLA_", "MEGASCALE_")
+# Prefixes of variables that the compiler reads once, at its start.
+_COMPILER_STARTUP = (*_COMPILER_OPTIONS, "PYTHONPATH", "LD_LIBRARY_PATH")
+# Without these libtpu queries a metadata server that does not exist, and prints errors.
+_COMPILER_DEFAULTS = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    # Several compilers run at once; none of them touches a TPU, which is what libtpu's lock file is for.
+    # Several compilers run at once. None uses a TPU, so libtpu's lock file, which guards the device, is not needed.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # Else libtpu writes a log below /tmp, which grows.
+    # Otherwise libtpu writes a growing log below /tmp.
     "TPU_LOG_DIR": "disabled",
 }
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
-# Google's network card and disk have its vendor number too. From jax/_src/hardware_utils.py of jax 0.12.0.
+# Google's network card and disk have the same vendor id. From jax/_src/hardware_utils.py of jax 0.12.0.
 _TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x007c", "0x0083"}
 _GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
 _NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
 
-# Of the two versions of control groups: limit, use, and what of the use can be given back at once.
-_GROUP_FILES = {
+# For cgroup v2 and v1: files of the memory limit and of the usage, and the reclaimable part of the usage.
+_CGROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 
-_TRUTH_VALUES = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
-# The first use of XLA reads its flags; no device is started.
-_READS_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
-_TRIED_FLAGS: set[str] = set()
+_BOOLEANS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
+# Program of the child process. The first use of XLA parses XLA_FLAGS; no device is started.
+_FLAGS_CHECK = "from jaxlib import _jax; _jax.CompileOptions()"
+_CHECKED_FLAGS: set[str] = set()
 
 _NO_HOME = Path(os.devnull) / "no-home"
 
 ROOT = Path("/")
 
 FLAGS_TIMEOUT_S = 60.0
-"""Seconds after which the child that tries XLA_FLAGS is ended; it takes less than one."""
+"""Time limit in seconds of the child process that checks XLA_FLAGS; it takes less than one second."""
 
 
 def tpu_settings() -> tuple[tuple[str, str], ...]:
@@ -97,15 +99,15 @@ def tpu_settings() -> tuple[tuple[str, str], ...]:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment variables that matter to anytpu, JAX and Keras, those that are set, for a bug report."""
-    return {name: os.environ[name] for name in _SHOWN if name in os.environ}
+    """Return the set environment variables that affect anytpu, JAX and Keras, for a bug report."""
+    return {name: os.environ[name] for name in _REPORTED_VARIABLES if name in os.environ}
 
 
 def set_keras_backend() -> str:
     """Make JAX Keras's backend, unless KERAS_BACKEND says otherwise, and return the backend's name.
 
     Raises:
-        SettingError: KERAS_BACKEND names no backend of Keras.
+        SettingError: KERAS_BACKEND is not a backend of Keras.
     """
     name = os.environ.get("KERAS_BACKEND", "").strip()
     if not name:
@@ -117,7 +119,7 @@ def set_keras_backend() -> str:
 
 
 def keras_backend_in_use() -> str | None:
-    """Return the backend of the Keras that this process has imported, or None while it has imported none."""
+    """Return the backend of the imported Keras, or None if Keras is not imported yet."""
     config = sys.modules.get("keras.config")
     if config is not None:
         return config.backend()
@@ -125,10 +127,10 @@ def keras_backend_in_use() -> str | None:
 
 
 def require_keras_on_jax() -> None:
-    """Refuse a Keras that runs, or will run, on another backend than JAX.
+    """Reject a Keras that runs, or will run, on a backend other than JAX.
 
     Raises:
-        SettingError: it does; the message says how to start again.
+        SettingError: Keras uses another backend; the message says how to restart.
     """
     again = "Start Python again (in a notebook: restart the kernel)"
     used = keras_backend_in_use()
@@ -145,38 +147,38 @@ def require_keras_on_jax() -> None:
 
 
 def keras_datasets() -> Path:
-    """Return the folder in which Keras keeps the data sets that it has downloaded: below KERAS_HOME or ~/.keras."""
+    """Return the folder of the data sets that Keras has downloaded: below KERAS_HOME or ~/.keras."""
     home = os.environ.get("KERAS_HOME")
     return (Path(home) if home else _expanded("~/.keras")) / "datasets"
 
 
 def compiler_environment() -> dict[str, str]:
-    """Return the environment of the process in which the TPU compiler runs.
+    """Return the environment of the TPU compiler's process.
 
-    It is this one's, told to look for no TPU, without what is meant for the JAX and the Python of this process. What
-    LIBTPU_INIT_ARGS says is meant for the compiler, and stays.
+    It is a copy of this environment without the settings for this process's JAX and Python, and with the search for a
+    TPU disabled. LIBTPU_INIT_ARGS is meant for the compiler, and is kept.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_THE_COMPILER)}
-    return kept | _FOR_THE_COMPILER
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_COMPILER_EXCLUDED)}
+    return kept | _COMPILER_DEFAULTS
 
 
 def compiler_surroundings() -> dict[str, str]:
-    """Return what the answers of the TPU compiler depend on from its start on: its libtpu, and part of its environment.
+    """Return the startup inputs of the TPU compiler's results: the libtpu version and a part of the environment.
 
-    A compiler that was started in other surroundings would answer another question than the one asked.
+    Results of a compiler that was started with other inputs are not comparable.
     """
-    started = {name: value for name, value in compiler_environment().items() if name.startswith(_OF_THE_COMPILER)}
+    started = {name: value for name, value in compiler_environment().items() if name.startswith(_COMPILER_STARTUP)}
     return started | {"libtpu": str(libtpu_version())}
 
 
 def compiler_settings() -> dict[str, str]:
-    """Return the variables that tell the TPU compiler what to do: LIBTPU_INIT_ARGS and its like, no paths."""
-    settings = {name: value for name, value in compiler_environment().items() if name.startswith(_TELLS_THE_COMPILER)}
+    """Return the options of the TPU compiler, such as LIBTPU_INIT_ARGS, without paths."""
+    settings = {name: value for name, value in compiler_environment().items() if name.startswith(_COMPILER_OPTIONS)}
     return dict(sorted(settings.items()))
 
 
 def package_folder() -> Path:
-    """Return the folder that this anytpu is imported from: of the sources, or site-packages."""
+    """Return the folder that anytpu is imported from: the source folder, or site-packages."""
     return Path(__file__).parent.parent
 
 
@@ -191,34 +193,34 @@ def libtpu_version() -> str | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be computed again: ANYTPU_CACHE_DIR, or below XDG_CACHE_HOME or ~/.cache."""
-    own, everyones = (os.environ.get(name, "").strip() for name in ("ANYTPU_CACHE_DIR", "XDG_CACHE_HOME"))
-    if own:
-        return _expanded(own)
-    return (Path(everyones) if everyones else _expanded("~/.cache")) / "anytpu"
+    """Return the cache folder: ANYTPU_CACHE_DIR, or a folder below XDG_CACHE_HOME or ~/.cache."""
+    anytpu_cache, user_cache = (os.environ.get(name, "").strip() for name in ("ANYTPU_CACHE_DIR", "XDG_CACHE_HOME"))
+    if anytpu_cache:
+        return _expanded(anytpu_cache)
+    return (Path(user_cache) if user_cache else _expanded("~/.cache")) / "anytpu"
 
 
 def plan_cache() -> Path:
-    """Return the folder of what the TPU compiler answered: "plan" in the cache folder."""
+    """Return the cache folder of the TPU compiler's results: "plan" in the cache folder."""
     return cache_folder() / "plan"
 
 
 def xla_flags() -> str:
-    """Return what XLA_FLAGS tells XLA, or ""."""
+    """Return the value of XLA_FLAGS, or ""."""
     return os.environ.get("XLA_FLAGS", "").strip()
 
 
 def trial_environment() -> dict[str, str]:
-    """Return the environment of a process that tries what XLA's CPU compiler can do.
+    """Return the environment of a process that tests a capability of XLA's CPU compiler.
 
-    It has the XLA_FLAGS of this process, and none of its settings for JAX: no compiled program is read from a cache.
+    It keeps XLA_FLAGS of this process and drops its JAX settings, so no compiled program is read from a cache.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_A_TRIAL)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_TRIAL_EXCLUDED)}
     return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": _with_our_sources()}
 
 
 def forced_devices(count: int) -> dict[str, str]:
-    """Return the environment of a process whose JAX has so many devices, forced out of the CPU, and nothing else."""
+    """Return the environment of a process whose JAX has exactly `count` devices, all of them CPU host devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
     return {
         **{name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES},
@@ -230,18 +232,18 @@ def forced_devices(count: int) -> dict[str, str]:
 
 
 def jax_platforms() -> tuple[str, ...]:
-    """Return the platforms that JAX was told to use, in order, or () when it is free to choose."""
+    """Return the platforms that JAX is configured to use, in order, or () if none is configured."""
     jax = sys.modules.get("jax")
     chosen = (jax.config.jax_platforms if jax else None) or os.environ.get("JAX_PLATFORMS", "")
     return tuple(name.strip() for name in chosen.split(",") if name.strip())
 
 
 def prepare_jax() -> None:
-    """Settle, before JAX starts, what it must know then. Call it before the first use of a device; more calls are free.
+    """Make the settings that JAX needs before it starts. Call it before the first use of a device; it may be repeated.
 
-    On a machine without an accelerator JAX is put on the CPU: else an installed libtpu or CUDA plugin looks for its
-    device and complains on stderr. Where there is one, or the user chose devices himself, or another vendor's plugin
-    is installed, JAX decides alone.
+    On a machine without an accelerator, JAX is set to the CPU. Otherwise an installed libtpu or CUDA plugin searches
+    for its device and prints errors on stderr. JAX chooses itself in three cases: the machine has an accelerator, the
+    user chose the devices, or a plugin of another vendor is installed.
     """
     _reserve_threads()
     if _may_choose_platform() and not tpu_chips() and not _has_usable_gpu():
@@ -252,100 +254,100 @@ def prepare_jax() -> None:
 
 
 def check_jax_settings() -> None:
-    """Check the environment variables that end the process, or the import of JAX, when they are wrong.
+    """Check the environment variables whose invalid values abort the process or the import of JAX.
 
-    XLA ends a process whose XLA_FLAGS it cannot read, without an exception. So a child tries them first, once for each
-    jaxlib version and value. Values that XLA accepts are recorded in the cache folder.
+    XLA aborts a process with invalid XLA_FLAGS without an exception. So a child process checks them first, once for
+    each jaxlib version and value. Accepted values are recorded in the cache folder.
 
     Raises:
-        SettingError: JAX_ENABLE_X64 is no truth value, or XLA cannot read XLA_FLAGS.
+        SettingError: JAX_ENABLE_X64 is not a boolean, or XLA cannot read XLA_FLAGS.
     """
-    wide = os.environ.get("JAX_ENABLE_X64", "")
-    if wide and wide.lower() not in _TRUTH_VALUES:
-        raise SettingError(f"JAX_ENABLE_X64 must be 1 or 0, not {wide!r}: unset JAX_ENABLE_X64")
+    enable_x64 = os.environ.get("JAX_ENABLE_X64", "")
+    if enable_x64 and enable_x64.lower() not in _BOOLEANS:
+        raise SettingError(f"JAX_ENABLE_X64 must be 1 or 0, not {enable_x64!r}: unset JAX_ENABLE_X64")
     flags = os.environ.get("XLA_FLAGS", "").strip()
-    if not flags or flags in _TRIED_FLAGS:
+    if not flags or flags in _CHECKED_FLAGS:
         return
     key = hashlib.sha256(f"{importlib.metadata.version('jaxlib')} {flags}".encode()).hexdigest()
     note = plan_cache().parent / "xla_flags" / key
-    # A flag without dashes in front is a file, which may change.
-    if not (note.exists() and flags.startswith("--")) and _reads_xla_flags(flags):
+    # A flag without leading dashes names a file, whose content may change.
+    if not (note.exists() and flags.startswith("--")) and _accepts_xla_flags(flags):
         with contextlib.suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
-    _TRIED_FLAGS.add(flags)
+    _CHECKED_FLAGS.add(flags)
 
 
-def _reads_xla_flags(flags: str) -> bool:
-    """Tell whether XLA is known to read its flags; False where something else is wrong, of which JAX itself tells."""
-    command = [sys.executable, "-P", "-c", _READS_FLAGS]  # -P: a jaxlib.py of the working folder is not imported.
-    given = {"env": trial_environment(), "stdin": subprocess.DEVNULL, "timeout": FLAGS_TIMEOUT_S}
+def _accepts_xla_flags(flags: str) -> bool:
+    """Return whether XLA accepts its flags; False if the check failed for another reason, which JAX reports itself."""
+    command = [sys.executable, "-P", "-c", _FLAGS_CHECK]  # -P: do not import a jaxlib.py of the working folder.
+    options = {"env": trial_environment(), "stdin": subprocess.DEVNULL, "timeout": FLAGS_TIMEOUT_S}
     try:
-        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **given)
+        child = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **options)
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
-    said = re.search(r"^F\d{4} .*?parse_flags_from_env\.cc:\d+\] (.*)", tried.stderr, re.MULTILINE)
-    if not tried.returncode or not said:
-        return not tried.returncode
+    message = re.search(r"^F\d{4} .*?parse_flags_from_env\.cc:\d+\] (.*)", child.stderr, re.MULTILINE)
+    if not child.returncode or not message:
+        return not child.returncode
     raise SettingError(
-        f"XLA cannot read XLA_FLAGS={flags!r} and would end this process: {said[1].strip().rstrip('.')}. Take that "
+        f"XLA cannot read XLA_FLAGS={flags!r} and would end this process: {message[1].strip().rstrip('.')}. Take that "
         "flag out, or: unset XLA_FLAGS"
     )
 
 
 def tpu_chips(root: Path = ROOT) -> int:
-    """Return the number of TPU chips of this machine, seen on its PCI bus; JAX is not asked.
+    """Return the number of TPU chips on this machine's PCI bus, without starting JAX.
 
     Args:
-        root: where the machine's file system begins.
+        root: root folder of the machine's file system.
     """
     ids = [(_read(d / "vendor"), _read(d / "device")) for d in _children(root / "sys/bus/pci/devices")]
     google = [device for vendor, device in ids if vendor == _GOOGLE_PCI_VENDOR]
     known = sum(device in _TPU_PCI_DEVICES for device in google)
     if known or not _has_accelerator_files(root):
         return known
-    # A chip newer than this file: Google's, neither its network card nor its disk, and with a device file.
+    # A chip newer than this table: a Google device with a device file that is neither network card nor disk.
     return sum(device not in _GOOGLE_OTHER_PCI_DEVICES for device in google)
 
 
 def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory that programs may still take, or None where the system does not say.
+    """Return the memory available to programs, or None if the system does not report it.
 
-    Of a container that has a limit of its own it is what is left of that.
+    In a container with a memory limit it is the unused part of that limit.
 
     Args:
-        root: where the machine's file system begins.
+        root: root folder of the machine's file system.
     """
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
-    return max(0, min([int(found[1]) * 1024, *_left_in_groups(root)])) if found else None
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    return max(0, min([int(available[1]) * 1024, *_available_in_cgroups(root)])) if available else None
 
 
 def has_nvidia(root: Path = ROOT) -> bool:
-    """Tell whether this machine has an NVIDIA GPU whose driver is loaded."""
+    """Return whether this machine has an NVIDIA GPU whose driver is loaded."""
     return any((root / name).exists() for name in _NVIDIA_FILES)
 
 
 def has_cuda_plugin() -> bool:
-    """Tell whether a CUDA plugin of JAX is installed."""
+    """Return whether a CUDA plugin of JAX is installed."""
     return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13, 14))
 
 
 def has_libtpu() -> bool:
-    """Tell whether libtpu, with which JAX reaches a TPU, is installed, or TPU_LIBRARY_PATH says where it is."""
+    """Return whether libtpu, JAX's TPU driver, is installed, or TPU_LIBRARY_PATH names it."""
     return bool(os.environ.get("TPU_LIBRARY_PATH")) or importlib.util.find_spec("libtpu") is not None
 
 
 def other_plugins() -> tuple[str, ...]:
-    """Return the names of JAX's plugins that are neither CUDA's nor the TPU's."""
+    """Return the names of JAX plugins for devices other than CUDA GPUs and TPUs."""
     names = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
     return tuple(sorted(name for name in names if "cuda" not in name and "tpu" not in name))
 
 
 def recorded_runs() -> str:
-    """Return which runs store how long their steps took: "real" ones on a TPU or GPU, "all", or "none".
+    """Return the runs that store their step times: "real" (on a TPU or GPU), "all", or "none".
 
     Raises:
-        SettingError: ANYTPU_RECORD_RUNS has another value than 0, 1 and all.
+        SettingError: ANYTPU_RECORD_RUNS is not 0, 1 or all.
     """
     value = os.environ.get("ANYTPU_RECORD_RUNS", "").strip().lower()
     chosen = {"": "real", "1": "real", "0": "none", "all": "all"}.get(value)
@@ -358,10 +360,10 @@ def recorded_runs() -> str:
 
 
 def kernels() -> str:
-    """Return who computes convolutions on virtual cores: "onednn", where it is installed, or "xla".
+    """Return the library that computes convolutions on virtual cores: "onednn", if it is installed, or "xla".
 
     Raises:
-        SettingError: ANYTPU_KERNELS has another value.
+        SettingError: ANYTPU_KERNELS is neither of these.
     """
     value = os.environ.get("ANYTPU_KERNELS", "").strip().lower() or "onednn"
     if value not in ("onednn", "xla"):
@@ -372,24 +374,24 @@ def kernels() -> str:
 
 
 def own_folder() -> Path:
-    """Return the folder in which anytpu keeps what it learns from this user's runs: XDG_DATA_HOME or ~/.local/share."""
+    """Return the folder of this user's recorded step times: below XDG_DATA_HOME or ~/.local/share."""
     home = os.environ.get("XDG_DATA_HOME", "").strip()
     return (Path(home) if home else _expanded("~/.local/share")) / "anytpu"
 
 
 def _with_our_sources() -> str:
-    """Return the PYTHONPATH of a process of this Python that is to import this anytpu."""
+    """Return the PYTHONPATH of a child process that must import this anytpu."""
     source = package_folder()
-    # What is installed is found anyway, and its neighbours are not to come before the standard library.
-    own = [] if source.name in ("site-packages", "dist-packages") else [str(source)]
-    return os.pathsep.join([*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    # An installed package is found without it, and the other packages there must not precede the standard library.
+    folders = [] if source.name in ("site-packages", "dist-packages") else [str(source)]
+    return os.pathsep.join([*folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def _expanded(path: str) -> Path:
-    """Return a path with its "~" replaced; one in which nothing can be read or written where there is no home."""
+    """Return a path with "~" expanded; a path that can be neither read nor written if there is no home."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # Neither HOME nor an entry in the list of users, as in many containers.
+    except RuntimeError:  # Neither HOME nor a passwd entry, as in many containers.
         return _NO_HOME / path.removeprefix("~/")
 
 
@@ -397,10 +399,10 @@ def _has_usable_gpu() -> bool:
     return (has_nvidia() and has_cuda_plugin()) or bool(other_plugins())
 
 
-def _chosen(name: str) -> bool:
-    """Tell whether a variable that chooses JAX's devices is set, by somebody other than JAX.
+def _is_set_by_user(name: str) -> bool:
+    """Return whether a variable that chooses JAX's devices is set, by somebody other than JAX.
 
-    `import jax` sets TPU_LIBRARY_PATH where a libtpu is installed, and every process started from there has it too.
+    `import jax` sets TPU_LIBRARY_PATH if libtpu is installed, and child processes inherit it.
     """
     value = os.environ.get(name)
     if name != "TPU_LIBRARY_PATH" or not value:
@@ -410,17 +412,18 @@ def _chosen(name: str) -> bool:
 
 
 def _may_choose_platform() -> bool:
-    """Tell whether nobody has chosen JAX's devices yet, neither the user nor a JAX that runs."""
-    if any(_chosen(name) for name in _CHOOSES_DEVICES) or jax_platforms():
+    """Return whether JAX's devices are still undecided: neither the user nor a running JAX has chosen them."""
+    if any(_is_set_by_user(name) for name in _CHOOSES_DEVICES) or jax_platforms():
         return False
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is None or not bridge.backends_are_initialized()
 
 
 def _reserve_threads() -> None:
-    """Give XLA two threads for each host device that it is forced to have.
+    """Give XLA two threads for each forced host device.
 
-    With fewer, collectives over them deadlock and XLA aborts the process (openxla/xla#18608; still so in jax 0.10.2).
+    With fewer threads, collectives over the devices deadlock and XLA aborts the process (openxla/xla#18608; not fixed
+    in jax 0.10.2).
     """
     counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     if counts and "PJRT_NPROC" not in os.environ:
@@ -432,20 +435,20 @@ def _has_accelerator_files(root: Path) -> bool:
     return bool(numbered) or any(p.name.startswith("accel") for p in _children(root / "dev"))
 
 
-def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield what is left to this process in each of its control groups that limits memory; files' pages count."""
+def _available_in_cgroups(root: Path) -> Iterator[int]:
+    """Yield the available bytes in each memory-limiting cgroup of this process; inactive page cache is available."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds not in ("", "memory"):
             continue
-        above = root / "sys/fs/cgroup" / kinds
-        limit, used, cached = _GROUP_FILES[kinds]
-        group = above / path.lstrip("/")
-        for folder in (group, *(one for one in group.parents if one == above or above in one.parents)):
-            most, now = _read(folder / limit), _read(folder / used)
-            pages = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
-            if most.isdigit() and now.isdigit():
-                yield max(int(most) - int(now) + (int(pages[1]) if pages else 0), 0)
+        mount = root / "sys/fs/cgroup" / kinds
+        limit_file, usage_file, cache_field = _CGROUP_FILES[kinds]
+        group = mount / path.lstrip("/")
+        for folder in (group, *(parent for parent in group.parents if parent == mount or mount in parent.parents)):
+            limit, usage = _read(folder / limit_file), _read(folder / usage_file)
+            cached = re.search(rf"^{cache_field} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            if limit.isdigit() and usage.isdigit():
+                yield max(int(limit) - int(usage) + (int(cached[1]) if cached else 0), 0)
 
 
 def _children(folder: Path) -> list[Path]:

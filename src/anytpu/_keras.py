@@ -1,11 +1,11 @@
-"""Every private name of Keras that anytpu touches, and how it is touched.
+"""All uses of private Keras names in anytpu.
 
-Idea: Keras 3 keeps its fit loop, its data adapters and its variables behind `keras.src`. A new Keras may move any of
-them, so they are named here and nowhere else, `tests/test_keras_private.py` names each of them, and pyproject.toml pins
-Keras from above.
+Idea: the fit loop, the data adapters and the variables of Keras 3 are private, in `keras.src`. A new Keras may move any
+of them. So only this file uses them, `tests/test_keras_private.py` checks each name, and pyproject.toml sets an upper
+bound on the Keras version.
 
-Rule: nothing here decides anything. A function returns a private object, or puts a wrapper around one; Keras is
-imported inside the functions, so that importing anytpu stays light.
+Rule: this file contains no policy. A function returns a private object or wraps one. Keras is imported inside the
+functions, so that importing anytpu stays light.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _WRAPPED = "_anytpu_wrapped"
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable], by: str = "") -> None:
-    """Replace `owner.name` by `make(original)`, once; a second call does nothing, unless it comes from somebody else.
+    """Replace `owner.name` by `make(original)`, once for each `by`; a repeated call does nothing.
 
     Args:
         owner: the class or module.
-        name: the name in it.
-        make: makes the wrapper.
-        by: who wraps, where more than one does.
+        name: the attribute to replace.
+        make: returns the wrapper of the original.
+        by: identifies the caller, if several wrap the same attribute.
     """
     original = getattr(owner, name)
     before = vars(original).get(_WRAPPED, frozenset())
@@ -38,25 +38,25 @@ def wrap(owner: Any, name: str, make: Callable[[Callable], Callable], by: str = 
 
 
 def add_method(owner: Any, name: str, function: Callable) -> None:
-    """Give a class a method of a name that it does not have."""
+    """Add a method to a class, unless the class has an attribute of this name."""
     if not hasattr(owner, name):
         setattr(owner, name, function)
 
 
 def is_wrapped(function: Any) -> bool:
-    """Say whether a function is one that `wrap` put in place."""
+    """Return whether a function is a wrapper that `wrap` installed."""
     return _WRAPPED in vars(function)
 
 
 def jax_trainer_module() -> Any:
-    """Return the module of `JAXTrainer`, its fit loop, and the name `JAXEpochIterator` that the loop looks up."""
+    """Return the module of `JAXTrainer` and its fit loop, in which the loop looks up `JAXEpochIterator`."""
     from keras.src.backend.jax import trainer
 
     return trainer
 
 
 def jax_core_module() -> Any:
-    """Return the module of JAX's `remat`, which `keras.remat` looks up."""
+    """Return the module in which `keras.remat` looks up the JAX backend's `remat`."""
     from keras.src.backend.jax import core
 
     return core
@@ -77,7 +77,7 @@ def trainer_module() -> Any:
 
 
 def epoch_iterator_class() -> Any:
-    """Return the class that chooses the data adapter and walks over an epoch."""
+    """Return the class that chooses the data adapter and iterates over an epoch."""
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     return EpochIterator
@@ -91,20 +91,20 @@ def variable_class() -> Any:
 
 
 def value_of(variable: Any) -> Any:
-    """Return what a variable holds now, an array or what stands for one; None before it is initialised."""
+    """Return the content of a variable, an array or its placeholder; None before the variable is initialised."""
     return vars(variable).get("_value")
 
 
 def attach(variable: Any, array: Any) -> None:
-    """Make a variable hold an array, or what stands for one, without a cast or a copy."""
+    """Store an array or a placeholder in a variable, without a cast or a copy."""
     vars(variable)["_value"] = array
 
 
-def offer_reading(unread: type) -> None:
-    """Let variables hold what stands for an array until it is read.
+def install_placeholders(placeholder: type) -> None:
+    """Let variables hold placeholders, which fetch the array on the first read.
 
     Args:
-        unread: the class of what stands there; `read(variable)` returns the array, and `written(variable)` is called
+        placeholder: class of the placeholders. `read(variable)` returns the array, and `written(variable)` is called
             when the variable is assigned another value.
     """
 
@@ -113,25 +113,25 @@ def offer_reading(unread: type) -> None:
             value = self.__dict__["_value"]
         except KeyError:
             raise AttributeError("_value") from None
-        return value.read(self) if value.__class__ is unread else value
+        return value.read(self) if value.__class__ is placeholder else value
 
     def write(self: Any, value: Any) -> None:
-        held = self.__dict__
-        before = held.get("_value")
-        if before.__class__ is unread:
+        attributes = self.__dict__
+        before = attributes.get("_value")
+        if before.__class__ is placeholder:
             before.written(self)
-        held["_value"] = value
+        attributes["_value"] = value
 
     variable_class()._value = property(read, write)
 
 
-def plain(one: Any) -> Any:
-    """Return the array of a Keras variable; anything else as it is."""
-    return one.value if hasattr(one, "_value") and hasattr(one, "aggregation") else one
+def array_of(value: Any) -> Any:
+    """Return the array of a Keras variable; return any other value unchanged."""
+    return value.value if hasattr(value, "_value") and hasattr(value, "aggregation") else value
 
 
 def stateless_scope() -> Any | None:
-    """Return the stateless scope that variables read from and write to now, or None."""
+    """Return the active stateless scope, or None."""
     from keras.src.backend.common import stateless_scope as scopes
 
     return scopes.get_stateless_scope()
@@ -139,7 +139,7 @@ def stateless_scope() -> Any | None:
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Let the names of layers and variables count from the beginning in a block, as in a new process."""
+    """Restart the numbering of layer and variable names within a block, as in a new process."""
     from keras.src.backend.common import global_state
     from keras.src.utils import naming
 
@@ -152,15 +152,15 @@ def fresh_names() -> Iterator[None]:
 
 
 def forget_uninitialized(variable: Any) -> None:
-    """Leave a variable that was made while Keras traces without a value of its own."""
+    """Cancel the initialisation of a variable that was made while Keras traced."""
     from keras.src.backend.common import global_state
 
-    waiting = global_state.get_global_attribute("uninitialized_variables") or []
-    waiting[:] = [one for one in waiting if one is not variable]
+    pending = global_state.get_global_attribute("uninitialized_variables") or []
+    pending[:] = [other for other in pending if other is not variable]
 
 
 def forget_all_uninitialized() -> None:
-    """Leave all such variables: one whose initializer raises would raise again wherever Keras traces next."""
+    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
     from keras.src.backend.common import global_state
 
     global_state.set_global_attribute("uninitialized_variables", [])
@@ -179,28 +179,28 @@ def row_arrays(adapter: Any) -> Any | None:
         return None
     sliceable = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
     dense = (array_slicing.NumpySliceable, array_slicing.PandasSliceable)
-    if not all(isinstance(one, dense) for one in tree.flatten(sliceable) if one is not None):
+    if not all(isinstance(array, dense) for array in tree.flatten(sliceable) if array is not None):
         return None
-    return tree.map_structure(lambda one: one.convert_to_numpy(one.array), sliceable, none_is_leaf=False)
+    return tree.map_structure(lambda rows: rows.convert_to_numpy(rows.array), sliceable, none_is_leaf=False)
 
 
-def row_numbers(adapter: Any) -> Any:
-    """Yield the row numbers of each batch of an epoch, drawn as the adapter's own iterator draws them."""
+def row_indices(adapter: Any) -> Any:
+    """Yield the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them."""
     import numpy as np
 
-    every = (np.arange(adapter._num_samples, dtype=np.int32),)
-    for (numbers,) in adapter._get_iterator(lambda rows, indices: rows[indices], every):
-        yield numbers
+    all_rows = (np.arange(adapter._num_samples, dtype=np.int32),)
+    for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], all_rows):
+        yield indices
 
 
 def batch_sizes(adapter: Any) -> list[int]:
-    """Return the rows of the batches that an `ArrayDataAdapter` gives: of full ones, of a partial one."""
+    """Return the distinct batch sizes of an `ArrayDataAdapter` in rows: full batches first, then a partial one."""
     full = [adapter.batch_size] if adapter._num_samples >= adapter.batch_size else []
     return [*full, adapter.partial_batch_size] if adapter.has_partial_batch else full
 
 
 def is_built(model: Any) -> bool:
-    """Say whether all layers of a model are built, so that Keras asks for no batch to build it."""
+    """Return whether all layers of a model are built, so that Keras needs no batch to build it."""
     return all(layer.built for layer in model._flatten_layers())
 
 
@@ -214,14 +214,14 @@ def no_callbacks() -> Any:
 
 
 def is_overridden(method: Any) -> bool:
-    """Say whether a callback's method was overridden."""
+    """Return whether a callback's method is overridden."""
     from keras.src import utils
 
     return not utils.is_default(method)
 
 
 def is_one_shot(adapter: Any) -> bool:
-    """Say whether an adapter's data can be walked over only once: a Python generator."""
+    """Return whether an adapter's data can be iterated only once, as with a Python generator."""
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
     return isinstance(adapter, GeneratorDataAdapter)
@@ -235,7 +235,7 @@ def array_adapter(array: Any, batch_size: int, shuffle: bool) -> Any:
 
 
 def data_adapter_class() -> Any:
-    """Return the class of which Keras takes an object in place of data: it yields the batches of each pass."""
+    """Return the base class of objects that Keras accepts in place of data, and that yield the batches of each pass."""
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
     return DataAdapter
@@ -245,7 +245,7 @@ def data_adapter_class() -> Any:
 
 
 def is_graph(model: Any) -> bool:
-    """Say whether a model is a graph of layers that Keras can clone: Sequential, or functional."""
+    """Return whether a model is a graph of layers that Keras can clone: Sequential, or functional."""
     import keras
     from keras.src.models.functional import Functional
 
@@ -254,7 +254,7 @@ def is_graph(model: Any) -> bool:
 
 @contextlib.contextmanager
 def uncompiled(model: Any) -> Iterator[None]:
-    """Let a model pass for one that is not compiled: Keras's clone is compiled too, with all of it copied by JSON."""
+    """Mark a model as not compiled within a block: otherwise Keras's clone copies the compile settings through JSON."""
     before = vars(model)["compiled"]
     vars(model)["compiled"] = False
     try:
@@ -263,25 +263,25 @@ def uncompiled(model: Any) -> Iterator[None]:
         vars(model)["compiled"] = before
 
 
-def twin_of(model: Any) -> Any:
-    """Return a model that shares its layers and all else with another; what it is compiled with then is its own."""
-    twin = object.__new__(type(model))
-    vars(twin).update(vars(model))
-    return twin
+def shallow_copy(model: Any) -> Any:
+    """Return a copy that shares the layers and all other attributes of a model, and can be compiled separately."""
+    duplicate = object.__new__(type(model))
+    vars(duplicate).update(vars(model))
+    return duplicate
 
 
 def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
-    """Compile a model to be traced as Keras does, whatever is wrapped around `compile`, and its class made of it."""
+    """Compile a model for tracing with Keras's own `compile`, without wrappers and overrides."""
     compile_ = trainer_class().compile
     while is_wrapped(compile_):
         compile_ = compile_.__wrapped__
-    # Keras warns of a True that it does not believe; tracing asks for neither.
+    # Keras warns about `jit_compile=True` for some models; a trace does not need the setting.
     compile_(model, **{**settings, "jit_compile": False})
 
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Let variables that are made in a block have shapes and no values, then and afterwards."""
+    """Let variables that are made in a block have shapes but no values, also after the block."""
     import keras
     from keras.src.backend.common import global_state
 
@@ -290,12 +290,12 @@ def without_values() -> Iterator[None]:
         with keras.StatelessScope(initialize_variables=False):
             yield
     finally:
-        waiting = global_state.get_global_attribute("uninitialized_variables") or []
-        waiting[:] = before
+        pending = global_state.get_global_attribute("uninitialized_variables") or []
+        pending[:] = before
 
 
 def layers_of(model: Any) -> list[Any]:
-    """Return a model and all layers in it, however deep."""
+    """Return a model and all its nested layers."""
     return model._flatten_layers()
 
 
@@ -305,7 +305,7 @@ def compiled_with(model: Any) -> dict[str, Any]:
 
 
 def returned_logs(model: Any, logs: dict[str, Any], as_dict: bool) -> Any:
-    """Return logs as `train_on_batch` does: numbers by name, or a list of them in the order of the metrics."""
+    """Return logs in the form of `train_on_batch`: numbers by name, or a list of them in the order of the metrics."""
     from keras.src.utils.python_utils import pythonify_logs
 
     logs = pythonify_logs(logs)
@@ -318,24 +318,24 @@ def optimized_variables(optimizer: Any) -> list[Any]:
 
 
 def data_adapters_module() -> Any:
-    """Return the module in which Keras looks up `get_data_adapter`, which chooses the adapter of x by its type."""
+    """Return the module in which Keras looks up `get_data_adapter`, which chooses the adapter by the type of x."""
     from keras.src.trainers import data_adapters
 
     return data_adapters
 
 
 def class_weights(y: Any, class_weight: dict[int, float]) -> Any:
-    """Return the weight of each row of y, as Keras's own adapters weigh classes."""
+    """Return the weight of each row of y, as Keras's data adapters compute it from class weights."""
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
     return class_weight_to_sample_weights(y, class_weight)
 
 
-# Masks, and the graph that they travel through.
+# Masks, and the graph of layers that propagates them.
 
 
 def graph_of(model: Any) -> Any | None:
-    """Return a model as the graph that its `call` runs through, or None: not built, or written as a class."""
+    """Return the graph of layers that a model's `call` runs, or None if it is not built or overrides `call`."""
     import keras
     from keras.src.models.functional import Functional
 
@@ -357,28 +357,29 @@ def calls_of(graph: Any) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
         masks = {name: value for name, value in kwargs.items() if name.endswith("mask")}
         others = {name: value for name, value in kwargs.items() if name not in masks}
         inputs, masks = (
-            [one for one in tree.flatten(given) if isinstance(one, KerasTensor)] for given in ((args, others), masks)
+            [leaf for leaf in tree.flatten(arguments) if isinstance(leaf, KerasTensor)]
+            for arguments in ((args, others), masks)
         )
         calls.append((node.operation, inputs, masks, node.outputs))
     return calls
 
 
 def mask_of(tensor: Any) -> Any | None:
-    """Return the mask that a tensor carries from layer to layer, or None."""
+    """Return the mask attached to a tensor, or None."""
     from keras.src.backend.common import masking
 
     return masking.get_keras_mask(tensor)
 
 
 def set_mask(tensor: Any, mask: Any) -> None:
-    """Let a tensor carry a mask."""
+    """Attach a mask to a tensor."""
     from keras.src.backend.common import masking
 
     masking.set_keras_mask(tensor, mask)
 
 
 def metrics_of(model: Any) -> list[Any]:
-    """Return the metrics that a model was compiled with, once its first batch has made them."""
+    """Return the metrics that a model was compiled with; an empty list before its first batch builds them."""
     compiled = model._compile_metrics
     return [] if compiled is None or not compiled.built else list(compiled.metrics)
 
@@ -389,27 +390,27 @@ def mask_by(compute_mask: Callable) -> dict[str, Any]:
 
 
 def draw_key(generator: Any) -> Any:
-    """Return the next random key of a layer's generator, as its dropout draws it."""
+    """Return the next random key of a layer's seed generator, as dropout draws it."""
     from keras.src.backend.jax.random import jax_draw_seed
 
     return jax_draw_seed(generator)
 
 
-# The LSTM of the CPU's own kernels.
+# The LSTM of the CPU kernels.
 
 _ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
 
 
 def offer_lstm(lstm: Callable, is_wanted: Callable[[], bool]) -> None:
-    """Make Keras's LSTM layers use `lstm` whenever `is_wanted()`.
+    """Make Keras's LSTM layers call `lstm` when `is_wanted()` is true.
 
     Args:
-        lstm: takes what Keras hands to `backend.lstm`, and `zero_output_for_mask`, which Keras does not; may raise
-            NotImplementedError, and Keras uses its own loop.
-        is_wanted: asked at each call.
+        lstm: takes the arguments of `backend.lstm`, and `zero_output_for_mask`, which Keras does not pass. If it raises
+            NotImplementedError, Keras uses its own loop.
+        is_wanted: evaluated at each call.
     """
-    wrap(lstm_layer(), "inner_loop", _telling_of_zeroes)
-    wrap(keras_backend(), "lstm", lambda original: _either(lstm, original, is_wanted))
+    wrap(lstm_layer(), "inner_loop", _recording_zero_output)
+    wrap(keras_backend(), "lstm", lambda original: _choosing_lstm(lstm, original, is_wanted))
 
 
 def lstm_layer() -> Any:
@@ -420,13 +421,13 @@ def lstm_layer() -> Any:
 
 
 def keras_backend() -> Any:
-    """Return the module in which layers look up what a backend provides."""
+    """Return the module in which layers look up the functions of the backend."""
     from keras.src import backend
 
     return backend
 
 
-def _telling_of_zeroes(original: Callable) -> Callable:
+def _recording_zero_output(original: Callable) -> Callable:
     def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
         before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
         try:
@@ -437,7 +438,7 @@ def _telling_of_zeroes(original: Callable) -> Callable:
     return inner_loop
 
 
-def _either(lstm: Callable, original: Callable, is_wanted: Callable[[], bool]) -> Callable:
+def _choosing_lstm(lstm: Callable, original: Callable, is_wanted: Callable[[], bool]) -> Callable:
     def choose(*args: Any, **kwargs: Any) -> Any:
         if is_wanted():
             return lstm(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())

@@ -1,9 +1,9 @@
-"""What replaces what: the names of TensorFlow's TPU programs, and what to write here in their place.
+"""Table of replacements: the names of TensorFlow's TPU programs, and the anytpu code that replaces them.
 
-Idea: one table serves three readers. `anytpu port` rewrites programs by it, `docs/migrate.md` is printed from it, and
-`tpu.GradientTape` and its like raise an error that quotes it.
+Idea: one table serves three readers. `anytpu port` rewrites programs by it, `docs/migrate.md` is generated from it, and
+names such as `tpu.GradientTape` raise an error that quotes it.
 
-Rule: every `new` runs, and the porter makes every `old` into its `new`; the tests do both for each row.
+Rule: every `new` runs, and the porter turns every `old` into its `new`; the tests check both for each row.
 """
 
 from __future__ import annotations
@@ -13,31 +13,34 @@ from collections.abc import Mapping
 from typing import Literal
 
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
-"""How the porter makes the new line out of the old one.
+"""The porter's way of rewriting the old line.
 
-rename: the name becomes `target`, an expression; the arguments stay. call: the arguments named by `parameters` are put
-into the template `target`. drop: the whole statement or decorator goes. pattern: `anytpu.port` has code for it, since
-more than a name changes. method: the name after the dot, of whatever object, becomes `target`. same: nothing changes.
-hand: the author has to do it.
+- rename: the name becomes `target`, an expression; the arguments are unchanged.
+- call: the arguments named by `parameters` are put into the template `target`.
+- drop: the whole statement or decorator is removed.
+- pattern: `anytpu.port` has code for it, because more than a name changes.
+- method: the name after the dot, on any object, becomes `target`.
+- same: nothing changes.
+- hand: the author has to rewrite it.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """What replaces one name, or several that have the same counterpart.
+    """The replacement of one name, or of several names with the same counterpart.
 
     Attributes:
-        names: the old names, without `tensorflow.` and `compat.v1.`; a name stands for all below it.
-        old: an old line.
-        new: what to write in its place; "" for nothing.
-        how: how the porter does it.
+        names: the old names, without `tensorflow.` and `compat.v1.`; a name includes all names below it.
+        old: an example of an old line.
+        new: the code that replaces it; "" for none.
+        how: the porter's way of rewriting it.
         target: the new name, expression or template; in a template of a call `{x}` is the argument x.
-        parameters: of a call, the old parameters in order with what stands in the template when one is missing; None
-            for one that must be there.
-        keywords: keyword arguments that get another name, or go (None).
-        note: what else there is to know, in a sentence.
-        line: what to write, in one line, where `new` has several.
-        also: attributes of `anytpu` that people try, whose error quotes this row, beyond the last part of each name.
+        parameters: for a call, the old parameters in order, each with the template text for a missing argument; None
+            for a required parameter.
+        keywords: keyword arguments that are renamed, or dropped (None).
+        note: further information, one sentence.
+        line: the replacement in one line, where `new` has several.
+        also: further attributes of `anytpu` whose error quotes this row, beyond the last part of each name.
     """
 
     names: tuple[str, ...]
@@ -1006,10 +1009,10 @@ REPLACEMENTS: dict[str, tuple[Replacement, ...]] = {
 
 
 def advice_for(attribute: str) -> str | None:
-    """Return the error of somebody who looks for a name of TensorFlow's here; None when the table has no such name.
+    """Return the error text for a TensorFlow name used on anytpu; None when the table has no such name.
 
     Args:
-        attribute: what was asked of anytpu, such as "GradientTape".
+        attribute: the attribute requested of anytpu, such as "GradientTape".
 
     Example:
         >>> print(advice_for("set_random_seed"))
@@ -1019,17 +1022,17 @@ docs/migrate.md has the rest
     for row in (row for rows in REPLACEMENTS.values() for row in rows):
         old = next((name for name in row.names if name.rpartition(".")[2] == attribute), None)
         if old is not None or attribute in row.also:
-            there = f"in place of tf.{(old or attribute).lstrip('.')} "
-            return f"anytpu has no {attribute}: {there}{advice_of(row, attribute)}. docs/migrate.md has the rest"
+            old_name = f"in place of tf.{(old or attribute).lstrip('.')} "
+            return f"anytpu has no {attribute}: {old_name}{advice_of(row, attribute)}. docs/migrate.md has the rest"
     return None
 
 
 def advice_of(row: Replacement, attribute: str = "...") -> str:
-    """Return what to type in place of an old line, in a line.
+    """Return the advice that replaces an old line, as one line of text.
 
     Args:
-        row: what replaces it.
-        attribute: which of the names of the row, for one that has many.
+        row: the replacement.
+        attribute: the name in the row, if the row has many names.
     """
     line = "" if row.how == "drop" else row.line or row.new
     if "*" in row.target:

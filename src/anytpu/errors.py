@@ -1,10 +1,10 @@
-"""Everything that anytpu raises on purpose, as one tree.
+"""The exception hierarchy of anytpu.
 
-Idea: whoever wants to catch "anything of anytpu's" catches `AnyTPUError`; whoever wrote code for the old systems
-catches what those raised (`ValueError` when no TPU was found, `RuntimeError` for a misused strategy): each class is
-also the built-in that fits it.
+Idea: `AnyTPUError` catches every error that anytpu raises on purpose. Each class also derives from the built-in that
+the TensorFlow TPU systems raised, so existing handlers keep working. Examples are `ValueError` when no TPU was found,
+and `RuntimeError` for a misused strategy.
 
-Rule: a message says what is wrong (with the value), what was expected, and what to type next.
+Rule: a message states the fault with the value, the expected value, and the code or command to type next.
 """
 
 
@@ -13,19 +13,19 @@ class AnyTPUError(Exception):
 
 
 class SettingError(AnyTPUError, ValueError):
-    """An argument, an environment variable or a setting has a value that cannot be used."""
+    """An argument, an environment variable or a setting has an invalid value."""
 
 
 class SettingTypeError(SettingError, TypeError):
-    """An argument has a type that cannot be used: a `TypeError` too, as it was of old."""
+    """An argument has an unsupported type. It is also a `TypeError`, as in TensorFlow."""
 
 
 class TPUNotFoundError(AnyTPUError, ValueError):
-    """No TPU, or no accelerator of the kind that was asked for, was found: a `ValueError`, as it was of old."""
+    """No TPU, or no accelerator of the requested kind, was found. It is also a `ValueError`, as in TensorFlow."""
 
 
 class UnknownTPUError(AnyTPUError, ValueError):
-    """A TPU was named that does not exist."""
+    """The name does not denote an existing TPU."""
 
 
 class DataError(AnyTPUError, ValueError):
@@ -33,11 +33,11 @@ class DataError(AnyTPUError, ValueError):
 
 
 class IndivisibleError(DataError, AssertionError):
-    """A strict strategy was given rows that its cores do not divide: an `AssertionError` too, as it was of old."""
+    """The batch of a strict strategy is not divisible by its cores. Also an `AssertionError`, as in TensorFlow."""
 
 
 class DataExhaustedError(DataError):
-    """A dataset ended before the steps that were asked of it."""
+    """A dataset ended before the requested number of steps."""
 
 
 class RecordError(DataError):
@@ -49,23 +49,23 @@ class FileError(AnyTPUError, OSError):
 
 
 class DamageError(FileError):
-    """A checkpoint is not what was written: the message names the file or the array."""
+    """A checkpoint differs from the one that was written: the message names the file or the array."""
 
 
 class StrategyError(AnyTPUError, RuntimeError):
-    """A strategy is used where it cannot be: after shutdown, mixed with another, outside its scope."""
+    """A strategy is used in a wrong place: after shutdown, mixed with another, outside its scope."""
 
 
 class ReplicaError(AnyTPUError, ValueError):
-    """A value that differs between replicas is used where one value is needed."""
+    """A value that differs between replicas is used where a single value is needed."""
 
 
 class NaNLossError(AnyTPUError, ArithmeticError):
-    """The loss became NaN or infinite, and `on_nan="raise"` was asked for."""
+    """The loss became NaN or infinite, and `on_nan="raise"` is set."""
 
 
 class EstimatorError(AnyTPUError, ValueError):
-    """What a model_fn or an input_fn of a TPUEstimator returns, or makes, cannot be used."""
+    """The result of a model_fn or an input_fn of a TPUEstimator is invalid."""
 
 
 class ProgramError(AnyTPUError, ValueError):
@@ -77,47 +77,47 @@ class BackendError(AnyTPUError, RuntimeError):
 
 
 class HandleError(BackendError, TypeError):
-    """A handle of a backend is used as if it were an array. Only `backend.get` opens one."""
+    """A backend handle is used as an array. Only `backend.get` returns the array."""
 
 
 class PortError(AnyTPUError, ValueError):
-    """A program cannot be ported: it cannot be read, is no Python, or has a backup already."""
+    """A program cannot be ported: it cannot be read, is not Python, or already has a backup."""
 
 
 class PlanError(AnyTPUError, RuntimeError):
-    """A program cannot be planned: the compiler refused it, ended or took too long, or is not installed."""
+    """A program cannot be planned: the compiler rejected it, crashed, timed out, or is not installed."""
 
 
 class NoAnswerError(PlanError):
-    """The TPU compiler took too much time or memory for a program, and was ended."""
+    """The TPU compiler exceeded its time or memory limit for a program, and was stopped."""
 
 
 class CompilerMissingError(PlanError):
-    """The TPU compiler, libtpu, is not installed, or not for this kind of machine."""
+    """The TPU compiler, libtpu, is not installed, or does not exist for this platform."""
 
 
 class ChipError(AnyTPUError, ValueError):
-    """Something cannot be made into, or run as, a program for the first TPU: the root of what `chip` raises."""
+    """A model cannot be compiled for, or run on, the first TPU: the base class of `chip`'s errors."""
 
 
 class QuantizationError(ChipError):
-    """A model, or a layer of it, cannot be turned into whole numbers; the layer is named."""
+    """A model, or a layer of it, cannot be quantized; the message names the layer."""
 
 
 class CalibrationError(ChipError):
-    """The examples that the ranges are taken from are missing, or cannot be used."""
+    """The calibration examples are missing or invalid."""
 
 
 class CapacityError(ChipError):
-    """A program needs more of a memory of the chip than there is; the layer and the bytes are named."""
+    """A program exceeds the capacity of one of the chip's memories; the message names the layer and the bytes."""
 
 
 class HostStepError(ChipError):
-    """A step of the host made something that is no number; the row of the input is named.
+    """A host step produced a NaN or an infinity; the message names the row of the input.
 
     Attributes:
-        made: what was made by which step, up to the row.
-        row: of what went in.
+        made: the start of the message: the value and the step that produced it.
+        row: index of the input row.
         reason: the rest of the message.
     """
 
@@ -127,12 +127,12 @@ class HostStepError(ChipError):
 
 
 class AssemblyError(ChipError):
-    """A line of assembly cannot be read; the line and the column are named."""
+    """A line of assembly cannot be parsed; the message names the line and the column."""
 
 
 class ChipFileError(ChipError):
-    """A file is no program for the chip, or was cut short, altered, or written by a newer version."""
+    """A file is not a chip program, or was truncated, altered, or written by a newer version."""
 
 
 class HazardError(ChipError):
-    """A program for the chip would give results that depend on luck; the instruction is named."""
+    """A chip program has a data hazard, so its results depend on timing; the message names the instruction."""

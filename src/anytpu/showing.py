@@ -1,8 +1,8 @@
-"""`report`: who shows a record, found by name.
+"""`report`: looks up the renderer of a kind of record.
 
-Idea: a record shows itself (`plan.show()`), and how it is shown stands on a higher floor, which this one does not
-import. So reports are found through the entry points of the group "anytpu.reports", each an object for one kind of
-record.
+Idea: a record has a `show()` method, such as `plan.show()`. Its rendering code is on a higher floor, which this module
+must not import. So renderers are found through the entry points of the group "anytpu.reports", one object for each kind
+of record.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Literal, Protocol, overload
 from anytpu.errors import BackendError
 
 GROUP = "anytpu.reports"
-"""The group of entry points in which reports are found."""
+"""The entry point group of reports."""
 
 
 class Report(Protocol):
-    """What an entry point of the group "anytpu.reports" is."""
+    """The protocol of the objects in the entry point group "anytpu.reports"."""
 
     def show(self, record: Any) -> None:
         """Print the record."""
         ...
 
     def to_html(self, record: Any, path: str | Path) -> Path:
-        """Write the record as one page."""
+        """Write the record as one HTML page."""
         ...
 
     def to_fragment(self, record: Any) -> str:
@@ -38,14 +38,14 @@ class Report(Protocol):
 
 
 class RunReport(Report, Protocol):
-    """Who also shows a predicted run by itself."""
+    """A report that can also show a predicted run alone."""
 
     def show_timing(self, timing: Any) -> None:
         """Print a predicted run."""
         ...
 
     def to_trace(self, timing: Any, path: str | Path, image: Any = None) -> Path:
-        """Write a predicted run, of a program that may be given, as a trace."""
+        """Write a predicted run as a trace; `image` is its program, or None."""
         ...
 
 
@@ -54,10 +54,10 @@ def report(kind: Literal["chip"]) -> RunReport: ...
 @overload
 def report(kind: str) -> Report: ...
 def report(kind: str) -> Report:
-    """Return who shows records of a kind ("plan", "chip").
+    """Return the report for a kind of record ("plan", "chip").
 
     Raises:
-        BackendError: nobody does: the installation is incomplete.
+        BackendError: no report is registered for the kind: the installation is incomplete.
     """
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name == kind:

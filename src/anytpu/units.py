@@ -1,9 +1,9 @@
-"""Quantities as people read them: bytes, seconds, counts, rates.
+"""Formatting and parsing of quantities: bytes, seconds, counts, rates.
 
-Idea: inside, a quantity is a bare number in one unit (bytes, seconds, Hz, flop/s), and its name says which. Only what
-is shown goes through here, so that the same size reads the same in every report and every error.
+Idea: in the code a quantity is a bare number in one unit (bytes, seconds, Hz, flop/s), and its name states the unit.
+Conversion to text happens only here, so a size reads the same in every report and every error.
 
-Rule: three significant digits; sizes of memory in powers of 1024 (KiB, MiB), everything else in powers of 1000.
+Rule: three significant digits; memory sizes in powers of 1024 (KiB, MiB), everything else in powers of 1000.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def cycles_to_seconds(cycles: float, clock_hz: float) -> float:
-    """Return how long a number of clock cycles lasts, in seconds.
+    """Return the duration of a number of clock cycles, in seconds.
 
     Example:
         >>> cycles_to_seconds(700, 700e6)
@@ -33,24 +33,24 @@ def cycles_to_seconds(cycles: float, clock_hz: float) -> float:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Write a size of memory.
+    """Format a memory size.
 
     Example:
         >>> format_bytes(16 * GIB), format_bytes(1536), format_bytes(12)
         ('16 GiB', '1.5 KiB', '12 B')
     """
-    return _scaled(size_bytes, _BINARY)
+    return _format_scaled(size_bytes, _BINARY)
 
 
 def format_seconds(duration_s: float) -> str:
-    """Write a duration: under a minute with a unit, then as minutes and seconds, then as hours and minutes.
+    """Format a duration: below a minute with a unit, then as minutes and seconds, then as hours and minutes.
 
     Example:
         >>> format_seconds(0.00123), format_seconds(75), format_seconds(7322)
         ('1.23 ms', '1 min 15 s', '2 h 2 min')
     """
     if abs(duration_s) < 59.95:
-        return _scaled(duration_s, _SECONDS)
+        return _format_scaled(duration_s, _SECONDS)
     sign, whole_s = "-" if duration_s < 0 else "", round(abs(duration_s))
     if whole_s < 3600:
         return f"{sign}{whole_s // 60} min {whole_s % 60} s"
@@ -59,77 +59,77 @@ def format_seconds(duration_s: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Write a number of things: whole up to 9,999, then with a prefix.
+    """Format a count: as an integer up to 9,999, then with a prefix.
 
     Example:
         >>> format_count(1797), format_count(25_600_000)
         ('1,797', '25.6 M')
     """
-    return f"{round(count):,}" if abs(count) < 9999.5 else _scaled(count, _PREFIXES)
+    return f"{round(count):,}" if abs(count) < 9999.5 else _format_scaled(count, _PREFIXES)
 
 
 def format_flops(flops: float) -> str:
-    """Write a number of floating-point operations.
+    """Format a number of floating-point operations.
 
     Example:
         >>> format_flops(8.2e9)
         '8.2 GFLOP'
     """
-    return _scaled(flops, {f"{prefix}FLOP": size for prefix, size in _PREFIXES.items()})
+    return _format_scaled(flops, {f"{prefix}FLOP": size for prefix, size in _PREFIXES.items()})
 
 
 def format_rate(per_second: float, unit: str) -> str:
-    """Write a rate: "45 TFLOP/s" for the unit "FLOP", "700 GB/s" for "B", "1,234 examples/s" for a word.
+    """Format a rate: "45 TFLOP/s" for the unit "FLOP", "700 GB/s" for "B", "1,234 examples/s" for a word.
 
     Example:
         >>> format_rate(45e12, "FLOP"), format_rate(7e11, "B"), format_rate(23456, "examples")
         ('45 TFLOP/s', '700 GB/s', '23,456 examples/s')
     """
     if unit in ("B", "FLOP", "OP", "Hz"):
-        return _scaled(per_second, {f"{prefix}{unit}": size for prefix, size in _PREFIXES.items()}) + "/s"
+        return _format_scaled(per_second, {f"{prefix}{unit}": size for prefix, size in _PREFIXES.items()}) + "/s"
     digits = f"{round(per_second):,}" if abs(per_second) >= 100 else f"{per_second:.3g}"
     return f"{digits} {unit}/s"
 
 
 def format_hertz(frequency_hz: float) -> str:
-    """Write a frequency.
+    """Format a frequency.
 
     Example:
         >>> format_hertz(940e6)
         '940 MHz'
     """
-    return _scaled(frequency_hz, {f"{prefix}Hz": size for prefix, size in _PREFIXES.items()})
+    return _format_scaled(frequency_hz, {f"{prefix}Hz": size for prefix, size in _PREFIXES.items()})
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size of memory, "64 MiB", "1.5GB" or "4096", as a number of bytes.
+    """Parse a memory size, "64 MiB", "1.5GB" or "4096", and return it in bytes.
 
     Raises:
-        SettingError: it is not a size.
+        SettingError: `text` is not a size.
 
     Example:
         >>> parse_bytes("64 MiB"), parse_bytes("1.5GB"), parse_bytes("4096")
         (67108864, 1500000000, 4096)
     """
     units = {unit.lower(): size for unit, size in {**_BINARY, **_DECIMAL_BYTES, "": 1}.items()}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    if not found or found[2].lower() not in units:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if not match or match[2].lower() not in units:
         known = ", ".join([*_BINARY, *_DECIMAL_BYTES])
         raise SettingError(f"{text!r} is not a size in bytes; write a number and one of {known}, such as '64 MiB'")
-    return round(float(found[1]) * units[found[2].lower()])
+    return round(float(match[1]) * units[match[2].lower()])
 
 
-def _scaled(value: float, scale: dict[str, float] | dict[str, int]) -> str:
-    """Write a value with the largest unit that leaves at least 1 before it; under the smallest unit, with that one."""
+def _format_scaled(value: float, scale: dict[str, float] | dict[str, int]) -> str:
+    """Format a value in the largest unit that keeps it at least 1, or else in the smallest unit."""
     names = list(scale)
     fitting = [name for name in names if abs(value) >= 0.9995 * scale[name]]
-    name = fitting[-1] if fitting else (_unit_one(scale) if value == 0 else names[0])
-    return f"{_three_digits(value / scale[name])} {name}".rstrip()
+    name = fitting[-1] if fitting else (_base_unit(scale) if value == 0 else names[0])
+    return f"{_format_three_digits(value / scale[name])} {name}".rstrip()
 
 
-def _unit_one(scale: dict[str, float] | dict[str, int]) -> str:
+def _base_unit(scale: dict[str, float] | dict[str, int]) -> str:
     return next(name for name, size in scale.items() if size == 1)
 
 
-def _three_digits(value: float) -> str:
+def _format_three_digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{float(f'{value:.3g}'):g}"

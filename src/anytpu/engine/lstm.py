@@ -59,7 +59,7 @@ def lstm(
     Raises:
         NotImplementedError: not a case for this implementation; Keras then uses its own.
     """
-    kernel, recurrent_kernel, bias = map(_keras.plain, (kernel, recurrent_kernel, bias))
+    kernel, recurrent_kernel, bias = map(_keras.array_of, (kernel, recurrent_kernel, bias))
     weights = kernel, recurrent_kernel, jnp.zeros_like(kernel[0]) if bias is None else bias
     start = initial_state_h, initial_state_c
     if unroll or not _are_default(activation, recurrent_activation) or not _fits((inputs, *start, *weights)):

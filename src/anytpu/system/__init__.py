@@ -1,4 +1,4 @@
-"""Where the cores are: the chips, the slices, the resolver, initialize and shut down."""
+"""TPU chips, slices and cores; finding a TPU system, starting it and shutting it down."""
 
 from anytpu.system.chips import CHIPS, Chip, chip_named, chip_of_kind
 from anytpu.system.cores import Address, Core, Kind, LogicalDevice

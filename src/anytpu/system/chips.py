@@ -1,6 +1,6 @@
 """The TPU chips, one frozen record each, v1 to v7x.
 
-Idea: whatever needs a number of a chip (how many cores, how much memory, how fast) reads it here and nowhere else.
+Idea: this module is the only source of chip figures, such as core counts, memory sizes and rates.
 
 Rule: each number carries its source on its line. All are per chip unless the name says otherwise. The sources:
 
@@ -12,7 +12,7 @@ Rule: each number carries its source on its line. All are per chip unless the na
 - J21: Jouppi et al., "Ten Lessons From Three Generations Shaped Google's TPUv4i", ISCA 2021
 - book: Austin et al., "How to Scale Your Model", part 2, https://jax-ml.github.io/scaling-book/tpus
 - prices: skypilot-org/skypilot-catalog, catalogs/v8/gcp/vms.csv, US regions on demand, read in 2026
-- (derived): arithmetic on the numbers beside it; (unchecked): remembered of the source named, which was not at hand
+- (derived): arithmetic on the numbers beside it; (unchecked): cited from memory, the named source was not available
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from anytpu.units import GIB, MIB
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One generation of TPU chip, as its datasheet has it.
+    """Datasheet of one TPU chip generation.
 
     Attributes:
-        name: "v2"; what stands before the dash of a slice's name.
-        device_kinds: what JAX calls a device of this chip.
-        cores: TensorCores on the chip.
+        name: generation name, such as "v2"; the part of a slice's name before the dash.
+        device_kinds: names of the chip's devices in JAX.
+        cores: number of TensorCores on the chip.
         is_megacore: True when JAX sees the chip's cores as one device, so that one replica runs on the whole chip.
-        mxus_per_core: matrix units of a core.
-        mxu_side: rows, and columns, of a matrix unit. From v6e on a unit does two such products a cycle.
+        mxus_per_core: number of matrix units in a core.
+        mxu_side: number of rows, and of columns, of a matrix unit. From v6e on a unit computes two products of this
+            size in a cycle.
         clock_hz: clock frequency.
-        bf16_flops_per_s: peak rate for bfloat16, or None where the chip has no floating point.
-        int8_ops_per_s: peak rate for 8-bit integers, or None where it is not faster than, or not stated beside,
-            bfloat16.
-        fp8_flops_per_s: peak rate for 8-bit floating point, or None.
-        hbm_bytes: memory of the chip (of v1: its DDR3 weight memory).
+        bf16_flops_per_s: peak rate for bfloat16, or None if the chip has no floating point.
+        int8_ops_per_s: peak rate for 8-bit integers; None if it is no faster than bfloat16, or is not stated.
+        fp8_flops_per_s: peak rate for 8-bit floating point, or None if not supported.
+        hbm_bytes: capacity of the HBM (v1: of the DDR3 weight memory).
         hbm_bytes_per_s: bandwidth of that memory.
-        vmem_bytes_per_core: on-chip memory of a core that the vector and matrix units read (of v1: the unified buffer).
-        cmem_bytes: memory on the chip that its cores share, or 0.
-        ici_links: links to neighbouring chips, or 0.
-        ici_link_bytes_per_s: bandwidth of one link, one way, or None.
-        torus_rank: 2 or 3 dimensions of the network between chips, or 0.
-        pod_chips: chips of the largest pod, or 1.
-        usd_per_chip_hour: price on demand, or None where it is not sold or not listed.
+        vmem_bytes_per_core: on-chip memory of a core, read by the vector and matrix units (v1: the unified buffer).
+        cmem_bytes: on-chip memory shared by the cores, or 0.
+        ici_links: number of links to neighbouring chips, or 0.
+        ici_link_bytes_per_s: bandwidth of one link in one direction, or None.
+        torus_rank: number of dimensions of the network between chips, 2 or 3, or 0 if there is none.
+        pod_chips: number of chips in the largest pod, or 1.
+        usd_per_chip_hour: price on demand, or None if it is not sold or not listed.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Chip:
 
     @property
     def replicas(self) -> int:
-        """Replicas that run on one chip: its cores, or 1 where they are joined to a megacore."""
+        """Number of replicas on one chip: the number of cores, or 1 for a megacore."""
         return 1 if self.is_megacore else self.cores
 
 
@@ -279,10 +279,10 @@ CHIPS: dict[str, Chip] = {chip.name: chip for chip in (V1, V2, V3, V4I, V4, V5E,
 
 
 def chip_named(name: str) -> Chip:
-    """Return the chip of that name.
+    """Return the chip with this name.
 
     Raises:
-        UnknownTPUError: there is none.
+        UnknownTPUError: no chip has this name.
 
     Example:
         >>> chip_named("v2").cores
@@ -294,5 +294,5 @@ def chip_named(name: str) -> Chip:
 
 
 def chip_of_kind(device_kind: str) -> Chip | None:
-    """Return the chip that JAX calls by `device_kind` ("TPU v5 lite"), or None when it is not a TPU that is known."""
+    """Return the chip with JAX's `device_kind` ("TPU v5 lite"), or None if it is not a known TPU."""
     return next((chip for chip in CHIPS.values() if device_kind in chip.device_kinds), None)

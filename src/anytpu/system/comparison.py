@@ -1,8 +1,8 @@
-"""`Comparison`: what one job took on each system of a machine.
+"""`Comparison`: measured times of one job on each system of a machine.
 
-Idea: who measures and who shows are strangers; this record is all that they share.
+Idea: the benchmark and the reports do not import each other; this record is their only interface.
 
-Rule: times are what a clock said; nothing here is predicted.
+Rule: all times are measured with a clock; none is predicted.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from anytpu.system.probes import Reason
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What a job took on one system.
+    """Measured times of a job on one system.
 
     Attributes:
-        name: what the system is called: "1 virtual core", "v2-8", "GPU".
-        cores: its cores.
-        is_virtual: True when they are simulated on this machine's CPU.
-        first_epoch_s: the first epoch, which compiles.
-        epoch_s: each later epoch.
-        examples: examples of one epoch.
-        metrics: the loss and the metrics of the last epoch.
+        name: name of the system: "1 virtual core", "v2-8", "GPU".
+        cores: number of its cores.
+        is_virtual: True when the cores are simulated on this machine's CPU.
+        first_epoch_s: duration of the first epoch, including compilation.
+        epoch_s: duration of each later epoch.
+        examples: number of examples in one epoch.
+        metrics: the loss and the metrics of the last epoch, by name.
     """
 
     name: str
@@ -40,29 +40,29 @@ class Measurement:
 
     @property
     def median_s(self) -> float:
-        """The median of the later epochs."""
+        """Median duration of the later epochs."""
         return statistics.median(self.epoch_s)
 
     @property
     def example_s(self) -> float:
-        """The time of one example."""
+        """Duration of one example."""
         return self.median_s / self.examples
 
     @property
     def examples_per_s(self) -> float:
-        """How many examples a second are trained on."""
+        """Training throughput in examples per second."""
         return self.examples / self.median_s
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a job took on each system of this machine; the first is what the others are compared with.
+    """Measured times of a job on each system of this machine; the first system is the baseline.
 
     Attributes:
-        job: what was run.
-        batch_size: examples of one step, over all cores.
-        measurements: one for each system, in the order in which they took turns.
-        absent: why there is no other.
+        job: name of the job.
+        batch_size: number of examples in one step, over all cores.
+        measurements: one for each system, in the order of measurement.
+        absent: reasons why other systems are missing.
     """
 
     job: str
@@ -71,25 +71,25 @@ class Comparison:
     absent: tuple[Reason, ...] = ()
 
     def speed_up(self, measurement: Measurement) -> float:
-        """Return how many times as fast as the first system another is."""
+        """Return the speed of a system relative to the first one, above 1 if it is faster."""
         return self.measurements[0].median_s / measurement.median_s
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        """Return the comparison as JSON types: numbers, strings, lists and dictionaries."""
         measured = [
             {
-                "name": one.name,
-                "cores": one.cores,
-                "is_virtual": one.is_virtual,
-                "first_epoch_s": one.first_epoch_s,
-                "epoch_s": list(one.epoch_s),
-                "median_epoch_s": one.median_s,
-                "example_s": one.example_s,
-                "examples": one.examples,
-                "speed_up": self.speed_up(one),
-                "metrics": dict(one.metrics),
+                "name": measurement.name,
+                "cores": measurement.cores,
+                "is_virtual": measurement.is_virtual,
+                "first_epoch_s": measurement.first_epoch_s,
+                "epoch_s": list(measurement.epoch_s),
+                "median_epoch_s": measurement.median_s,
+                "example_s": measurement.example_s,
+                "examples": measurement.examples,
+                "speed_up": self.speed_up(measurement),
+                "metrics": dict(measurement.metrics),
             }
-            for one in self.measurements
+            for measurement in self.measurements
         ]
         absent = [{"source": reason.source, "why": reason.why} for reason in self.absent]
         return {"job": self.job, "batch_size": self.batch_size, "measurements": measured, "absent": absent}
@@ -97,7 +97,8 @@ class Comparison:
     def __str__(self) -> str:
         return "\n".join([f"{self.job}, {self.batch_size} examples a step", *map(self._line, self.measurements)])
 
-    def _line(self, one: Measurement) -> str:
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in one.metrics.items())
-        times = f"{units.format_seconds(one.median_s)} an epoch, {units.format_seconds(one.example_s)} an example"
-        return f"  {one.name}: {times}, {self.speed_up(one):.2f} x as fast; {metrics}"
+    def _line(self, measurement: Measurement) -> str:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in measurement.metrics.items())
+        epoch, example = units.format_seconds(measurement.median_s), units.format_seconds(measurement.example_s)
+        speed_up = self.speed_up(measurement)
+        return f"  {measurement.name}: {epoch} an epoch, {example} an example, {speed_up:.2f} x as fast; {metrics}"

@@ -1,6 +1,6 @@
-"""`Core`, `LogicalDevice` and `Address`: what a TPU system is made of, before anybody has opened it.
+"""`Core`, `LogicalDevice` and `Address`: descriptions of a TPU system that is not opened yet.
 
-Rule: a virtual core says that it is virtual, in its `repr` and wherever it is listed.
+Rule: a virtual core is marked as virtual in its `repr` and in every listing.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ import dataclasses
 from typing import Literal
 
 Kind = Literal["virtual", "local", "worker", "twin"]
-"""How a system is reached: made of the CPU, this machine's accelerators, a worker process, the twin of the tests."""
+"""The kinds of system: simulated on the CPU, this machine's accelerators, a worker process, the tests' in-memory twin.
+"""
 
 Numerics = Literal["machine", "tpu"]
-"""How float32 products are computed: as this machine's compiler does, or rounded as a TPU's matrix units round them."""
+"""The rounding of float32 products: that of this machine's compiler, or that of a TPU's matrix units."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """One core of a TPU system: one replica runs on it.
+    """One core of a TPU system; it runs one replica.
 
     Attributes:
-        index: its number among the cores of the system, from 0.
-        platform: "tpu", "gpu" or "cpu": what really computes.
+        index: index in the system's list of cores, from 0.
+        platform: "tpu", "gpu" or "cpu": the kind of device that computes.
         virtual: True when the core is simulated on another kind of device.
         chip_coordinates: (x, y, z) of its chip in the topology.
-        core_on_chip: its number on that chip.
-        host: the number of the host that it hangs on.
-        device_id: the number of the JAX device that computes for it, or None before the system is opened.
-        memory_bytes: memory that this core may use, or None when it is not known.
+        core_on_chip: index of the core on that chip, from 0.
+        host: index of the host that the core is attached to, from 0.
+        device_id: id of the JAX device that runs the core, or None before the system is opened.
+        memory_bytes: memory available to this core, or None if it is unknown.
     """
 
     index: int
@@ -42,12 +43,12 @@ class Core:
 
 @dataclasses.dataclass(frozen=True)
 class LogicalDevice:
-    """A device as `list_logical_devices` shows it.
+    """A device in the list of `list_logical_devices`.
 
     Attributes:
-        name: its full name, "/job:worker/replica:0/task:0/device:TPU:3".
+        name: full name, "/job:worker/replica:0/task:0/device:TPU:3".
         device_type: "TPU", "GPU" or "CPU".
-        virtual: True when it is simulated on another kind of device.
+        virtual: True when the device is simulated on another kind of device.
     """
 
     name: str
@@ -57,14 +58,14 @@ class LogicalDevice:
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a TPU system is found; what `engine.open` opens.
+    """Address of a TPU system, the argument of `engine.open`.
 
     Attributes:
-        kind: how it is reached; the name of the backend's entry point.
-        cores: the number of cores, or None for all that are there.
-        shape: the slice that it has or stands in for, "v2-8", or None.
-        target: "host:port" of a worker, else None.
-        numerics: how float32 products are computed there.
+        kind: kind of the system; also the name of the backend's entry point.
+        cores: number of cores, or None for all existing ones.
+        shape: name of the real or simulated slice, "v2-8", or None.
+        target: "host:port" of a worker, otherwise None.
+        numerics: the rounding of float32 products.
     """
 
     kind: Kind

@@ -1,10 +1,10 @@
 """Initialize and shut down a TPU system, and list its devices.
 
-Idea: a running system is an object, `System`, one per address. Whatever holds on to it (a strategy) can ask whether
-it still runs, and be told when it stops. Initialising what runs already changes nothing, so a notebook's cell can be
-run again.
+Idea: a running system is a `System` object, one per address. Its owner, such as a strategy, can ask whether it still
+runs, and can register a callback for its shutdown. Initialising a running system changes nothing, so a notebook cell
+can run again.
 
-Rule: all state is in `_running`, behind one lock; callbacks run outside it.
+Rule: all state is in `_running`, guarded by one lock; callbacks run outside the lock.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import Topology
 
 DEVICE_TYPES = ("TPU", "GPU", "CPU")
-"""The device types that `list_logical_devices` knows."""
+"""The device types that `list_logical_devices` accepts."""
 
 
 class System:
-    """One running TPU system. Two are the same only if they are the same object.
+    """One running TPU system, compared by identity.
 
     Attributes:
-        address: where it is.
-        topology: its cores and where they lie.
+        address: address of the system.
+        topology: the cores and their coordinates.
     """
 
     def __init__(self, address: Address, topology: Topology) -> None:
-        """Make a system that runs; only `running_system` does so.
+        """Create a running system; only `running_system` calls this.
 
         Args:
-            address: where it is.
-            topology: its cores.
+            address: address of the system.
+            topology: the cores and their coordinates.
         """
         self.address = address
         self.topology = topology
@@ -45,11 +45,11 @@ class System:
 
     @property
     def is_running(self) -> bool:
-        """False once it has been shut down or reset."""
+        """True until the system is shut down or reset."""
         return self._callbacks is not None
 
     def on_shutdown(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called once when this system stops, the last one given first; at once if it has stopped."""
+        """Call `callback` once when this system stops, in reverse order of registration; now if it has stopped."""
         with _lock:
             if self._callbacks is not None:
                 self._callbacks.append(callback)
@@ -57,12 +57,12 @@ class System:
         callback()
 
     def _stop(self) -> list[Callable[[], None]]:
-        """Mark it as stopped and return what is to be called, in order. The caller holds the lock."""
+        """Mark the system as stopped, and return its callbacks in call order. The caller holds the lock."""
         callbacks, self._callbacks = self._callbacks or [], None
         return callbacks[::-1]
 
     def __deepcopy__(self, memo: Any) -> System:
-        # A copy of a Keras variable or layer stays on the system of the one that it was copied from.
+        # A copied Keras variable or layer stays on the system of the original.
         return self
 
     def __repr__(self) -> str:
@@ -78,8 +78,9 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
     """Start a TPU system, unless it runs already, and return its topology.
 
     Args:
-        resolver: which one; None is the one in use, else what `TPUClusterResolver("")` finds.
-        reset: stop it first if it runs. Strategies made on it stop working; without it nothing is ever lost.
+        resolver: resolver of the system; None is the system in use, or else the one that `TPUClusterResolver("")`
+            finds.
+        reset: stop the system first if it runs. Strategies made on it stop working. Without `reset` nothing is lost.
 
     Example:
         >>> initialize_tpu_system(TPUClusterResolver("v2-8")).mesh_shape
@@ -92,10 +93,10 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
 
 
 def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
-    """Stop a TPU system; a second time does nothing.
+    """Stop a TPU system; a second call does nothing.
 
     Args:
-        resolver: which one; None is every system that this process runs.
+        resolver: resolver of the system; None is every system that this process runs.
     """
     with _lock:
         addresses = list(_running) if resolver is None else [_address_of(resolver)]
@@ -103,11 +104,11 @@ def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
 
 
 def experimental_connect_to_cluster(resolver: TPUClusterResolver) -> None:
-    """Connect to the resolver's cluster. What is in this process needs no connection, so nothing happens there.
+    """Connect to the resolver's cluster. A system in this process needs no connection, so the call does nothing.
 
     Raises:
         SettingError: `resolver` is not a resolver.
-        BackendError: it is the resolver of a worker, which a later release can reach.
+        BackendError: the system is a worker, which only a later release can reach.
     """
     address = _checked_resolver(resolver).address
     if address.kind == "worker":
@@ -115,10 +116,10 @@ def experimental_connect_to_cluster(resolver: TPUClusterResolver) -> None:
 
 
 def running_system(address: Address) -> System:
-    """Return the system at an address, started if it does not run.
+    """Return the system at an address, and start it if it does not run.
 
     Raises:
-        BackendError: it is not reachable from here.
+        BackendError: the system is not reachable from this process.
     """
     global _announced
     with _lock:
@@ -127,24 +128,24 @@ def running_system(address: Address) -> System:
             if address.kind == "virtual" and not _announced:
                 _announced = True
                 announce_virtual(_running[address].topology)
-        _running[address] = _running.pop(address)  # the one used last stands last
+        _running[address] = _running.pop(address)  # Keep the most recently used system last.
         return _running[address]
 
 
 def current_system() -> System | None:
-    """Return the system that was initialised or asked for last and still runs, or None."""
+    """Return the most recently used system that still runs, or None."""
     with _lock:
         return next(reversed(_running.values()), None)
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
-    """Return the cores of the system in use, or of the one that would be found, and this machine's CPU.
+    """Return this machine's CPU and the cores of the system in use, or of the one that a search would find.
 
     Args:
-        device_type: "TPU", "GPU" or "CPU"; None is all.
+        device_type: "TPU", "GPU" or "CPU"; None is all types.
 
     Raises:
-        SettingError: there is no such type.
+        SettingError: `device_type` is not one of these.
 
     Example:
         >>> initialize_tpu_system(TPUClusterResolver("virtual", cores=2)).name
@@ -158,27 +159,27 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
         )
     system = current_system()
     topology = system.topology if system else TPUClusterResolver("").topology
-    devices = [LogicalDevice("/job:localhost/replica:0/task:0/device:CPU:0", "CPU"), *_named(topology.cores)]
+    devices = [LogicalDevice("/job:localhost/replica:0/task:0/device:CPU:0", "CPU"), *_logical_devices(topology.cores)]
     return [device for device in devices if device_type in (None, device.device_type)]
 
 
 def announce_virtual(topology: Topology) -> None:
-    """Say on stderr, in one line, that the cores are virtual."""
+    """Print one line on stderr: the cores are virtual."""
     count = len(topology.cores)
     cores = "1 core is" if count == 1 else f"{count} cores are"
     print(f"anytpu: the {cores} virtual: simulated on this machine's CPU ({topology.name}).", file=sys.stderr)
 
 
-def _named(cores: tuple[Core, ...]) -> list[LogicalDevice]:
-    """Name each core by its host and its number there."""
+def _logical_devices(cores: tuple[Core, ...]) -> list[LogicalDevice]:
+    """Return each core as a device that is named by its host and its index on that host."""
     counts: dict[int, int] = {}
     devices = []
     for core in cores:
         kind = "GPU" if core.platform == "gpu" else "TPU"
-        number = counts.get(core.host, 0)
-        counts[core.host] = number + 1
+        index = counts.get(core.host, 0)
+        counts[core.host] = index + 1
         devices.append(
-            LogicalDevice(f"/job:worker/replica:0/task:{core.host}/device:{kind}:{number}", kind, core.virtual)
+            LogicalDevice(f"/job:worker/replica:0/task:{core.host}/device:{kind}:{index}", kind, core.virtual)
         )
     return devices
 
@@ -197,16 +198,18 @@ def _address_of(resolver: TPUClusterResolver | None) -> Address:
 
 
 def _stop(addresses: list[Address]) -> None:
-    """Stop the systems at these addresses and tell whoever wanted to know; all are told even when one raises."""
+    """Stop the systems at these addresses and run their callbacks; all callbacks run even when one raises."""
     with _lock:
         stopped = [_running.pop(address) for address in addresses if address in _running]
         callbacks = [callback for system in stopped for callback in system._stop()]
-    failures = [failure for callback in callbacks if (failure := _failure(callback))]
+    # Run every callback before raising the first failure.
+    failures = [failure for callback in callbacks if (failure := _run_callback(callback))]
     if failures:
         raise failures[0]
 
 
-def _failure(callback: Callable[[], None]) -> Exception | None:
+def _run_callback(callback: Callable[[], None]) -> Exception | None:
+    """Run a callback, and return the exception that it raised, or None."""
     try:
         callback()
     except Exception as error:

@@ -1,9 +1,9 @@
-"""The places where a TPU may be, each asked by a probe that answers with what it found, or why it found nothing.
+"""Probes for TPU systems: each returns the system that it found, or the reason why it found none.
 
-Idea: whoever gets a virtual TPU where he expected a real one must be able to read why. So no probe fails silently: the
-losers' reasons are kept, for the error and for `anytpu devices`.
+Idea: a user who gets a virtual TPU instead of a real one must be able to read the reason. So no probe fails silently:
+the reasons of failed probes are kept, for the error and for `anytpu devices`.
 
-Rule: a probe never raises and prints nothing. JAX starts only where a device file says that there is something to find.
+Rule: a probe never raises and prints nothing. JAX starts only if a device file shows that an accelerator exists.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from anytpu.system.machine import DEFAULT_SHAPE, devices_of
 from anytpu.system.topologies import topology_of
 
 WORKER_PORT = 8470
-"""The port of a TPU worker whose address names none."""
+"""Default port of a TPU worker."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Where a probe found a system.
+    """A system that a probe found.
 
     Attributes:
-        address: what to open.
-        source: where the probe looked: "TPU_NAME", "TPU", "GPU", "virtual".
+        address: address of the system.
+        source: the probed place: "TPU_NAME", "TPU", "GPU", "virtual".
     """
 
     address: Address
@@ -37,11 +37,11 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a probe found nothing.
+    """The reason why a probe found nothing.
 
     Attributes:
-        source: where the probe looked: "TPU_NAME", "TPU", "GPU".
-        why: what is missing, and what would help, in one or two sentences without the last full stop.
+        source: the probed place: "TPU_NAME", "TPU", "GPU".
+        why: the missing part and the remedy, one or two sentences without the last full stop.
     """
 
     source: str
@@ -52,16 +52,16 @@ class Reason:
 
 
 Probe = Callable[[int | None], Found | Reason]
-"""Takes the number of cores asked for, None for any."""
+"""A function of the requested number of cores, or None for any number."""
 
 
 def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
-    """Look whether an environment variable names a system.
+    """Probe the system that an environment variable names.
 
     Args:
-        name: the variable.
-        value: what it is set to: the name of a slice, "local", or the address of a worker.
-        cores: the number of cores asked for, None for any.
+        name: name of the variable.
+        value: value of the variable: the name of a slice, "local", or the address of a worker.
+        cores: the requested number of cores, None for any.
     """
     if value.lower() == "local":
         answers = [probe_tpu(cores), probe_gpu(cores)]
@@ -71,45 +71,45 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
     try:
         address = slice_address(value)
     except UnknownTPUError:
-        return Reason(name, _why_not(value))
+        return Reason(name, _ignored_value_reason(value))
     if cores not in (None, address.cores):
         return Reason(name, f"{value!r} has {address.cores} cores, and {cores} were asked for")
     return Found(address, name)
 
 
 def probe_tpu(cores: int | None) -> Found | Reason:
-    """Look for TPU chips in this machine."""
+    """Probe for TPU chips in this machine."""
     if not _env.tpu_chips():
         return Reason("TPU", "this machine has no TPU chip")
     if not _env.has_libtpu():
         return Reason("TPU", 'there is a TPU chip, but libtpu is not installed: pip install "anytpu[tpu]"')
-    return _ask_jax("tpu", cores)
+    return _probe_jax("tpu", cores)
 
 
 def probe_gpu(cores: int | None) -> Found | Reason:
-    """Look for a GPU in this machine: NVIDIA's, or one for which another plugin of JAX is installed."""
+    """Probe for a GPU in this machine: an NVIDIA GPU, or one with another installed JAX plugin."""
     if _env.other_plugins():
-        return _ask_jax("gpu", cores)
+        return _probe_jax("gpu", cores)
     if not _env.has_nvidia():
         return Reason("GPU", "this machine has no NVIDIA GPU, or its driver is not loaded")
     if not _env.has_cuda_plugin():
         return Reason("GPU", 'there is an NVIDIA GPU, but JAX has no CUDA plugin: pip install "anytpu[gpu]"')
-    return _ask_jax("gpu", cores)
+    return _probe_jax("gpu", cores)
 
 
 def probe_virtual(cores: int | None) -> Found | Reason:
-    """Make a virtual TPU out of this machine's CPU. This always works."""
+    """Return a virtual TPU simulated on this machine's CPU. This probe always succeeds."""
     return Found(virtual_address(cores), "virtual")
 
 
 def virtual_address(cores: int | None) -> Address:
-    """Return the address of a virtual TPU: of the default shape, or of a number of cores in a row."""
+    """Return the address of a virtual TPU: the default slice, or a row of `cores` cores."""
     default = slice_address(DEFAULT_SHAPE)
     return default if cores in (None, default.cores) else Address("virtual", cores)
 
 
 def slice_address(name: str) -> Address:
-    """Return the address of a virtual TPU of the shape of a slice.
+    """Return the address of a virtual TPU with the shape of a slice.
 
     Raises:
         UnknownTPUError: no such slice exists.
@@ -119,27 +119,27 @@ def slice_address(name: str) -> Address:
 
 
 def worker_target(text: str) -> str | None:
-    """Return "host:port" when the text is the address of a worker, else None.
+    """Return "host:port" if the text is the address of a worker, otherwise None.
 
     Example:
         >>> worker_target("grpc://10.0.0.2"), worker_target("10.0.0.2:8470"), worker_target("my-tpu")
         ('10.0.0.2:8470', '10.0.0.2:8470', None)
     """
     host = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)"
-    if found := re.fullmatch(rf"grpc://{host}(?::(\d{{1,5}}))?/?", text):
-        return f"{found[1]}:{found[2] or WORKER_PORT}"
+    if match := re.fullmatch(rf"grpc://{host}(?::(\d{{1,5}}))?/?", text):
+        return f"{match[1]}:{match[2] or WORKER_PORT}"
     return text if re.fullmatch(rf"{host}:\d{{1,5}}", text) else None
 
 
-def _why_not(value: str) -> str:
-    """Return why the value of an environment variable, which is no slice's name, does not count."""
+def _ignored_value_reason(value: str) -> str:
+    """Return the reason for ignoring an environment variable whose value is not the name of a slice."""
     if worker_target(value):
         return f"{value!r} would be an anytpu worker; workers come with a later release of anytpu"
     return f'{value!r} is not the name of a slice such as "v2-8", nor "local", nor the address of an anytpu worker'
 
 
-def _ask_jax(platform: str, cores: int | None) -> Found | Reason:
-    """Ask JAX for the devices that the machine seems to have."""
+def _probe_jax(platform: str, cores: int | None) -> Found | Reason:
+    """Return JAX's devices of a platform, or the reason why JAX has none."""
     source, chosen = platform.upper(), _env.jax_platforms()
     if chosen and not {platform, "cuda" if platform == "gpu" else platform, *_env.other_plugins()} & set(chosen):
         return Reason(source, f"there is one, but JAX_PLATFORMS={','.join(chosen)!r} keeps JAX from it")

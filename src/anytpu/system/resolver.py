@@ -1,10 +1,9 @@
-"""`TPUClusterResolver`: finds a TPU, a GPU, or makes a virtual TPU.
+"""`TPUClusterResolver`: finds a TPU or a GPU, or makes a virtual TPU.
 
-Idea: a program says `TPUClusterResolver(tpu="")` and gets the best that there is, on any machine; one that wants
-something certain says what. The search is a list of probes; the first that finds something wins, and why the others
-did not is kept.
+Idea: `TPUClusterResolver(tpu="")` finds the best available system on any machine; a program that needs a certain system
+names it. The search runs a list of probes. The first success wins, and the reasons of the failed probes are kept.
 
-Rule: what the environment says wrong is a reason kept, what the caller says wrong is an error.
+Rule: a wrong value in the environment is kept as a reason; a wrong argument of the caller is an error.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from anytpu.system.probes import (
 )
 from anytpu.system.topologies import Topology, did_you_mean, known_slices
 
-MOST_VIRTUAL_CORES = 4096
-"""The most cores in a row that a virtual TPU may have."""
+MAX_VIRTUAL_CORES = 4096
+"""Maximum number of cores in the row of a virtual TPU."""
 
 
 class TPUClusterResolver:
-    """Where the TPU is, found when this is made.
+    """A TPU system, found by the constructor.
 
     Attributes:
-        address: what the system is opened by.
-        reasons: why each place that was looked at before had nothing, in order; `print(*resolver.reasons, sep="\\n")`.
+        address: address of the system.
+        reasons: the reasons of the probes that failed before it, in order; `print(*resolver.reasons, sep="\\n")`.
 
     Example:
         >>> TPUClusterResolver("virtual", cores=3).num_accelerators()
@@ -53,20 +52,20 @@ class TPUClusterResolver:
         """Find a TPU system.
 
         Args:
-            tpu: "" or None looks, in this order, at the environment variables TPU_NAME, COLAB_TPU_ADDR and
-                KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, for this machine's TPU, for its GPU, and makes a virtual TPU of 8 cores
-                when there is none. "local" is this machine's TPU or GPU and nothing else. "virtual" is a virtual TPU;
-                "v2-8", "v3-32", "v5e-16" are virtual TPUs of that shape. "twin" is the tests' in-memory twin.
-            cores: how many cores to use; None means all that are there, or those of the shape.
+            tpu: "" or None searches, in this order: the environment variables TPU_NAME, COLAB_TPU_ADDR and
+                KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS; this machine's TPU; its GPU. Without any of them it makes a virtual TPU
+                of 8 cores. "local" is only this machine's TPU or GPU. "virtual" is a virtual TPU; "v2-8", "v3-32",
+                "v5e-16" are virtual TPUs of that shape. "twin" is the tests' in-memory twin.
+            cores: number of cores to use; None means all existing ones, or those of the shape.
             numerics: "machine" computes float32 products as this machine's compiler does; "tpu" rounds their operands
                 to bfloat16, as a TPU's matrix units do.
 
         Raises:
-            SettingError: `cores` is not a positive integer, or not the number that the shape has; `numerics` is neither
-                of the two.
-            TPUNotFoundError: "local", and this machine has no TPU or GPU that can be used. A `ValueError`.
-            UnknownTPUError: `tpu` names nothing that exists.
-            BackendError: `tpu` is the address of a worker, which a later release can open.
+            SettingError: `cores` is not a positive integer, or differs from the number of the shape; `numerics` is
+                neither of the two.
+            TPUNotFoundError: "local", and this machine has no usable TPU or GPU. A `ValueError`.
+            UnknownTPUError: `tpu` is not the name of an existing system.
+            BackendError: `tpu` is the address of a worker, which only a later release can open.
         """
         name = _checked_name(tpu)
         _check_numerics(numerics)
@@ -82,14 +81,14 @@ class TPUClusterResolver:
 
     @classmethod
     def from_address(cls, address: Address) -> TPUClusterResolver:
-        """Return a resolver of a system whose address is known."""
+        """Return a resolver for a known address."""
         resolver = cls.__new__(cls)
         resolver.address, resolver.reasons = address, ()
         return resolver
 
     @functools.cached_property
     def topology(self) -> Topology:
-        """The cores and where they lie. For a local system JAX starts."""
+        """The cores and their coordinates. For a local system this starts JAX."""
         return topology_at(self.address)
 
     @property
@@ -98,9 +97,9 @@ class TPUClusterResolver:
         return self.address.kind in ("virtual", "twin")
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """Return the session target: "grpc://host:port" of a worker, "" for whatever is in this process.
+        """Return the session target: "grpc://host:port" of a worker, "" for a system in this process.
 
-        The arguments are those of the old resolvers; nothing depends on them.
+        The arguments are those of TensorFlow's resolvers; they are ignored.
         """
         return f"grpc://{self.address.target}" if self.address.target else ""
 
@@ -109,7 +108,7 @@ class TPUClusterResolver:
         return self.master()
 
     def cluster_spec(self) -> dict[str, list[str]]:
-        """Return the addresses of each job: `{"worker": ["host:port"]}`, or `{}` for what is in this process."""
+        """Return the addresses of each job: `{"worker": ["host:port"]}`, or `{}` for a system in this process."""
         return {"worker": [self.address.target]} if self.address.target else {}
 
     def get_job_name(self) -> str:
@@ -117,7 +116,7 @@ class TPUClusterResolver:
         return "worker"
 
     def num_accelerators(self) -> dict[str, int]:
-        """Return how many cores there are, by type: `{"TPU": 8}`, or `{"GPU": 1}` where GPUs stand in for a TPU."""
+        """Return the number of cores by type: `{"TPU": 8}`, or `{"GPU": 1}` if GPUs replace a TPU."""
         cores = self.topology.cores
         return {"GPU" if cores[0].platform == "gpu" else "TPU": len(cores)}
 
@@ -135,8 +134,8 @@ def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
     if isinstance(cores, bool) or not isinstance(cores, numbers.Integral) or int(cores) < 1:
         raise SettingError(f"cores must be a positive integer, or None for all that there are, not {cores!r}")
     count = int(cores)
-    if may_be_virtual and count > MOST_VIRTUAL_CORES:
-        raise SettingError(f"cores must be at most {MOST_VIRTUAL_CORES} for a virtual TPU, not {count}")
+    if may_be_virtual and count > MAX_VIRTUAL_CORES:
+        raise SettingError(f"cores must be at most {MAX_VIRTUAL_CORES} for a virtual TPU, not {count}")
     return count
 
 
@@ -163,10 +162,10 @@ def _variable_probes() -> Iterator[Probe]:
 def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple[Reason, ...]]:
     reasons: list[Reason] = []
     for probe in probes:
-        answer = probe(cores)
-        if isinstance(answer, Found):
-            return answer.address, tuple(reasons)
-        reasons.append(answer)
+        result = probe(cores)
+        if isinstance(result, Found):
+            return result.address, tuple(reasons)
+        reasons.append(result)
     listed = "\n".join(f"  {reason}" for reason in reasons)
     raise TPUNotFoundError(
         f"no accelerator was found on this machine.\n{listed}\n"
@@ -175,7 +174,7 @@ def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple
 
 
 def _named_address(name: str, cores: int | None) -> Address:
-    """Return the address that an explicit argument names."""
+    """Return the address of the system with an explicit name."""
     if name.lower() == "virtual":
         return virtual_address(cores)
     if name.lower() == "twin":

@@ -207,7 +207,7 @@ class Epochs(_KerasEpochIterator):
             self._source = SingleSource(self._trainer.backend, self._narrowed(self._single))
             return
         if self._resident is not None:
-            self._source = RowSource(self._resident, lambda: _keras.row_numbers(self.data_adapter))
+            self._source = RowSource(self._resident, lambda: _keras.row_indices(self.data_adapter))
             return
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
         if self._mode == "train":

@@ -96,7 +96,7 @@ def _batches(parts: tuple, size: int, shuffle: Any = False, class_weight: Any = 
     numbers = _keras.array_adapter(np.arange(len(x)), size, shuffle)
 
     def start() -> Iterator[tuple]:
-        for rows in _keras.row_numbers(numbers):
+        for rows in _keras.row_indices(numbers):
             yield _taken((x, y, weight), rows)
 
     return Passes(start, math.ceil(len(x) / size))

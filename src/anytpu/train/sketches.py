@@ -40,7 +40,7 @@ def sketch_of(model: Any, batch: Tree) -> Any:
         # An optimizer or a metric of the user's without a configuration.
         model._symbolic_build(data_batch=batch)
         return model
-    sketch = _keras.twin_of(model)
+    sketch = _keras.shallow_copy(model)
     with _keras.without_values():
         _keras.compile_plainly(sketch, settings)
         sketch._symbolic_build(data_batch=batch)
