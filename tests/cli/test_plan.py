@@ -97,6 +97,7 @@ DEFAULTS = {
     "batch_axis": None,
     "timeout_s": 600.0,
     "use_cache": True,
+    "name": "train.py:create_model",
 }
 RUN_DEFAULTS = {
     **DEFAULTS,
@@ -118,7 +119,7 @@ def test_a_plan_of_the_real_compiler(folder: Path):
     (one,) = json.loads((folder / "plan.json").read_text())["predictions"]
     assert (one["tpu"], one["batch_size"], one["fits"], one["program"]) == ("v2-8", 64, True, "tiny/train")
     assert 0 < one["interval_s"][0] < one["step_s"] < one["interval_s"][1]
-    assert run.stderr == "tiny/train on v2-8 (v2:2x2), 64 examples a step\n"
+    assert run.stderr == "train.py:create_model on v2-8 (v2:2x2), 64 examples a step\n"
     assert "<html" in (folder / "plan.html").read_text()
 
 
@@ -159,6 +160,7 @@ def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.
         "batch_axis": -1,
         "timeout_s": 60.0,
         "use_cache": False,
+        "name": "train.py:create_model",
         "steps_per_execution": 50,
         "input_examples_per_s": 10_000.0,
         "examples": 6400,

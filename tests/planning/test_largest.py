@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytpu.errors import PlanError
-from anytpu.planning.largest import FINE_ENOUGH, MOST_TRIES, largest_batch
+from anytpu.errors import NoAnswerError, PlanError
+from anytpu.planning.largest import FINE_ENOUGH, MAX_TRIES, largest_batch
 from anytpu.planning.records import Memory
 
 LIMIT = 10_000_000
@@ -33,12 +33,12 @@ def growing(fixed: int, each: float, bend: float = 0.0):
 def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, start):
     memory_at = growing(fixed, each, bend)
     found = largest_batch(devices, memory_at, start)
-    assert len(found.tried) <= MOST_TRIES + 3
+    assert len(found.tried) <= MAX_TRIES + 3
     sizes = dict(found.tried)
     if found.batch_size:
         assert sizes[found.batch_size].fits
     units = found.batch_size // (8 * devices)
-    if units and len(found.tried) < MOST_TRIES:
+    if units and len(found.tried) < MAX_TRIES:
         assert not memory_at(8 * devices * (units + max(1, units // FINE_ENOUGH))).fits
 
 
@@ -56,6 +56,34 @@ def test_a_compiler_that_squeezes_more_in():
     found = largest_batch(8, squeezed, start=512)
     assert 1.05 * LIMIT * 31 / 32 < 731 * found.batch_size < 1.05 * LIMIT
     assert len(found.tried) <= 9
+
+
+def test_three_compilations_where_a_batch_that_does_not_fit_is_known():
+    memory_at = growing(1_000_000, 731)
+    found = largest_batch(8, memory_at, start=512, too_large=(24_000, memory_at(24_000)))
+    assert 12288 * 31 / 32 < found.batch_size <= 12288
+    assert [batch for batch, _ in found.tried][:2] == [24_000, 11_968]
+    assert len(found.tried) <= 4
+
+
+def test_a_batch_that_is_far_too_large_is_found_by_the_line():
+    memory_at = growing(1_000_000, 731)
+    found = largest_batch(8, memory_at, start=512, too_large=(2**24, memory_at(2**24)))
+    assert 12288 * 31 / 32 < found.batch_size <= 12288
+    assert len(found.tried) <= 5
+
+
+def test_a_compilation_that_fails_ends_the_search():
+    def memory_at(batch: int) -> Memory:
+        if batch > 10_000:
+            raise NoAnswerError("It took too long.")
+        return growing(1_000_000, 731)(batch)
+
+    found = largest_batch(8, memory_at, start=512)
+    assert (found.batch_size, [batch for batch, _ in found.tried]) == (1024, [512, 1024])
+    assert str(found.ended_by) == "It took too long."
+    unknown = largest_batch(8, memory_at, start=20_000)
+    assert (unknown.batch_size, unknown.tried, str(unknown.ended_by)) == (0, (), "It took too long.")
 
 
 def test_less_than_eight_rows_a_device():

@@ -56,6 +56,7 @@ class Asked:
             "batch_axis": self.batch_axis,
             "timeout_s": typed.timeout,
             "use_cache": not typed.no_cache,
+            "name": typed.job,  # As it was typed: a file may have several models of one name.
         }
 
     @property
@@ -89,7 +90,7 @@ def plan(asked: Asked) -> Any:
     """Return the plan of a job, with the batches of a sweep."""
     _need_batch(asked)
     with Steps() as progress:
-        found = anytpu.plan(
+        return anytpu.plan(
             asked.job,
             batch_size=asked.batch_size,
             tpu=asked.tpu,
@@ -97,14 +98,13 @@ def plan(asked: Asked) -> Any:
             progress=progress,
             **asked.run_settings,
         )
-    return _as_typed(found, asked)
 
 
 def scaling(asked: Asked) -> Any:
     """Return the plan of a job on ever larger slices of the first system."""
     _need_batch(asked)
     with Steps() as progress:
-        found = anytpu.scaling(
+        return anytpu.scaling(
             asked.job,
             asked.tpu[0].partition("-")[0],
             asked.arguments.scaling,
@@ -112,12 +112,6 @@ def scaling(asked: Asked) -> Any:
             progress=progress,
             **asked.run_settings,
         )
-    return _as_typed(found, asked)
-
-
-def _as_typed(plan: Any, asked: Asked) -> Any:
-    """Return a plan whose title is the job as it was typed: a file may have several models of one name."""
-    return dataclasses.replace(plan, job=asked.arguments.job)
 
 
 def show(plan: Any, arguments: argparse.Namespace) -> None:

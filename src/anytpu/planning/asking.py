@@ -1,6 +1,6 @@
-"""One batch of a job on one system, asked of whoever predicts; and the largest batch that fits there.
+"""Predict one batch of a job on one system, and find the largest batch that fits there.
 
-Rule: each question is announced (`Wish.progress`) before it is asked, for it may take a minute.
+Rule: `Wish.progress` gets a line before each compilation, because one may take a minute.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from anytpu.planning.wish import Wish
 from anytpu.units import format_bytes
 
 ROWS_TO_BEGIN_WITH = 128
-"""Rows a device with which the search for the largest batch begins where nothing else is known."""
+"""Rows a device at which the search for the largest batch begins, if no batch is known to be too large."""
 
 
 def ask(job: Job, batch_size: int | None, target: Target, wish: Wish) -> Prediction:
-    """Predict one batch of a job on one system, saying so first."""
+    """Predict one batch of a job on one system, after a progress line."""
     program = job.program(batch_size)
     rows = batch_rows(program)
     wish = wish.of_fit(rows)
     batch = f", {rows:,} examples a step" if rows else ""
-    wish.progress(f"{program.name} on {target.name} ({target.compiler_name}){batch}")
+    wish.progress(f"{wish.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     return forecast(program, target, wish, functools.partial(by_extrapolation, job, batch_size, target, wish))
 
 
-def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -> Largest:
+def ask_largest(job: Job, target: Target, wish: Wish, too_large: tuple[int, Memory] | None = None) -> Largest:
     """Find the largest batch of a job that fits on a system.
 
     Args:
         job: the job.
         target: the system.
-        wish: what holds for every prediction.
-        most: a batch that is known not to fit, or None.
+        wish: settings of every prediction.
+        too_large: a batch that does not fit, with its memory, or None.
     """
 
     trial = dataclasses.replace(wish, is_trial=True)
@@ -49,10 +49,11 @@ def ask_largest(job: Job, target: Target, wish: Wish, most: int | None = None) -
         wish.progress(f"{batch:,} examples on {target.name}: {_verdict(memory)}")
         return memory
 
-    if most:
-        wish.progress(f"{most:,} examples do not fit on {target.name}: looking for the largest batch that does")
-    start = most or ROWS_TO_BEGIN_WITH * target.devices
-    return largest_batch(batch_parts(job.program(start), target.devices), memory_at, start, most)
+    start = ROWS_TO_BEGIN_WITH * target.devices
+    if too_large:
+        start = too_large[0]
+        wish.progress(f"{start:,} examples do not fit on {target.name}: looking for the largest batch that does")
+    return largest_batch(batch_parts(job.program(start), target.devices), memory_at, start, too_large)
 
 
 def _verdict(memory: Memory) -> str:

@@ -1,9 +1,10 @@
 """The largest batch that fits, found with the real compiler.
 
-Idea: the memory that a step needs grows with its batch, nearly in a straight line. Two compilations give the line, the
-line says where to look, and each further one narrows what lies between "fits" and "does not".
+Idea: the memory of a step grows almost linearly with its batch. Two compilations give the line, and the line says which
+batch to compile next. Each further compilation narrows the bracket between a batch that fits and one that does not.
 
-Rule: what is returned was compiled and fits; a batch a 32nd larger, or 8 rows a device, was compiled and does not.
+Rule: the result was compiled and fits. A batch a 32nd larger, or 8 rows a device, was compiled and does not fit, unless
+the search ended early.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from anytpu.planning.records import Memory
 ROWS_A_CORE = 8
 """A core's vector units take rows by eights: larger batches are multiples of that."""
 
-MOST_TRIES = 12
-"""The most compilations that a search may take."""
+MAX_TRIES = 12
+"""Maximum number of compilations in one search."""
 
 FINE_ENOUGH = 32
-"""The search ends when what fits and what does not differ by less than a 32nd, or by 8 rows a device."""
-
+"""The search ends when the batch that fits and the one that does not differ by less than a 32nd, or by 8 rows a
+device."""
 
 NEARLY_FULL = 0.9
 """Above this share of the memory the search goes on in small steps."""
+
+MAX_GUESSES = 4
+"""Batches that are compiled before the search bisects every second time."""
+
+MemoryAt = Callable[[int], Memory]
+"""Compiles a global batch and returns its memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,56 +40,72 @@ class Largest:
     """The largest batch that fits.
 
     Attributes:
-        batch_size: examples of a step over all devices, or 0 when not even one example a device fits.
-        tried: each batch that was compiled, with its memory, in the order in which they were.
+        batch_size: examples of a step over all devices; 0 if not even one example a device fits, or if the search ended
+            early before a batch fitted.
+        tried: each compiled batch with its memory, in the order of compilation; a batch that was already known comes
+            first.
+        ended_by: the error of the compilation that ended the search early, such as a timeout; None if none failed.
     """
 
     batch_size: int
     tried: tuple[tuple[int, Memory], ...]
+    ended_by: Exception | None = None
 
 
-def largest_batch(devices: int, memory_at: Callable[[int], Memory], start: int, most: int | None = None) -> Largest:
+def largest_batch(
+    devices: int, memory_at: MemoryAt, start: int, too_large: tuple[int, Memory] | None = None
+) -> Largest:
     """Return the largest batch that fits, to a 32nd; a multiple of 8 rows a device where that many fit.
 
     Args:
-        devices: what the batch is split over.
-        memory_at: compiles a global batch and returns its memory.
-        start: the batch to begin with.
-        most: a batch that is known not to fit, or None.
+        devices: number of devices over which the batch is split.
+        memory_at: compiles a global batch and returns its memory. Its first error ends the search.
+        start: the batch to begin with, if none is known to be too large.
+        too_large: a batch that does not fit, with its memory, or None.
 
     Raises:
         PlanError: batches up to 2**30 examples fit: nothing grows with the batch.
     """
-    tried: dict[int, Memory] = {}
+    tried: dict[int, Memory] = dict([too_large] if too_large else [])
+    known = len(tried)
     unit = devices * ROWS_A_CORE
-    fits, fails = 0, -(-most // unit) if most else 0  # in units; 0 of `fails`: none known yet
-    at = max(min(start, (most or start) // 2) // unit, 1)
-    while len(tried) < MOST_TRIES and not (fails and fails - fits <= max(1, fits // FINE_ENOUGH)):
-        memory = tried[at * unit] = memory_at(at * unit)
+    # The bracket in units: the largest that fits and the smallest that does not; 0: none known yet.
+    fits, fails = 0, -(-too_large[0] // unit) if too_large else 0
+    at = max((too_large[0] // 2 if too_large else start) // unit, 1)
+    while len(tried) - known < MAX_TRIES and not (fails and fails - fits <= max(1, fits // FINE_ENOUGH)):
+        try:
+            memory = tried[at * unit] = memory_at(at * unit)
+        except Exception as error:  # A timeout; or a step that is written for one batch.
+            return Largest(fits * unit, tuple(tried.items()), error)
         fits, fails = (max(fits, at), fails) if memory.fits else (fits, min(fails or at, at))
         if memory.fits and at * unit >= 2**30:
             raise PlanError(f"a batch of {at * unit:,} examples still fits: no memory of this program grows with it")
-        at = _next(fits, fails, {batch // unit: memory for batch, memory in tried.items()})
+        at = _next(fits, fails, {batch / unit: memory for batch, memory in tried.items()})
     if not fits:
         return _below_a_unit(devices, memory_at, tried)
     return Largest(fits * unit, tuple(tried.items()))
 
 
-def _next(fits: int, fails: int, tried: dict[int, Memory]) -> int:
-    """Return where to look next: where the line through the last points meets the limit, kept inside the bracket."""
+def _next(fits: int, fails: int, tried: dict[float, Memory]) -> int:
+    """Return the next batch, in units: where the line through two points meets the limit, kept inside the bracket."""
     guess = _crossing(tried)
+    fine = max(fits // FINE_ENOUGH, 1)
     if not fails:
         # A compiler that makes room squeezes more in than the line says: a step beyond it, not a leap.
-        least = fits + max(fits // FINE_ENOUGH, 1)
         is_full = max(memory.peak_bytes / memory.limit_bytes for memory in tried.values()) > NEARLY_FULL
-        leap = least if is_full else (2 if len(tried) == 1 else 16) * fits
-        return min(max(guess or leap, least), 16 * fits)
-    # A guess at an edge of the bracket would creep: each try cuts off a quarter at least.
-    quarter = max((fails - fits) // 4, 1)
-    return min(max(guess or (fits + fails) // 2, fits + quarter), fails - quarter)
+        leap = fits + fine if is_full else (2 if len(tried) == 1 else 16) * fits
+        return min(max(guess or leap, fits + fine), 16 * fits)
+    # If the line is right, half a 32nd below the crossing fits, a 32nd more does not, and the search ends. If it is not
+    # right, guesses would creep along an edge of the bracket: every second try bisects then.
+    if guess is None or (len(tried) > MAX_GUESSES and len(tried) % 2):
+        guess = (fits + fails) // 2
+    else:
+        guess -= guess // (2 * FINE_ENOUGH)
+    return min(max(guess, fits + fine), fails - fine)
 
 
-def _crossing(tried: dict[int, Memory]) -> int | None:
+def _crossing(tried: dict[float, Memory]) -> int | None:
+    """Return where the line through the two points nearest the limit meets it, in units; None if it does not rise."""
     points = sorted((units, memory.peak_bytes) for units, memory in tried.items())
     if len(points) < 2 or points[-1][1] <= points[0][1]:
         return None
@@ -93,10 +116,13 @@ def _crossing(tried: dict[int, Memory]) -> int | None:
     return int(low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes))
 
 
-def _below_a_unit(devices: int, memory_at: Callable[[int], Memory], tried: dict[int, Memory]) -> Largest:
-    """Look for fewer than eight rows a device: 4, 2, 1."""
+def _below_a_unit(devices: int, memory_at: MemoryAt, tried: dict[int, Memory]) -> Largest:
+    """Try 4, 2 and 1 rows a device."""
     for rows in (4, 2, 1):
-        memory = tried[rows * devices] = memory_at(rows * devices)
+        try:
+            memory = tried[rows * devices] = memory_at(rows * devices)
+        except Exception as error:
+            return Largest(0, tuple(tried.items()), error)
         if memory.fits:
             return Largest(rows * devices, tuple(tried.items()))
     return Largest(0, tuple(tried.items()))

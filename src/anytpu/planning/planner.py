@@ -53,6 +53,7 @@ def plan(
     timeout_s: float = 600.0,
     use_cache: bool = True,
     progress: Callable[[str], None] | None = None,
+    name: str | None = None,
 ) -> Plan:
     """Predict how fast a job would be on a TPU, whether it fits, and what it costs, with the TPU's own compiler.
 
@@ -80,7 +81,8 @@ def plan(
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
         timeout_s: how long one compilation may take, seconds; then there is a floor in place of a forecast.
         use_cache: take what was compiled before from the disk.
-        progress: is told each step of the work, a line each.
+        progress: called with one line before each step of the work.
+        name: name of the job in the plan and in progress lines; None: the program's name.
 
     Raises:
         UnknownTPUError: no such TPU; the message names the nearest.
@@ -104,6 +106,7 @@ def plan(
         timeout_s,
         use_cache,
         progress or Wish.progress,
+        name,
         host_call_s=FIT_CALL_S if fit_steps else 0.0,
     )
     pairs = _pairs(targets, batch_size)
@@ -119,7 +122,7 @@ def plan(
         for predicted, (target, batch) in zip(ask_all(pairs), pairs, strict=True)
     ]
     sweep = ask_all(others)
-    return Plan(predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
+    return Plan(name or predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
 def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
@@ -148,6 +151,7 @@ def max_batch_size(
     timeout_s: float = 600.0,
     use_cache: bool = True,
     progress: Callable[[str], None] | None = None,
+    name: str | None = None,
 ) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling for it.
 
@@ -163,7 +167,8 @@ def max_batch_size(
         options: as `plan` takes it.
         timeout_s: how long one compilation may take, seconds.
         use_cache: take what was compiled before from the disk.
-        progress: is told each step of the work, a line each.
+        progress: called with one line before each step of the work.
+        name: name of the job in progress lines; None: the program's name.
 
     Raises:
         UnknownTPUError: no such TPU.
@@ -175,9 +180,18 @@ def max_batch_size(
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
         6144
     """
-    wish = Wish(options=options or {}, timeout_s=timeout_s, use_cache=use_cache, progress=progress or Wish.progress)
+    wish = Wish(
+        options=options or {},
+        timeout_s=timeout_s,
+        use_cache=use_cache,
+        progress=progress or Wish.progress,
+        name=name,
+    )
     target, jobs = target_named(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
-    return ask_largest(jobs(target.devices), target, wish).batch_size
+    largest = ask_largest(jobs(target.devices), target, wish)
+    if largest.ended_by is not None:
+        raise largest.ended_by
+    return largest.batch_size
 
 
 def scaling(

@@ -26,7 +26,8 @@ class Wish:
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
         timeout_s: how long one compilation may take, seconds.
         use_cache: take what was compiled before from the disk.
-        progress: is told each step of the work, a line each.
+        progress: called with one line before each step of the work.
+        name: name of the job in progress lines, or None: the program's name.
         host_call_s: the time that one call keeps the host busy, seconds; 0 where that is not known.
         is_trial: whether the program is not what was asked for, but a changed one that is tried.
     """
@@ -40,6 +41,7 @@ class Wish:
     timeout_s: float = 600.0
     use_cache: bool = True
     progress: Callable[[str], None] = _silent
+    name: str | None = None
     host_call_s: float = 0.0
     is_trial: bool = False
 
