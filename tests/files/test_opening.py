@@ -58,4 +58,4 @@ def test_a_text_that_is_too_large(tmp_path: Path):
     assert read_text(path, max_bytes=5) == "12345"
     with pytest.raises(OSError, match=r".") as caught:
         read_text(path, max_bytes=4)
-    assert caught.value.strerror == "Has 5 bytes or more, and 4 is the most"
+    assert caught.value.strerror == "Has 5 bytes or more; the maximum is 4"

@@ -57,10 +57,10 @@ def test_what_is_no_array_record_file(written):
     for content in (b"", b"x" * 1000, whole[: len(whole) // 2]):
         (written / "bad").write_bytes(content)
         assert error_of(FileError, lambda: len(array_records(written / "bad"))) == (
-            f"cannot read '{written}/bad': it is no ArrayRecord file, or it is truncated"
+            f"cannot read '{written}/bad': it is not an ArrayRecord file, or it is truncated"
         )
     assert error_of(FileError, lambda: array_records(written / "none")) == (
-        f"there is no file '{written}/none'; in '{written}' there are bad, x.array_record, x.tfrecord"
+        f"there is no file '{written}/none'; '{written}' contains bad, x.array_record, x.tfrecord"
     )
     assert error_of(FileError, lambda: array_records("gs://bucket/x")) == (
         "ArrayRecord files are read from this machine only, not from 'gs://bucket/x': download it first"
@@ -79,4 +79,4 @@ def test_a_damaged_array_record_file(written):
 
 def test_writing_where_there_is_no_folder(written):
     message = error_of(FileError, lambda: to_array_records(written / "x.tfrecord", written / "none" / "x"))
-    assert message.startswith(f"there is no file '{written}/none/x': there is no folder '{written}/none' either; ")
+    assert message.startswith(f"there is no file '{written}/none/x': the folder '{written}/none' does not exist; ")

@@ -83,29 +83,33 @@ REFUSED = {
     "too large": (
         lambda: random_crop(IMAGE, drawn(), (20, 7), padding=1),
         SettingError,
-        "a piece of 20 x 7 cannot be cut out of an image of 5 x 7 with a margin of 1: take a smaller size, or a "
-        "padding of at least 8",
+        (
+            "a window of 20 x 7 does not fit into an image of 5 x 7 with a padding of 1: use a smaller size, or a "
+            "padding of at least 8"
+        ),
     ),
     "a batch": (
         lambda: random_flip(IMAGE[None], drawn()),
         DataError,
-        "an image is an array (height, width, channels), not one of shape (1, 5, 7, 3): a batch goes image by image, "
-        "with map before batch, and a grey image gets its channel by image[..., None]",
+        (
+            "an image must be an array (height, width, channels), not one of shape (1, 5, 7, 3): for a batch, call "
+            "map before batch; for a grey image, add the channel with image[..., None]"
+        ),
     ),
     "no size": (
         lambda: resize(IMAGE, (0, 3)),
         SettingError,
-        "size must be a height and a width from 1 up, not (0, 3)",
+        "size must be a height and a width of at least 1, not (0, 3)",
     ),
     "wide": (
         lambda: resize(IMAGE.astype("float64"), (2, 2)),
         DataError,
-        'an image to resize is uint8 or float32, not float64: pass image.astype("float32")',
+        'an image to resize must be uint8 or float32, not float64: pass image.astype("float32")',
     ),
     "no deviation": (
         lambda: normalize(IMAGE, deviation=[1, 0, 1]),
         SettingError,
-        "deviation must not be 0, as in [1, 0, 1]: nothing can be divided by it",
+        "deviation must not contain 0, as [1, 0, 1] does: the image is divided by it",
     ),
 }
 

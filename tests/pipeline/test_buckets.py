@@ -124,8 +124,8 @@ def test_what_a_web_server_refuses(site):
 
     assert reason("none") == f"cannot read '{site}/none': there is no such file or bucket"
     assert reason("denied") == (
-        f"cannot read '{site}/denied': there are no credentials that allow it; download it where you may, and read it "
-        "from there"
+        f"cannot read '{site}/denied': there are no credentials that allow it; download it where you have "
+        "access, and read the local copy"
     )
     assert reason("broken").startswith(f"cannot read '{site}/broken': ")
 
@@ -150,7 +150,7 @@ def test_a_package_that_is_not_installed(url, package, extra):
 
 def test_an_unknown_kind_of_url():
     assert error_of(lambda: list(records("quux://b/x"))) == (
-        "'quux://b/x' cannot be read: quux:// is not known; known are gs://, s3://, https:// and paths"
+        "'quux://b/x' cannot be read: unknown protocol quux://; use one of gs://, s3://, https://, or a path"
     )
 
 
@@ -204,8 +204,8 @@ def test_a_server_without_ranges_sends_nothing_into_memory(giant, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(2**30, 0, 2**30))
     folder = tempfile.gettempdir()
     assert error_of(stored(f"{giant}/giant").read_at, 2**20, 1000) == (
-        f"cannot read '{giant}/giant': its server sends whole files only, and {folder!r} has no room for a copy of "
-        "3 GiB; download it to where there is"
+        f"cannot read '{giant}/giant': its server sends whole files only, and {folder!r} has no space for a "
+        "copy of 3 GiB; download it to a folder with enough space"
     )
     assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     tracemalloc.stop()
@@ -217,8 +217,10 @@ def test_a_large_file_of_a_server_without_ranges_is_copied_once(giant):
     with pytest.warns(UserWarning) as told:
         assert file.read_at(2**20, 3) == b"\0\0\0"
     assert [str(one.message) for one in told] == [
-        f"'{giant}/large': its server sends whole files only, so 100 MiB are copied into {tempfile.gettempdir()!r} "
-        "first; they are removed when the program ends"
+        (
+            f"'{giant}/large': its server sends whole files only, so 100 MiB are copied to "
+            f"{tempfile.gettempdir()!r} first; the copy is removed when the program ends"
+        )
     ]
     assert file.read_at(99 * 2**20, 2**21) == bytes(2**20)
     assert Giant.asked == 2  # the part that came whole, and the copy

@@ -53,6 +53,6 @@ def test_nothing_but_strings():
     with pytest.raises(DataError) as caught:
         split({"id": np.array(["a"]), "name": np.array(["b"])})
     assert str(caught.value) == (
-        "all columns hold strings (id, name), and no core computes with those: decode or parse them first, with "
-        ".map(...)"
+        "all columns hold strings (id, name), and cores cannot compute with strings: decode or parse them "
+        "first, with .map(...)"
     )

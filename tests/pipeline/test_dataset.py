@@ -84,7 +84,7 @@ def test_the_length_is_that_of_a_walk(name: str):
     if name == "iterable" or name.startswith(("filtered", "generator")):
         with pytest.raises(TypeError) as caught:
             len(dataset)
-        assert str(caught.value) == f"{dataset!r} has no length: only a walk can tell how many elements come"
+        assert str(caught.value) == f"{dataset!r} has no length: its number of elements is known only after a pass"
     else:
         assert len(dataset) == length
 
@@ -269,7 +269,7 @@ def test_what_has_no_end():
     assert sum(len(next(walk)) for _ in range(100)) == 500
     with pytest.raises(TypeError) as caught:
         len(dataset)
-    assert str(caught.value) == "Dataset.from_arrays(23 rows).repeat().batch(5) has no length: it has no end"
+    assert str(caught.value) == "Dataset.from_arrays(23 rows).repeat().batch(5) has no length: it is endless"
     assert dataset
 
 
@@ -319,69 +319,90 @@ REFUSED = {
     ),
     "single value": (
         lambda: Dataset.from_arrays((np.zeros(2), 1.5)),
-        "from_arrays takes arrays whose first axis counts the rows, and 1 is the single value 1.5: pass lists of "
-        "values as np.array([...])",
+        (
+            "from_arrays takes arrays whose first axis is the rows, and 1 is the scalar 1.5: pass lists of values "
+            "as np.array([...])"
+        ),
     ),
     "no source": (
         lambda: Dataset.from_source(3),
-        "a source has a length and can be indexed, or can be iterated, and 3 cannot: pass a list, "
-        "tpu.pipeline.records(...), or an object with __len__ and __getitem__",
+        (
+            "a source must have a length and an index, or be iterable, and 3 is neither: pass a list, "
+            "tpu.pipeline.records(...), or an object with __len__ and __getitem__"
+        ),
     ),
-    "rows": (lambda: Dataset.from_arrays(ROWS).batch(0), "rows must be a whole number from 1 up, not 0"),
+    "rows": (lambda: Dataset.from_arrays(ROWS).batch(0), "rows must be an integer of at least 1, not 0"),
     "seed": (
         lambda: Dataset.from_arrays(ROWS).shuffle(seed=-1),
-        "seed must be a whole number from 0 to 4294967295, not -1",
+        "seed must be an integer from 0 to 4294967295, not -1",
     ),
     "stream, whole": (
         lambda: Dataset.from_generator(numbers).shuffle(),
-        "Dataset.from_generator(numbers) is a stream, which cannot be shuffled whole: say how many elements at a time, "
-        "shuffle(1000), or shuffle before filter, batch and prefetch",
+        (
+            "Dataset.from_generator(numbers) is a stream, which cannot be shuffled as a whole: pass the size of "
+            "the window, shuffle(1000), or shuffle before filter, batch and prefetch"
+        ),
     ),
     "endless, shuffled": (
         lambda: Dataset.from_arrays(ROWS).repeat().shuffle(),
-        "Dataset.from_arrays(23 rows).repeat() has no end, so it cannot be shuffled whole: shuffle before repeat()",
+        (
+            "Dataset.from_arrays(23 rows).repeat() is endless, so it cannot be shuffled as a whole: shuffle before "
+            "repeat()"
+        ),
     ),
     "endless, twice": (
         lambda: Dataset.from_arrays(ROWS).repeat().repeat(2),
-        "Dataset.from_arrays(23 rows).repeat() has no end already: leave out the second repeat",
+        "Dataset.from_arrays(23 rows).repeat() is endless already: remove the second repeat",
     ),
     "shard": (
         lambda: Dataset.from_arrays(ROWS).shard(2, 2),
-        "index must be a whole number from 0 to 1, one of 2 shards, not 2",
+        "index must be an integer from 0 to 1, for 2 shards, not 2",
     ),
     "workers of a stream": (
         lambda: Dataset.from_generator(numbers).prefetch(workers=2),
-        "workers share out elements by their numbers, and Dataset.from_generator(numbers) is a stream: put "
-        "prefetch(workers=2) before filter, on a source that can be indexed, or leave workers out",
+        (
+            "workers divide elements by index, and Dataset.from_generator(numbers) is a stream: put "
+            "prefetch(workers=2) before filter, on a source that can be indexed, or omit workers"
+        ),
     ),
     "workers after filter": (
         lambda: Dataset.from_arrays(ROWS).filter(is_small).prefetch(workers=2),
-        "workers share out elements by their numbers, and Dataset.from_arrays(23 rows).filter() is filtered: put "
-        "prefetch(workers=2) before filter, on a source that can be indexed, or leave workers out",
+        (
+            "workers divide elements by index, and Dataset.from_arrays(23 rows).filter() is filtered: put "
+            "prefetch(workers=2) before filter, on a source that can be indexed, or omit workers"
+        ),
     ),
     "None": (
         lambda: next(iter(Dataset.from_arrays(ROWS).map(print).batch(2))),
-        "the function 'print' of map returned None for an element: let it return the new element; filter leaves "
-        "elements out",
+        (
+            "the function 'print' of map returned None for an element: return the new element; to drop elements, "
+            "use filter"
+        ),
     ),
     "shapes": (
         lambda: next(iter(Dataset.from_generator(unequal).batch(2))),
-        "it has elements of different shapes in one batch, (2,) and (3,): bring them to one shape first, with map, "
-        "such as tpu.pipeline.resize for images or a padded array for sequences",
+        (
+            "it has elements of different shapes in one batch, (2,) and (3,): convert them to one shape in map, "
+            "such as by tpu.pipeline.resize for images, or by padding for sequences"
+        ),
     ),
     "columns": (
         lambda: next(iter(Dataset.from_generator(differing).batch(2))),
-        "element 1 of a batch is built differently from its first: b, not a. Let the function of map return the same "
-        "columns for every element",
+        (
+            "element 1 of a batch has other columns than its first: b, not a. Return the same columns for every "
+            "element in map"
+        ),
     ),
     "another data set": (
         lambda: Dataset.from_arrays(ROWS).shuffle(seed=1).resume(iter(Dataset.from_arrays(ROWS)).get_state()),
-        "the position was saved from another data set: from from_arrays(23 rows), and this is "
-        "from_arrays(23 rows).shuffle(seed=1). Build the data set as it was, its seeds and sizes too",
+        (
+            "the position was saved from another data set, from_arrays(23 rows); this is from_arrays(23 "
+            "rows).shuffle(seed=1). Build the data set with the same steps, seeds and sizes"
+        ),
     ),
     "no position": (
         lambda: Dataset.from_arrays(ROWS).resume({"step": 3}),  # pyright: ignore[reportArgumentType]
-        "a position is what get_state() of a data set's iterator returned, not {'step': 3}",
+        "a position must be the result of get_state() of a data set's iterator, not {'step': 3}",
     ),
 }
 
@@ -401,14 +422,14 @@ def test_a_generator_is_not_its_function():
     with pytest.raises(DataError) as caught:
         Dataset.from_generator(made)  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == (
-        f"from_generator takes the function itself, to call it for each pass, not {made!r}: "
+        f"from_generator must get the function itself, which it calls for each pass, not {made!r}: "
         "Dataset.from_generator(batches), not Dataset.from_generator(batches())"
     )
     with pytest.raises(DataError) as caught:
         Dataset.from_source(made)
     assert str(caught.value) == (
-        f"{made!r} can be walked over only once, and a data set is walked over for every epoch: pass what it was made "
-        "of, or Dataset.from_generator(function) with the function that makes it"
+        f"{made!r} can be iterated only once, and a data set is iterated once per epoch: pass the object that "
+        "it was made from, or Dataset.from_generator(function) with the function that makes it"
     )
 
 
@@ -416,6 +437,6 @@ def test_a_path_is_no_source():
     with pytest.raises(DataError) as error:
         Dataset.from_source("flowers.tfrecord")
     assert str(error.value) == (
-        "'flowers.tfrecord' is a path, and a source gives what is in it: "
+        "'flowers.tfrecord' is a path, not a source of elements. Pass a reader of the file: "
         "Dataset.from_source(tpu.pipeline.records('flowers.tfrecord')), or tpu.pipeline.lines(...) for text"
     )

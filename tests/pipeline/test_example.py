@@ -152,20 +152,20 @@ def test_several_of_different_lengths():
     assert error_of(parse_examples, messages, {"x": VarLenFeature("int64")}) == (
         "feature 'x' has 2 and 3 values in one batch; VarLenFeature(length=...) pads them"
     )
-    assert error_of(parse_examples, [], {}) == "there is no record to read in []"
+    assert error_of(parse_examples, [], {}) == "records must contain at least one record, not []"
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (FixedLenFeature((), "int64"), "feature 'y' is missing; give it a default_value if it may be"),
-        (FixedLenFeature((), "float32"), "feature 'x' holds integers, and float32 was asked for"),
-        (FixedLenFeature((), bytes), "feature 'x' holds integers, and bytes was asked for"),
-        (FixedLenFeature((), "int64"), "feature 'x' must have 1 value, as its shape () says, not 3"),
-        (FixedLenFeature((2, 2), "int64"), "feature 'x' must have 4 values, as its shape (2, 2) says, not 3"),
+        (FixedLenFeature((), "int64"), "feature 'y' is missing; if that is allowed, give it a default_value"),
+        (FixedLenFeature((), "float32"), "feature 'x' holds integers, but the specification says float32"),
+        (FixedLenFeature((), bytes), "feature 'x' holds integers, but the specification says bytes"),
+        (FixedLenFeature((), "int64"), "feature 'x' must have 1 value for its shape (), not 3"),
+        (FixedLenFeature((2, 2), "int64"), "feature 'x' must have 4 values for its shape (2, 2), not 3"),
         (FixedLenFeature((3,), "uint8"), "feature 'x' has the value 300, which uint8 cannot hold"),
         (FixedLenFeature((3,), "bool"), "feature 'x' has the value 300, which bool cannot hold"),
-        (VarLenFeature("int64", length=2), "feature 'x' must have 2 values at most, not 3"),
+        (VarLenFeature("int64", length=2), "feature 'x' must have at most 2 values, not 3"),
     ],
 )
 def test_what_does_not_fit(spec, message):
@@ -178,15 +178,15 @@ def test_what_does_not_fit(spec, message):
 
 def test_what_is_no_example():
     record = Record.at(b"\xff\xff", Origin("a", 0, 0))
-    assert error_of(parse_example, record, {}).startswith("a, record 0 at byte 0: these 2 bytes are no tf.Example: ")
-    assert error_of(parse_sequence_example, b"\xff", {}, {}).startswith("these 1 bytes are no tf.SequenceExample: ")
+    assert error_of(parse_example, record, {}).startswith("a, record 0 at byte 0: these 2 bytes are not a tf.Example: ")
+    assert error_of(parse_sequence_example, b"\xff", {}, {}).startswith("these 1 bytes are not a tf.SequenceExample: ")
     assert error_of(parse_example, {"x": 1}, {}) == "a record to parse must be bytes, not dict"
 
 
 def test_a_step_that_does_not_fit():
     message = encode_sequence_example({}, {"steps": [[1], [1, 2]]})
     assert error_of(parse_sequence_example, message, {}, {"steps": FixedLenFeature((1,), "int64")}) == (
-        "feature 'steps[1]' must have 1 value, as its shape (1,) says, not 2"
+        "feature 'steps[1]' must have 1 value for its shape (1,), not 2"
     )
 
 

@@ -12,31 +12,31 @@ from anytpu.pipeline import FixedLenFeature, VarLenFeature
     [
         (
             lambda: FixedLenFeature((-1,), "int64"),
-            "shape must be whole numbers from 0 up, such as () or (28, 28), not (-1,)",
+            "shape must be integers of at least 0, such as () or (28, 28), not (-1,)",
         ),
         (
             lambda: FixedLenFeature((), "complex64"),
-            'dtype must be bytes, or a type of numbers such as "int64" or "float32", not \'complex64\'',
+            'dtype must be bytes, or a numeric type such as "int64" or "float32", not \'complex64\'',
         ),
         (
             lambda: VarLenFeature("nothing"),
-            'dtype must be bytes, or a type of numbers such as "int64" or "float32", not \'nothing\'',
+            'dtype must be bytes, or a numeric type such as "int64" or "float32", not \'nothing\'',
         ),
         (
             lambda: FixedLenFeature((2,), "int64", default_value=[1, 2, 3]),
-            "default_value must be int64, one or of the shape (2,), not [1, 2, 3]",
+            "default_value must be int64, a scalar or of shape (2,), not [1, 2, 3]",
         ),
         (
             lambda: FixedLenFeature((), "uint8", default_value=256),
-            "default_value must be uint8, one or of the shape (), not 256",
+            "default_value must be uint8, a scalar or of shape (), not 256",
         ),
         (
             lambda: FixedLenFeature((), bytes, default_value=1),
-            "default_value must be bytes, one or of the shape (), not 1",
+            "default_value must be bytes, a scalar or of shape (), not 1",
         ),
         (
             lambda: VarLenFeature("int64", length=-2),
-            "length must be a whole number from 0 up, or None, not -2",
+            "length must be an integer of at least 0, or None, not -2",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_what_is_no_whole_record(tmp_path, compression, content, reason):
     for read in readers:
         with pytest.raises(RecordError) as caught:
             read()
-        assert str(caught.value) == f'{path}, {reason}; on_error="skip" goes on without it'
+        assert str(caught.value) == f'{path}, {reason}; on_error="skip" skips it'
     skipping = opened("skip")
     with pytest.warns(UserWarning, match="skipped"):
         assert list(iter(skipping)) == ([b"aa", b"bb"] if content[1:] else [])
@@ -64,10 +64,10 @@ def test_what_is_no_whole_record(tmp_path, compression, content, reason):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"record_bytes": 0}, "record_bytes must be a whole number of bytes from 1 up, not 0"),
-        ({"record_bytes": 2.0}, "record_bytes must be a whole number of bytes from 1 up, not 2.0"),
-        ({"record_bytes": 1, "header_bytes": -1}, "header_bytes must be a whole number of bytes from 0 up, not -1"),
-        ({"record_bytes": 1, "footer_bytes": "2"}, "footer_bytes must be a whole number of bytes from 0 up, not '2'"),
+        ({"record_bytes": 0}, "record_bytes must be an integer of at least 1, not 0"),
+        ({"record_bytes": 2.0}, "record_bytes must be an integer of at least 1, not 2.0"),
+        ({"record_bytes": 1, "header_bytes": -1}, "header_bytes must be an integer of at least 0, not -1"),
+        ({"record_bytes": 1, "footer_bytes": "2"}, "footer_bytes must be an integer of at least 0, not '2'"),
     ],
 )
 def test_arguments(tmp_path, arguments, message):

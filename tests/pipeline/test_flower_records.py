@@ -72,8 +72,8 @@ def test_a_name_that_says_more_than_there_is(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         list(rows.prefetch(0))
     assert str(caught.value) == (
-        f"the names of {tmp_path}/train/00-8x8-3.tfrec and the files beside it say 3 records, and they hold 1: one was "
-        "cut off, or renamed. Get the files anew"
+        f"the names of {tmp_path}/train/00-8x8-3.tfrec and the other files of its folder state 3 records, but "
+        "the files hold 1: a file is truncated or was renamed. Download the files again"
     )
 
 
@@ -82,8 +82,8 @@ def test_no_class(folder: str, tmp_path: Path):
     with pytest.raises(DataError) as caught:
         list(PIPELINE.flowers(tmp_path).prefetch(0))
     assert str(caught.value) == (
-        f"{tmp_path}/train/00-8x8-1.tfrec, record 0 at byte 0: the flower has no feature 'class' or 'label'. Flowers "
-        'without a class are read by flowers(path, "test")'
+        f"{tmp_path}/train/00-8x8-1.tfrec, record 0 at byte 0: the flower has no feature 'class' or 'label'. "
+        'To read flowers without a class, use flowers(path, "test")'
     )
 
 
@@ -91,8 +91,9 @@ def test_what_is_not_there(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         PIPELINE.flowers(tmp_path)
     assert str(caught.value) == (
-        f"there are no flowers in {tmp_path}: neither tfrecords-jpeg-192x192/train/*.tfrec nor train/*.tfrec. Unpack "
-        "Kaggle's flower-classification-with-tpus there, or make small ones, flowers(tpu.pipeline.make_flowers())"
+        f"there are no flowers in {tmp_path}: neither tfrecords-jpeg-192x192/train/*.tfrec nor train/*.tfrec. "
+        "Unpack Kaggle's flower-classification-with-tpus there, or make small sample files: "
+        "flowers(tpu.pipeline.make_flowers())"
     )
     with pytest.raises(SettingError) as caught:
         PIPELINE.flowers(tmp_path, "validation")

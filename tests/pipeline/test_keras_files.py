@@ -116,14 +116,16 @@ def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     storage, where = "https://storage.googleapis.com/tensorflow/tf-keras-datasets", tmp_path / "datasets"
     messages = {
-        name: f"there is no file {where}/{name}.npz: download {storage}/{name}.npz to there, or pass its path, "
-        f"{name}(path). Small rows of the same form: {name}(tpu.pipeline.make_{name}())"
+        name: (
+            f"there is no file {where}/{name}.npz: download {storage}/{name}.npz to this path, or pass its path, "
+            f"{name}(path). For a small sample of the same form: {name}(tpu.pipeline.make_{name}())"
+        )
         for name in ("mnist", "imdb")
     }
     messages["cifar10"] = (
-        f"there is no folder {where}/cifar-10-batches-py: download https://www.cs.toronto.edu/~kriz/"
-        f"cifar-10-python.tar.gz into {where}, or pass its path, cifar10(path). Small rows of the same form: "
-        "cifar10(tpu.pipeline.make_cifar10())"
+        f"there is no folder {where}/cifar-10-batches-py: download "
+        f"https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into {where}, or pass its path, "
+        "cifar10(path). For a small sample of the same form: cifar10(tpu.pipeline.make_cifar10())"
     )
     for name, message in messages.items():
         with pytest.raises(DataError) as caught:
@@ -136,22 +138,22 @@ def test_other_files(tmp_path: Path):
     np.savez(tmp_path / "mnist.npz", x_train=np.zeros(3))
     with pytest.raises(DataError) as caught:
         PIPELINE.mnist(tmp_path)
-    assert (
-        str(caught.value) == f"{tmp_path}/mnist.npz has no y_train, x_test, y_test; it has x_train. Get the file anew"
+    assert str(caught.value) == (
+        f"{tmp_path}/mnist.npz has no y_train, x_test, y_test; it has x_train. Download the file again"
     )
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"labels": []}))
     with pytest.raises(DataError) as caught:
         PIPELINE.cifar10(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} has no data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_batch. Unpack "
-        "cifar-10-python.tar.gz anew"
+        "cifar-10-python.tar.gz again"
     )
     for name in ("data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(DataError) as caught:
         PIPELINE.cifar10(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/data_batch_1 is no batch of CIFAR-10: it has no data and labels. Get the file anew"
+        f"{tmp_path}/data_batch_1 is not a batch of CIFAR-10: it has no data and labels. Download the file again"
     )
 
 
@@ -160,7 +162,7 @@ def test_a_length_that_is_none(files: dict[str, Path], maxlen: Any):
     with pytest.raises(SettingError) as caught:
         PIPELINE.imdb(files["imdb"], maxlen=maxlen)
     assert str(caught.value) == (
-        f"maxlen must be a whole number from 1 up, or None for lists of any length, not {maxlen!r}"
+        f"maxlen must be an integer of at least 1, or None for lists of any length, not {maxlen!r}"
     )
 
 
@@ -175,8 +177,8 @@ def test_reviews_that_need_more_memory_than_is_free(files: dict[str, Path], monk
     with pytest.raises(DataError) as caught:
         PIPELINE.imdb(files["imdb"])
     assert str(caught.value) == (
-        f"{files['imdb']} is too large: it needs 2 GiB of memory, and 1 GiB are free. End other programs, or take a "
-        "machine with more"
+        f"{files['imdb']} is too large: it needs 2 GiB of memory, and 1 GiB are free. End other programs, or "
+        "use a machine with more"
     )
     with np.load(files["imdb"], allow_pickle=True) as found:
         reviews = [words for name in ("x_train", "x_test") for words in found[name]]
@@ -194,12 +196,12 @@ def test_files_that_unpack_to_much_more_than_they_are(tmp_path: Path, monkeypatc
     with pytest.raises(DataError) as caught:
         PIPELINE.mnist(zeros)
     assert str(caught.value) == (
-        f"{zeros} cannot be read as .npz: it unpacks from {format_bytes(zeros.stat().st_size)} {why} If it is right, "
-        "write it uncompressed, with np.savez. Get the file anew"
+        f"{zeros} cannot be read as .npz: it unpacks from {format_bytes(zeros.stat().st_size)} {why} If the file is "
+        "valid, save it uncompressed, with np.savez. Download the file again"
     )
     with pytest.raises(DataError) as caught:
         PIPELINE.cifar10(archive)
     assert str(caught.value) == (
-        f"{archive} cannot be read as an archive: it unpacks from {format_bytes(archive.stat().st_size)} {why} Get the "
-        "file anew"
+        f"{archive} cannot be read as an archive: it unpacks from {format_bytes(archive.stat().st_size)} {why} "
+        "Download the file again"
     )

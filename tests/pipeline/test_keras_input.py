@@ -94,8 +94,8 @@ def test_strings_stay_on_the_host(capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     predictions = model.predict(test, verbose=0)
     assert capsys.readouterr().err == (
-        "anytpu: the column '1' stays on the host: cores do not compute with strings. dataset.on_host('1') returns it, "
-        "row for row.\n"
+        "anytpu: the column '1' remains on the host: cores do not compute with strings. dataset.on_host('1') "
+        "returns it, row by row.\n"
     )
     ids = test.on_host("1")
     assert sorted(ids) == sorted(NAMES)
@@ -132,18 +132,18 @@ def test_columns_that_are_not_there():
     dataset = Dataset.from_arrays({"x": X, "id": NAMES}).batch(8)
     with pytest.raises(DataError) as caught:
         dataset.on_host("name")
-    assert str(caught.value) == f"{dataset!r} has no column 'name' of strings; those that it has: 'id'"
+    assert str(caught.value) == f"{dataset!r} has no string column 'name'; its string columns: 'id'"
     with pytest.raises(DataError) as caught:
         dataset.repeat().on_host("id")
     assert str(caught.value) == (
-        "Dataset.from_arrays(48 rows).batch(8).repeat() has no end, so a column of it has none: ask the data set "
-        "before repeat()"
+        "Dataset.from_arrays(48 rows).batch(8).repeat() is endless, and so are its columns: call on_host of "
+        "the data set before repeat()"
     )
 
 
 ENDLESS = (
-    "Dataset.from_arrays(48 rows).repeat().batch(8) has no end: pass steps_per_epoch (for validation data "
-    "validation_steps; to evaluate and predict, steps), or leave repeat() out"
+    "Dataset.from_arrays(48 rows).repeat().batch(8) is endless: pass steps_per_epoch (for validation data "
+    "validation_steps; to evaluate and predict, steps), or remove repeat()"
 )
 REFUSED = {
     "endless": (lambda model: model.fit(pairs().repeat().batch(8)), SettingError, ENDLESS),
@@ -151,29 +151,36 @@ REFUSED = {
     "rows": (
         lambda model: model.fit(pairs()),
         DataError,
-        "Dataset.from_arrays(48 rows) gives single rows, and Keras takes batches: "
-        "Dataset.from_arrays(48 rows).batch(32)",
+        (
+            "Dataset.from_arrays(48 rows) yields single rows, but Keras needs batches: Dataset.from_arrays(48 "
+            "rows).batch(32)"
+        ),
     ),
     "y": (
         lambda model: model.fit(pairs().batch(8), Y),
         DataError,
-        "y must be None when x is a Dataset: its batches are x, (x, y) or (x, y, sample_weight). Put it in, such as "
-        "Dataset.from_arrays((x, y)), or with map",
+        (
+            "y must be None when x is a Dataset: its batches are x, (x, y) or (x, y, sample_weight). Include it in "
+            "the batches, with Dataset.from_arrays((x, y)) or with map"
+        ),
     ),
     "four": (
         lambda model: model.fit(Dataset.from_arrays((X, Y, Y, Y)).batch(8)),
         DataError,
-        "a batch is x, (x, y) or (x, y, sample_weight), not a tuple of 4: let map return one of those",
+        "a batch must be x, (x, y) or (x, y, sample_weight), not a tuple of 4: return one of those in map",
     ),
     "two weights": (
         lambda model: model.fit(Dataset.from_arrays((X, Y, WEIGHTS)).batch(8), class_weight={0: 1.0}),
         SettingError,
-        "class_weight and the sample_weight of the batches exclude each other: leave one out",
+        "class_weight cannot be combined with the sample_weight of the batches: remove one of them",
     ),
     "only strings": (
         lambda model: model.predict(Dataset.from_arrays({"id": NAMES}).batch(8)),
         DataError,
-        "all columns hold strings (id), and no core computes with those: decode or parse them first, with .map(...)",
+        (
+            "all columns hold strings (id), and cores cannot compute with strings: decode or parse them first, "
+            "with .map(...)"
+        ),
     ),
 }
 

@@ -78,7 +78,7 @@ def test_test_fraction(fraction, tests):
 def test_bad_seed(seed):
     with pytest.raises(AnyTPUError) as caught:
         digits(seed=seed)
-    expected = f"seed must be a whole number from 0 up, not {seed!r}; leave it out for the usual split, seed=0."
+    expected = f"seed must be an integer of at least 0, not {seed!r}; omit it for the default split, seed=0."
     assert str(caught.value) == expected
 
 

@@ -40,22 +40,20 @@ def test_the_users_own_folder(folder, monkeypatch):
 
 
 def test_what_is_not_there(folder):
-    assert error_of(expand, folder / "z") == (
-        f"there is no file '{folder}/z'; in '{folder}' there are a, b-0, b-1, c[1]"
-    )
+    assert error_of(expand, folder / "z") == (f"there is no file '{folder}/z'; '{folder}' contains a, b-0, b-1, c[1]")
     assert error_of(expand, [folder / "a", folder / "d-*"]) == (
-        f"no file matches '{folder}/d-*'; in '{folder}' there are a, b-0, b-1, c[1]"
+        f"no file matches '{folder}/d-*'; '{folder}' contains a, b-0, b-1, c[1]"
     )
     assert error_of(expand, folder / "none" / "x") == (
-        f"there is no file '{folder}/none/x': there is no folder '{folder}/none' either; the current folder is "
+        f"there is no file '{folder}/none/x': the folder '{folder}/none' does not exist; the current folder is "
         f"{os.getcwd()!r}"
     )
-    assert error_of(expand, folder) == f"'{folder}' is a folder; write which files of it: '{folder}/*.tfrecord'"
+    assert error_of(expand, folder) == f"'{folder}' is a folder; pass a pattern for its files: '{folder}/*.tfrecord'"
 
 
 def test_what_is_no_path():
     for paths, message in (
-        ([], 'there is no file to read in []; write a path such as "train-*.tfrecord", or a list of them'),
+        ([], 'paths must contain at least one file, not []; pass a path such as "train-*.tfrecord"'),
         ([3], 'a path must be text, such as "train-*.tfrecord", not 3'),
         ([b"x"], "a path must be text, such as \"train-*.tfrecord\", not b'x'"),
     ):
@@ -85,7 +83,7 @@ def test_a_file_is_closed_with_its_last_use(folder):
 def test_a_file_that_is_gone(folder):
     file = stored(folder / "z")
     for read in (lambda: file.size_bytes, lambda: file.read_at(0, 1), lambda: file.stream().__enter__()):
-        assert error_of(read) == f"there is no file '{folder}/z'; in '{folder}' there are a, b-0, b-1, c[1]"
+        assert error_of(read) == f"there is no file '{folder}/z'; '{folder}' contains a, b-0, b-1, c[1]"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -108,7 +106,7 @@ def test_writing(folder):
 
 def test_writing_where_that_cannot_be(folder):
     assert error_of(created(folder / "none" / "x").__enter__) == (
-        f"there is no file '{folder}/none/x': there is no folder '{folder}/none' either; the current folder is "
+        f"there is no file '{folder}/none/x': the folder '{folder}/none' does not exist; the current folder is "
         f"{os.getcwd()!r}"
     )
     assert error_of(created(folder / "a" / "x").__enter__) == f"cannot write '{folder}/a/x': Not a directory"

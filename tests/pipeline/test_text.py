@@ -57,8 +57,8 @@ def test_encodings(tmp_path):
     with pytest.raises(RecordError) as caught:
         list(lines(tmp_path / "x"))
     assert str(caught.value) == (
-        f"{tmp_path}/x, record 0 at byte 0: the line is not utf-8: invalid start byte at byte 1 of it; "
-        'on_error="skip" goes on without it'
+        f"{tmp_path}/x, record 0 at byte 0: the line is not utf-8: invalid start byte at byte 1 of the line; "
+        'on_error="skip" skips it'
     )
 
 

@@ -159,8 +159,7 @@ def test_truncated_at_every_byte(tmp_path, read):
             length = len(SMALL[complete])
             reason = f"the record should have {length} bytes and a checksum of 4, and {left - 12} bytes are left"
         assert read(path) == (
-            f"{path}, record {complete} at byte {start}: the file is truncated: {reason}; "
-            'on_error="skip" goes on without it'
+            f'{path}, record {complete} at byte {start}: the file is truncated: {reason}; on_error="skip" skips it'
         )
 
 
@@ -177,7 +176,7 @@ def test_a_flipped_bit_at_every_byte(tmp_path, read):
             reason = "the record's length does not match its checksum, so nothing from here on can be read"
         else:
             reason = f"the record's {len(SMALL[number])} bytes do not match their checksum"
-        assert read(path) == f'{path}, record {number} at byte {start}: {reason}; on_error="skip" goes on without it'
+        assert read(path) == f'{path}, record {number} at byte {start}: {reason}; on_error="skip" skips it'
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
@@ -204,12 +203,12 @@ def test_what_is_said_of_damaged_gzip(tmp_path):
     write_records(path, SMALL, compression="gzip")
     path.write_bytes(path.read_bytes()[:-9])
     assert outcome(path, "gzip") == (
-        f'{path}, record 3 at byte 56: the gzip stream ends before its end mark; on_error="skip" goes on without it'
+        f'{path}, record 3 at byte 56: the gzip stream ends before its end mark; on_error="skip" skips it'
     )
     path.write_bytes(b"no gzip")
     assert outcome(path, "gzip") == (
-        f"{path}, record 0 at byte 0: this is not gzip, or it is damaged: Error -3 while decompressing data: incorrect "
-        'header check; on_error="skip" goes on without it'
+        f"{path}, record 0 at byte 0: the content is not gzip, or is damaged: Error -3 while decompressing "
+        'data: incorrect header check; on_error="skip" skips it'
     )
 
 
@@ -221,7 +220,7 @@ def test_compressed_and_not_said(tmp_path):
         == by_index(path)
         == (
             f'{path}, record 0 at byte 0: this looks like a compressed file; pass compression="gzip"; '
-            'on_error="skip" goes on without it'
+            'on_error="skip" skips it'
         )
     )
 
@@ -241,8 +240,8 @@ def test_a_forged_length_never_allocates(tmp_path, length, compression):
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert found == (
-            f"{path}, record 1 at byte 20: the file is truncated: the record should have {length} bytes and a checksum "
-            'of 4, and 9 bytes are left; on_error="skip" goes on without it'
+            f"{path}, record 1 at byte 20: the file is truncated: the record should have {length} bytes and a "
+            'checksum of 4, and 9 bytes are left; on_error="skip" skips it'
         )
         assert peak_bytes < 4 * MIB
 
@@ -254,8 +253,9 @@ def test_a_record_that_unpacks_to_much_more_than_the_file(tmp_path, compression,
     assert outcome(path, compression) == [bytes(2**20)]
     monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
     assert outcome(path, compression) == (
-        f"{path}, record 0 at byte 0: the record cannot be read: it unpacks from {format_bytes(path.stat().st_size)} "
-        'to 1 MiB, and above 512 KiB a file may unpack to 100 times its size; on_error="skip" goes on without it'
+        f"{path}, record 0 at byte 0: the record cannot be read: it unpacks from "
+        f"{format_bytes(path.stat().st_size)} to 1 MiB, and above 512 KiB a file may unpack to 100 times its "
+        'size; on_error="skip" skips it'
     )
 
 
@@ -287,7 +287,7 @@ def test_skip(tmp_path):
         "can be read",
     ]
     assert told == [
-        f"{tmp_path}/{name}: a record that cannot be read was skipped. The first: {reason}"
+        f"{tmp_path}/{name}: an unreadable record was skipped. The first: {reason}"
         for name, reason in zip("bc", reasons, strict=True)
     ]
     assert [str(fault) for fault in source.skipped] == reasons
@@ -312,8 +312,8 @@ def test_skip_in_a_compressed_file(tmp_path):
     with pytest.warns(UserWarning) as caught:
         assert list(stream) == SMALL[1:]
     assert str(caught[0].message) == (
-        f"{tmp_path}/x: 2 records that cannot be read were skipped. The first: "
-        f"{tmp_path}/x, record 0 at byte 0: the record's 3 bytes do not match their checksum"
+        f"{tmp_path}/x: 2 unreadable records were skipped. The first: {tmp_path}/x, record 0 at byte 0: the "
+        "record's 3 bytes do not match their checksum"
     )
     assert stream.skipped[1].reason == "the gzip stream ends before its end mark"
 
@@ -335,7 +335,7 @@ def test_a_file_that_changed_after_it_was_looked_through(tmp_path):
         fresh[2]
     assert str(caught.value) == (
         f"{path}, record 2 at byte 35: the file is truncated: it ends after 0 of a record header's 12 bytes; "
-        'on_error="skip" goes on without it'
+        'on_error="skip" skips it'
     )
 
 
@@ -345,7 +345,7 @@ def test_a_file_that_changed_after_it_was_looked_through(tmp_path):
 def test_what_is_written_must_be_bytes(tmp_path):
     with pytest.raises(RecordError) as caught:
         write_records(tmp_path / "x", [b"a", {"label": 1}])
-    assert str(caught.value) == "record 1 to write must be bytes, not dict; encode_example makes them of a dict"
+    assert str(caught.value) == "record 1 to write must be bytes, not dict; encode_example converts a dict to bytes"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -365,8 +365,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shards": 0}, "shards must be a whole number from 1 to 99,999, not 0"),
-        ({"shards": True}, "shards must be a whole number from 1 to 99,999, not True"),
+        ({"shards": 0}, "shards must be an integer from 1 to 99,999, not 0"),
+        ({"shards": True}, "shards must be an integer from 1 to 99,999, not True"),
         ({"compression": "bz2"}, 'compression must be None, "gzip" or "zlib", not \'bz2\''),
     ],
 )
@@ -386,4 +386,4 @@ def test_on_error_is_one_of_two(tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileError) as caught:
         records(tmp_path / "x")
-    assert str(caught.value) == f"there is no file '{tmp_path}/x'; in '{tmp_path}' there are no files"
+    assert str(caught.value) == f"there is no file '{tmp_path}/x'; '{tmp_path}' contains no files"

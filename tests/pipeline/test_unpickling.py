@@ -40,15 +40,15 @@ def test_nothing_else_is_called(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         arrays_of(tmp_path / "bad.npz")
     assert str(caught.value) == (
-        f"{tmp_path}/bad.npz:x.npy cannot be read: at byte 159, it asks for posix.mkdir, and only arrays are read. Get "
-        "the file anew"
+        f"{tmp_path}/bad.npz:x.npy cannot be read: at byte 159, it refers to posix.mkdir, but only arrays are "
+        "supported. Download the file again"
     )
     assert not Deed.path.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps([1, 2])[:-3]])
 def test_damage(content: bytes):
-    with pytest.raises(DataError, match=r"^batch cannot be read: .* Get the file anew$"):
+    with pytest.raises(DataError, match=r"^batch cannot be read: .* Download the file again$"):
         load(content, "batch")
 
 
@@ -56,7 +56,9 @@ def test_no_archive(tmp_path: Path):
     (tmp_path / "x.npz").write_bytes(b"no archive")
     with pytest.raises(DataError) as caught:
         arrays_of(tmp_path / "x.npz")
-    assert str(caught.value) == f"{tmp_path}/x.npz cannot be read as .npz: File is not a zip file. Get the file anew"
+    assert str(caught.value) == (
+        f"{tmp_path}/x.npz cannot be read as .npz: File is not a zip file. Download the file again"
+    )
 
 
 def array_of(state: bytes) -> bytes:
@@ -77,13 +79,13 @@ CRAFTED = {
     "a field": (array_of(b"(K\1K\1\x85" + dtype(b"V8") + b"\x89U\x08aaaaaaaat"), "it has arrays of the dtype 'V8'"),
     "a state twice": (array_of(b"(K\1K\0\x85" + dtype(b"u1") + b"\x89U\0tb0"), "it has the opcode b'0'"),
     "another call": (b"cnumpy\nndarray\nK\1\x85R.", "it calls ndarray in an unknown way"),
-    "deep lists": (b"]" * 40 + b"a" * 39 + b".", "more than 32 containers lie in each other"),
-    "a list in itself": (b"]q\0h\0a.", "more than 32 containers lie in each other"),
-    "marks": (b"(" * 200_000, "more than 100,000 values wait at once"),
+    "deep lists": (b"]" * 40 + b"a" * 39 + b".", "containers are nested more than 32 deep"),
+    "a list in itself": (b"]q\0h\0a.", "containers are nested more than 32 deep"),
+    "marks": (b"(" * 200_000, "the stack has more than 100,000 values"),
     "a long string": (b"B\xff\xff\xff\x7f", "the file ends"),
-    "a place that has nothing": (b"h\7.", "it asks for value 7, and none was kept there"),
+    "a place that has nothing": (b"h\7.", "it refers to memo entry 7, which is not set"),
     "a list as a key": (b"}]K\1s.", "a key is of type list"),
-    "a state of a list": (b"]K\1b.", "a state is given to a list"),
+    "a state of a list": (b"]K\1b.", "a list cannot have a state"),
     "a long number": (b"I" + b"9" * 5000 + b"\n.", "Exceeds the limit"),
 }
 
@@ -116,7 +118,8 @@ def test_lists_that_come_several_times(copies: int):
     with pytest.raises(DataError) as caught:
         load(content, "batch")
     assert str(caught.value) == (
-        "batch cannot be read: at byte 4,013, its lists have more numbers than the file has bytes. Get the file anew"
+        "batch cannot be read: at byte 4,013, its lists have more numbers than the file has bytes. Download "
+        "the file again"
     )
 
 

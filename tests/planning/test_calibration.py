@@ -239,8 +239,8 @@ def test_a_file_larger_than_any_that_was_written(home: Path):
     with pytest.raises(SettingError) as caught:
         corrected(TIME, V3)
     assert str(caught.value) == (
-        f"the corrections in {str(path)!r} cannot be read (Has 1,073,741,824 bytes or more, and 67,108,864 is the most)"
-        "; delete the file, or reckon them again with anytpu plan --calibrate"
+        f"the corrections in {str(path)!r} cannot be read (Has 1,073,741,824 bytes or more; the maximum is "
+        "67,108,864); delete the file, or reckon them again with anytpu plan --calibrate"
     )
 
 

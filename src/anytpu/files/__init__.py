@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, and files that must not be left half written: what every reader and writer needs.
+"""Safe reading of untrusted files, and atomic writing of new ones; shared by every reader and writer.
 
-Rule: these modules raise `ValueError` and `OSError`; whoever calls them knows the file and says so with its own error.
+Rule: these modules raise `ValueError` and `OSError`. The caller knows the file and raises its own error that names it.
 """

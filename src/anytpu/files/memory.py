@@ -1,9 +1,9 @@
-"""Memory that a file asks for, against the memory that this process can have.
+"""Checks of a file's declared size against the memory that is available to this process.
 
-Idea: a size that a file declares is compared with what is free now: of the machine, of its control groups (a
-container's limit) and of the process's own limits. Where much is free that is not enough: a file of a megabyte could
-take all of it. So what unpacks to more than 1 GiB may be at most 100 times its packed size. An array of zeros, which
-packs a thousandfold, can be saved uncompressed.
+Idea: a declared size is compared with the free memory now: the machine's, its control groups' (a container's limit) and
+the process's own limits. A second limit applies where much is free, since a file of one megabyte could take all of it:
+above 1 GiB, content may unpack to at most 100 times its packed size. An array of zeros packs a thousandfold; save it
+uncompressed.
 
 Rule: the comparison comes before the allocation.
 """
@@ -17,22 +17,22 @@ from anytpu import _env
 from anytpu.units import GIB, MIB, format_bytes
 
 FREELY_UNPACKED_BYTES = GIB
-"""So much may come out of a file of any size."""
+"""Unpacked size that is allowed whatever the packed size."""
 MAX_RATIO = 100
-"""Times that a file may unpack to, where it unpacks to more than `FREELY_UNPACKED_BYTES`."""
+"""Maximum ratio of unpacked to packed size above `FREELY_UNPACKED_BYTES`."""
 
 _UNCHECKED_BYTES = 16 * MIB
-"""Below this, nobody looks: the look itself takes a tenth of a millisecond."""
+"""Sizes up to this are not checked: the check itself takes a tenth of a millisecond."""
 
 
 def check_memory(needed_bytes: int) -> None:
-    """Check that so much memory is free.
+    """Check that an allocation fits into the free memory.
 
     Args:
-        needed_bytes: bytes that are about to be allocated.
+        needed_bytes: size of the allocation.
 
     Raises:
-        ValueError: it is not; the message has both sizes.
+        ValueError: less memory is free; the message has both sizes.
 
     Example:
         >>> check_memory(2**60)
@@ -47,7 +47,7 @@ def check_memory(needed_bytes: int) -> None:
 
 
 def is_swollen(packed_bytes: int, unpacked_bytes: int) -> bool:
-    """Return whether something unpacks to more than 1 GiB and to more than 100 times its packed size.
+    """Return whether the unpacked size is above 1 GiB and above 100 times the packed size.
 
     Example:
         >>> is_swollen(2**20, 2**30), is_swollen(2**20, 2**30 + 1), is_swollen(2**30, 2**36)
@@ -57,10 +57,10 @@ def is_swollen(packed_bytes: int, unpacked_bytes: int) -> bool:
 
 
 def check_ratio(packed_bytes: int, unpacked_bytes: int) -> None:
-    """Check what something unpacks to, before it is unpacked.
+    """Check an unpacked size against the packed one, before unpacking.
 
     Raises:
-        ValueError: it is swollen; the message has both sizes.
+        ValueError: the ratio is too large (see `is_swollen`); the message has both sizes.
 
     Example:
         >>> check_ratio(2**20, 2**32)
@@ -75,7 +75,7 @@ def check_ratio(packed_bytes: int, unpacked_bytes: int) -> None:
 
 
 def left_in_limits() -> list[int]:
-    """Return the bytes that each of the process's own limits, as `ulimit -v` sets one, leaves."""
+    """Return the bytes left under each of the process's own limits, such as that of `ulimit -v`."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -86,5 +86,5 @@ def left_in_limits() -> list[int]:
         return []
     pages = [int(size) * os.sysconf("SC_PAGE_SIZE") for size in sizes]
     limits = ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5]))
-    soft = [(resource.getrlimit(limit)[0], used) for limit, used in limits]
-    return [max(0, most - used) for most, used in soft if most != resource.RLIM_INFINITY]
+    soft_limits = [(resource.getrlimit(limit)[0], used) for limit, used in limits]
+    return [max(0, limit - used) for limit, used in soft_limits if limit != resource.RLIM_INFINITY]

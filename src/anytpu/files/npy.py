@@ -1,9 +1,9 @@
-"""NumPy's .npy format, read from files that somebody else wrote.
+"""A reader of NumPy's .npy format for untrusted files.
 
-Idea: a header of a hundred bytes states a dtype and a shape. Both are checked against the bytes that follow it before
-an array is made, so a header cannot ask for more than the file has.
+Idea: a header of a hundred bytes states a dtype and a shape. Both are checked against the number of bytes that follow,
+before the array is allocated. So a header cannot ask for more memory than the file has bytes.
 
-Rule: no value is unpickled here; whoever meets a header with `has_objects` decides.
+Rule: no value is unpickled here; the caller handles a header with `has_objects`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from anytpu.files.zips import read_exactly
 from anytpu.units import MIB
 
 MAX_HEADER_BYTES = 10_000
-"""The longest header that is read: NumPy's own limit."""
+"""Maximum length of a header: NumPy's own limit."""
 
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
-_NONSENSE = (ValueError, TypeError, SyntaxError, LookupError, AttributeError, MemoryError, RecursionError)
+_PARSE_ERRORS = (ValueError, TypeError, SyntaxError, LookupError, AttributeError, MemoryError, RecursionError)
 _MAX_AXES = 32
 _MAX_SIZE = 2**48
 
 
 @dataclasses.dataclass(frozen=True)
 class NpyHeader:
-    """What stands before the values of an .npy file.
+    """The header of an .npy file.
 
     Attributes:
-        dtype: of the values.
-        shape: of the array.
+        dtype: type of the values.
+        shape: shape of the array.
         is_fortran: whether the first axis varies fastest.
-        size_bytes: the bytes of the header itself.
+        size_bytes: size of the header itself.
     """
 
     dtype: np.dtype
@@ -53,7 +53,7 @@ class NpyHeader:
 
     @property
     def values_bytes(self) -> int:
-        """The bytes of the values."""
+        """The size of the values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -65,7 +65,7 @@ def read_npy(stream: IO[bytes], size_bytes: int) -> np.ndarray:
         size_bytes: the length of the file.
 
     Raises:
-        ValueError: it is no .npy file, is damaged, holds Python objects, or is larger than the memory that is free.
+        ValueError: it is not an .npy file, is damaged, holds Python objects, or is larger than the free memory.
 
     Example:
         >>> import io
@@ -84,7 +84,7 @@ def read_header(stream: IO[bytes]) -> NpyHeader:
     """Read the header of an .npy file.
 
     Raises:
-        ValueError: there is none, or it makes no sense.
+        ValueError: the header is missing or invalid.
     """
     start = read_exactly(stream, len(_MAGIC) + 2)
     version = (start[-2], start[-1])
@@ -93,7 +93,7 @@ def read_header(stream: IO[bytes]) -> NpyHeader:
     length = struct.Struct(_LENGTHS[version])
     text_bytes: int = length.unpack(read_exactly(stream, length.size))[0]
     if text_bytes > MAX_HEADER_BYTES:
-        raise ValueError(f"its header has {text_bytes:,} bytes, and {MAX_HEADER_BYTES:,} is the most")
+        raise ValueError(f"its header has {text_bytes:,} bytes; the maximum is {MAX_HEADER_BYTES:,}")
     text = read_exactly(stream, text_bytes).decode("utf-8" if version == (3, 0) else "latin-1")
     return _header(text, len(start) + length.size + text_bytes)
 
@@ -102,12 +102,12 @@ def read_values(stream: IO[bytes], header: NpyHeader, size_bytes: int) -> np.nda
     """Read the values that follow a header.
 
     Args:
-        stream: the file, behind its header.
-        header: what the header says; it has no objects.
+        stream: the file, positioned after its header.
+        header: the header; its dtype has no objects.
         size_bytes: the length of the file, with the header.
 
     Raises:
-        ValueError: the file has more or fewer bytes than such an array, or the array is larger than the free memory.
+        ValueError: the file has more or fewer bytes than the array, or the array is larger than the free memory.
     """
     left_bytes = size_bytes - header.size_bytes
     if header.values_bytes != left_bytes:
@@ -117,29 +117,30 @@ def read_values(stream: IO[bytes], header: NpyHeader, size_bytes: int) -> np.nda
         )
     check_memory(left_bytes)
     array = np.empty(header.shape, header.dtype, order="F" if header.is_fortran else "C")
-    # A view of bytes in the order of the memory: a piece goes from the stream to its place.
-    place = array.ravel("K").view(np.uint8)
+    # A byte view in memory order: each piece is copied from the stream straight into the array.
+    memory = array.ravel("K").view(np.uint8)
     for start in range(0, left_bytes, MIB):
         stop = min(start + MIB, left_bytes)
-        place[start:stop] = np.frombuffer(read_exactly(stream, stop - start), np.uint8)
+        memory[start:stop] = np.frombuffer(read_exactly(stream, stop - start), np.uint8)
     return array
 
 
 def _header(text: str, size_bytes: int) -> NpyHeader:
     try:
-        found = ast.literal_eval(text)
-        if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
+        fields = ast.literal_eval(text)
+        if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
             raise ValueError("a header has descr, fortran_order and shape")
-        dtype = np.lib.format.descr_to_dtype(found["descr"])
-    except _NONSENSE as error:
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+    except _PARSE_ERRORS as error:
         why = _first_line(error)
     else:
-        shape, is_fortran = found["shape"], found["fortran_order"]
+        shape, is_fortran = fields["shape"], fields["fortran_order"]
         if _is_shape(shape) and isinstance(is_fortran, bool) and (dtype.itemsize or not math.prod(shape)):
             return NpyHeader(dtype, shape, is_fortran, size_bytes)
         why = f"{dtype} of shape {_short(shape)}, fortran_order {_short(is_fortran)}"
-    # Outside of the handler: of a header that nests too deeply Python says MemoryError, and no memory is missing.
-    raise ValueError(f"its header makes no sense: {why}")
+    # Raised outside the handler, so that no cause is shown: for a header that nests too deeply, Python raises
+    # MemoryError although memory is free.
+    raise ValueError(f"its header is invalid: {why}")
 
 
 def _is_shape(shape: object) -> bool:

@@ -1,7 +1,8 @@
-"""Files that a user names, opened for reading.
+"""Opening of files that a user names, for reading.
 
-Idea: a path may name something that is no file. Opening a named pipe waits for a writer, which may never come, and a
-device such as /dev/zero has no end. Both are refused before they are opened, with a reason in the system's style.
+Idea: a path may name something other than a regular file. Opening a named pipe blocks until a writer comes, perhaps for
+ever, and a device such as /dev/zero has no end. Both are rejected before they are opened, with a reason in the style of
+the operating system.
 
 Rule: a pipe that the shell opened for the process (`/dev/stdin`, `<(command)`) has a writer already, and is read.
 """
@@ -22,17 +23,17 @@ _KINDS = {
     stat.S_IFBLK: "Is a device",
 }
 _OPENED = ("/dev/", "/proc/")
-"""Where a system shows what a process has opened."""
+"""Folders in which the operating system lists a process's open files."""
 
 MAX_TEXT_BYTES = 64 * 2**20
-"""The largest text file that is read whole: a thousand times any price list or table that a user writes."""
+"""Maximum size of a text file: a thousand times any price list or table that a user writes."""
 
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        OSError: it cannot be opened, or is no file; `strerror` says why: "Is a named pipe".
+        OSError: it cannot be opened, or is not a regular file; `strerror` says why, such as "Is a named pipe".
 
     Example:
         >>> with open_file(Path("model.tpu")) as stream:  # doctest: +SKIP
@@ -65,18 +66,18 @@ def read_text(path: Path, encoding: str = "utf-8", max_bytes: int = MAX_TEXT_BYT
 
     Args:
         path: the file.
-        encoding: of its text.
-        max_bytes: the largest size that is read, so that a damaged or foreign file does not fill the memory.
+        encoding: encoding of the text.
+        max_bytes: maximum size, so that a damaged or foreign file does not fill the memory.
 
     Raises:
         OSError: as `open_file` does; or the file is larger: `strerror` states both sizes.
-        UnicodeDecodeError: it is no text in this encoding.
+        UnicodeDecodeError: the content is not text in this encoding.
     """
     with open_file(path) as stream:
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
-        size_bytes = max(path.stat().st_size, len(content))  # of a pipe the system states 0
-        raise OSError(errno.EFBIG, f"Has {size_bytes:,} bytes or more, and {max_bytes:,} is the most", path)
+        size_bytes = max(path.stat().st_size, len(content))  # the system states 0 for a pipe
+        raise OSError(errno.EFBIG, f"Has {size_bytes:,} bytes or more; the maximum is {max_bytes:,}", path)
     with io.TextIOWrapper(io.BytesIO(content), encoding) as text:
         return text.read()
 

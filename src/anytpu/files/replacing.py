@@ -1,10 +1,10 @@
-"""New files, whole or not at all, which appear in their place in one move.
+"""Atomic writing: a new file appears at its path complete, or not at all.
 
-Idea: a file is written beside its place under a name that nobody can know beforehand, and moved there. Who reads the
-place meanwhile sees what was there before.
+Idea: the content is written to a temporary file in the same folder, under an unpredictable name, and then renamed. A
+reader of the path meanwhile sees the old content.
 
 Rule: the temporary file is created, never opened: if its name exists, even as a link, another name is tried. So in a
-folder that others may write to, nobody can choose what is written over.
+folder that others can write to, nobody can choose a file that is overwritten.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-_TRIES = 100
+_MAX_TRIES = 100
 
 
 @contextlib.contextmanager
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
-    """Give a path to write a new file to; it is at `path` when the block ends without an error.
+    """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
 
     Args:
-        path: where the file goes; what is there is replaced.
-        suffix: how the name of the temporary file ends, for writers that look at it.
+        path: destination; an existing file is replaced.
+        suffix: end of the temporary file's name, for writers that choose a format by it.
 
     Raises:
         OSError: the folder cannot be written to, or the file cannot be moved.
@@ -33,7 +33,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
         >>> with replaced(Path("model.tpu")) as unfinished:  # doctest: +SKIP
         ...     unfinished.write_bytes(content)
     """
-    unfinished = _created(path, suffix)
+    unfinished = _create_beside(path, suffix)
     try:
         yield unfinished
         os.replace(unfinished, path)
@@ -41,12 +41,12 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
-def _created(path: Path, suffix: str) -> Path:
-    """Create an empty file beside a path. Its mode is that of any new file, since it becomes the file itself."""
-    for _ in range(_TRIES):
-        # A name has at most 255 bytes, and the path's own may have them all.
+def _create_beside(path: Path, suffix: str) -> Path:
+    """Create an empty file in the folder of a path, with the mode of any new file, since it becomes the file itself."""
+    for _ in range(_MAX_TRIES):
+        # A name has at most 255 bytes, and the path's own name may use all of them.
         beside = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}{suffix}")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
             return beside
-    raise FileExistsError(f"no new name was found beside {str(path)!r}")
+    raise FileExistsError(f"no free name for a temporary file beside {str(path)!r}")

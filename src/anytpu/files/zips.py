@@ -1,8 +1,8 @@
-"""Zip files that somebody else wrote: each member read up to the size that the file declares, and no further.
+"""A reader of untrusted zip files: each member is unpacked up to its declared size, and no further.
 
-Idea: a zip of a few megabytes may unpack to gigabytes, may declare another size than it unpacks to, and may list the
-same bytes many times. What a member declares is compared with the free memory, and that many bytes are unpacked. What
-all of them declare is compared with the size of the file.
+Idea: a zip of a few megabytes may unpack to gigabytes, may declare a wrong unpacked size, and may list the same bytes
+many times. A member's declared size is compared with the free memory, and at most that many bytes are unpacked. The sum
+of the declared sizes is compared with the size of the file.
 
 Rule: members are stored or deflated; the other methods unpack in steps whose size cannot be bounded.
 """
@@ -21,23 +21,23 @@ from anytpu.files.memory import check_memory, check_ratio
 from anytpu.files.opening import open_file
 from anytpu.units import MIB
 
-_FOREIGN = (
+_ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, KeyError, IndexError, TypeError, OverflowError, OSError),
 )
-"""What `zipfile` raises for a file that it cannot make sense of."""
+"""Errors that `zipfile` raises for an invalid file."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Zip:
-    """The members of a zip file. A context manager: it holds the file open.
+    """The members of a zip file. It is a context manager that holds the file open.
 
     Args:
         path: the file.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is no zip file, or is damaged.
+        ValueError: it is not a zip file, or is damaged.
 
     Example:
         >>> with Zip(path) as archive:  # doctest: +SKIP
@@ -50,7 +50,7 @@ class Zip:
             self._zip = zipfile.ZipFile(self._file)
             self._members = {info.filename: info for info in self._zip.infolist()}
             self._packed_bytes = path.stat().st_size
-        except _FOREIGN as error:
+        except _ZIP_ERRORS as error:
             self._file.close()
             raise ValueError(_reason(error)) from error
 
@@ -72,26 +72,26 @@ class Zip:
         return name in self._members
 
     def size_bytes(self, name: str) -> int:
-        """Return the size that a member declares, unpacked."""
+        """Return a member's declared unpacked size."""
         return self._members[name].file_size
 
     def unpacked_bytes(self) -> int:
-        """Return the size that all members declare together, unpacked."""
+        """Return the sum of the members' declared unpacked sizes."""
         return sum(map(self.size_bytes, self))
 
     def check_ratio(self) -> None:
-        """Check what all members unpack to against the size of the file.
+        """Check the total unpacked size against the size of the file.
 
         Raises:
-            ValueError: it is more than 1 GiB and more than 100 times as much.
+            ValueError: it is above 1 GiB and above 100 times the size of the file.
         """
         check_ratio(self._packed_bytes, self.unpacked_bytes())
 
     def read(self, name: str) -> bytes:
-        """Return a member.
+        """Return a member's content.
 
         Raises:
-            ValueError: it is damaged, or larger than the memory that is free.
+            ValueError: it is damaged, or larger than the free memory.
         """
         size_bytes = self.size_bytes(name)
         check_memory(size_bytes)
@@ -99,22 +99,22 @@ class Zip:
             return read_exactly(stream, size_bytes)
 
     def open(self, name: str) -> IO[bytes]:
-        """Return a member as a stream, which raises ValueError when it is damaged.
+        """Return a member as a stream; its reads raise ValueError for damaged content.
 
         Raises:
-            ValueError: it is damaged, or is packed in another way.
+            ValueError: it is damaged, or its compression method is neither stored nor deflated.
         """
         info = self._members[name]
         if info.compress_type not in _METHODS:
             raise ValueError(f"{name!r} is packed by method {info.compress_type}, neither stored nor deflated")
         try:
             return _Member(self._zip.open(info))  # pyright: ignore[reportReturnType]
-        except _FOREIGN as error:
+        except _ZIP_ERRORS as error:
             raise ValueError(_reason(error)) from error
 
 
 class _Member:
-    """A stream of a member whose errors are ValueErrors."""
+    """A stream of a member that raises only ValueError."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ class _Member:
     def read(self, length_bytes: int) -> bytes:
         try:
             return self._stream.read(length_bytes)
-        except _FOREIGN as error:
+        except _ZIP_ERRORS as error:
             raise ValueError(_reason(error)) from error
 
     def __enter__(self) -> _Member:
@@ -133,7 +133,7 @@ class _Member:
 
 
 def _reason(error: Exception) -> str:
-    # A damaged name is quoted in it, and may be as long as the file.
+    # The message may quote a damaged name, which can be as long as the file.
     return str(error)[:200] or type(error).__name__
 
 
@@ -142,10 +142,10 @@ class _Stream(Protocol):
 
 
 def read_exactly(stream: _Stream, size_bytes: int) -> bytes:
-    """Return so many bytes of a stream, read in pieces.
+    """Return the next `size_bytes` bytes of a stream, read in pieces.
 
     Raises:
-        ValueError: the stream ends before.
+        ValueError: the stream ends earlier.
     """
     content = read_up_to(stream, size_bytes)
     if len(content) < size_bytes:
@@ -154,14 +154,14 @@ def read_exactly(stream: _Stream, size_bytes: int) -> bytes:
 
 
 def read_up_to(stream: _Stream, size_bytes: int, start: bytes = b"") -> bytes:
-    """Return so many bytes of a stream, read in pieces, or fewer where it ends; memory is taken as they come.
+    """Return up to `size_bytes` bytes of a stream, fewer if it ends; memory grows with the bytes that arrive.
 
     Args:
-        stream: what is read.
-        size_bytes: how many bytes, with `start`.
-        start: what was read before.
+        stream: the stream to read.
+        size_bytes: maximum length of the result, `start` included.
+        start: bytes that were read already.
     """
-    # Its value is what it has gathered, not a copy of it.
+    # `getvalue` of a BytesIO shares its buffer: no copy.
     gathered = io.BytesIO()
     left = size_bytes - gathered.write(start)
     while left > 0 and (piece := stream.read(min(left, MIB))):

@@ -1,4 +1,4 @@
-"""Where records and batches come from: files of records, examples and images in them, the named data sets."""
+"""Input pipelines: files of records, the examples and images in them, named data sets, and `Dataset`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from anytpu.pipeline.text import lines
     from anytpu.pipeline.tfrecord import records, write_records
 
-# What a name needs is imported when it is first used: protobuf, grain and Pillow are not for everyone. A module here
-# must not have the name of a function here: importing it would put it in the function's place.
-_HOMES = {
+# A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
+# No module here may share its name with a function here: importing the module would overwrite the function.
+_MODULES = {
     "Dataset": "dataset",
     "FixedLenFeature": "features",
     "RecordSource": "sources",
@@ -107,9 +107,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"anytpu.pipeline has no name {name!r}; dir(anytpu.pipeline) lists its names.")
-    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
 
 

@@ -1,9 +1,9 @@
-"""ArrayRecord files: records that any reader can reach by their number.
+"""ArrayRecord files: records with random access by index.
 
-Idea: a TFRecord file has to be looked through before record i can be read, and a compressed one has to be unpacked up
-to it. An ArrayRecord file carries its index, compresses record by record, and is what grain reads best.
+Idea: a TFRecord file must be scanned before record i can be read, and a compressed one must be unpacked up to it. An
+ArrayRecord file has an index and compresses each record separately. It is the format that grain reads best.
 
-Rule: the files are read and written by the array_record package; what it finds wrong comes as our errors.
+Rule: the array_record package reads and writes the files; its errors are converted to those of `anytpu.errors`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from anytpu.pipeline.storage import created, expand, is_remote, shard_names
 from anytpu.pipeline.stored_file import AnyPath
 from anytpu.pipeline.tfrecord import records
 
-# One record a group: a group is read and unpacked as a whole.
+# One record per group, because a group is read and unpacked as a whole.
 _WRITER_OPTIONS = "group_size:1"
-# The package's own threads read ahead, which helps only in order.
+# No read-ahead threads of the package's own: they help sequential reading only.
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -32,8 +32,8 @@ def array_records(paths: AnyPath | Sequence[AnyPath]) -> RecordSource:
         paths: a path of this machine, a glob pattern, or a list of them.
 
     Raises:
-        FileError: there is no such file, or it is no ArrayRecord file.
-        RecordError: while reading: a record is damaged.
+        FileError: a file is missing, or is not an ArrayRecord file.
+        RecordError: a record is damaged; raised while reading.
     """
     return RecordSource([ArrayRecordShard(path) for path in expand(paths)])
 
@@ -53,7 +53,7 @@ def to_array_records(
         to: the ArrayRecord file. With several shards, "train.array_record" becomes
             "train-00000-of-00004.array_record" and so on; record i goes to shard i modulo `shards`.
         shards: the number of files to write, 1 to 99,999.
-        compression: of the TFRecord files: "gzip", "zlib" or None.
+        compression: compression of the TFRecord files: "gzip", "zlib" or None.
         on_error: "raise", or "skip" to leave out records that cannot be read.
 
     Returns:
@@ -81,7 +81,7 @@ def to_array_records(
 
 
 class ArrayRecordShard(IndexedShard):
-    """One ArrayRecord file. It is opened when it is first read; copies in other processes open it themselves."""
+    """One ArrayRecord file. It is opened on first use; each process that gets a copy opens its own."""
 
     def __init__(self, path: str):
         if is_remote(path):
@@ -93,14 +93,14 @@ class ArrayRecordShard(IndexedShard):
         return self._opened().num_records()
 
     def __iter__(self) -> Iterator[Record]:
-        return (self.read(number) for number in range(len(self)))
+        return (self.read(index) for index in range(len(self)))
 
-    def read(self, number: int) -> Record:
-        """Return a record by its place in the file, from 0."""
-        # The file does not say at which byte a record lies.
-        origin = Origin(self.path, number, None)
+    def read(self, index: int) -> Record:
+        """Return the record at an index, from 0."""
+        # The reader does not report byte offsets.
+        origin = Origin(self.path, index, None)
         try:
-            return Record.at(self._opened().read([number])[0], origin)
+            return Record.at(self._opened().read([index])[0], origin)
         except (RuntimeError, ValueError, IndexError) as error:
             raise RecordError(str(Fault(origin, _first_line(error)))) from error
 
@@ -110,7 +110,7 @@ class ArrayRecordShard(IndexedShard):
 
             reader = ArrayRecordReader(self.path, _READER_OPTIONS)
             if not reader.ok():
-                raise FileError(f"cannot read {self.path!r}: it is no ArrayRecord file, or it is truncated")
+                raise FileError(f"cannot read {self.path!r}: it is not an ArrayRecord file, or it is truncated")
             self._reader = reader
         return self._reader
 

@@ -1,11 +1,11 @@
-"""Augmentation of images: what makes one image many, drawn with the random numbers of the image's own.
+"""Image augmentation with reproducible random numbers.
 
-Idea: each function takes one image and, where it draws, a NumPy generator; `Dataset.random_map` brings one for each
-element, which follows from the seed, the element and the pass. So the same epoch has the same crops again after a
-restart, however many threads made them.
+Idea: each function takes one image and, if it is random, a NumPy generator. `Dataset.random_map` passes a generator
+seeded by the data set's seed, the element's index and the pass. So an epoch has the same crops again after a restart,
+whatever the number of threads.
 
-Rule: an image is `(height, width, channels)`; what comes out has the type that went in, but for `normalize` and
-`standardize`, which make float32.
+Rule: an image is `(height, width, channels)`. The output has the input's dtype, except for `normalize` and
+`standardize`, which return float32.
 
 Example:
     >>> def augment(row, random):
@@ -31,16 +31,16 @@ from anytpu.errors import DataError, SettingError
 def random_crop(
     image: np.ndarray, random: np.random.Generator, size: tuple[int, int] | None = None, padding: int = 4
 ) -> np.ndarray:
-    """Cut a piece out of an image with a black margin around it: the image shifted by up to `padding` pixels.
+    """Crop a random window from an image padded with black: the image shifted by up to `padding` pixels.
 
     Args:
         image: `(height, width, channels)`.
-        random: draws the place.
-        size: height and width of the piece; None: those of the image.
-        padding: pixels of the margin on each side.
+        random: generator of the window's offset.
+        size: height and width of the window, in pixels; None: those of the image.
+        padding: width of the black margin on each side, in pixels.
 
     Raises:
-        SettingError: the piece is larger than the image with its margin, or `padding` is negative.
+        SettingError: the window is larger than the padded image, or `padding` is negative.
 
     Example:
         >>> random_crop(np.ones((32, 32, 3)), np.random.default_rng(0), size=(24, 24), padding=0).shape
@@ -51,36 +51,36 @@ def random_crop(
     spare = height + 2 * padding - rows, width + 2 * padding - columns
     if padding < 0 or min(spare) < 0 or min(rows, columns) < 1:
         raise SettingError(
-            f"a piece of {rows} x {columns} cannot be cut out of an image of {height} x {width} with a margin of "
-            f"{padding}: take a smaller size, or a padding of at least {max(math.ceil(-min(spare) / 2) + padding, 0)}"
+            f"a window of {rows} x {columns} does not fit into an image of {height} x {width} with a padding of "
+            f"{padding}: use a smaller size, or a padding of at least {max(math.ceil(-min(spare) / 2) + padding, 0)}"
         )
-    top, left = (int(random.integers(0, most + 1)) for most in spare)
+    top, left = (int(random.integers(0, max_offset + 1)) for max_offset in spare)
     padded = np.zeros((height + 2 * padding, width + 2 * padding, image.shape[2]), image.dtype)
     padded[padding : padding + height, padding : padding + width] = image
     return padded[top : top + rows, left : left + columns]
 
 
 def random_flip(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Mirror an image, left to right, or leave it as it is, each in half of the cases.
+    """Mirror an image left to right with probability 1/2.
 
     Args:
         image: `(height, width, channels)`.
-        random: decides.
+        random: generator of the decision.
     """
     _shape(image)
     return image[:, ::-1] if random.random() < 0.5 else image
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Scale an image, bilinear, each pixel the mean of those that it stands for when the image becomes smaller.
+    """Resize an image with bilinear interpolation, antialiased when it shrinks.
 
     Args:
-        image: uint8 or float32 `(height, width, channels)`; no channel, such as one of opacity, has to do with another.
-        size: height and width.
+        image: uint8 or float32 `(height, width, channels)`. Channels are independent: alpha does not weight the others.
+        size: height and width, in pixels.
 
     Raises:
-        SettingError: the size is none.
-        DataError: the image is of another type.
+        SettingError: a size is below 1.
+        DataError: the image has another dtype.
 
     Example:
         >>> resize(np.full((4, 6, 3), 7, np.uint8), (2, 3))[0, 0].tolist()
@@ -91,9 +91,9 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     channels = _shape(image)[2]
     rows, columns = size
     if min(size) < 1:
-        raise SettingError(f"size must be a height and a width from 1 up, not {size!r}")
+        raise SettingError(f"size must be a height and a width of at least 1, not {size!r}")
     if image.dtype not in (np.uint8, np.float32):
-        raise DataError(f'an image to resize is uint8 or float32, not {image.dtype}: pass image.astype("float32")')
+        raise DataError(f'an image to resize must be uint8 or float32, not {image.dtype}: pass image.astype("float32")')
 
     def scaled(plane: np.ndarray) -> np.ndarray:
         whole = Image.fromarray(np.ascontiguousarray(plane))
@@ -107,12 +107,12 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def normalize(
     image: np.ndarray, mean: float | Sequence[float] = 0.0, deviation: float | Sequence[float] = 255.0
 ) -> np.ndarray:
-    """Subtract a mean and divide by a deviation, as float32. As it stands it takes bytes to 0 up to 1.
+    """Subtract a mean and divide by a deviation, in float32. The defaults map 0 to 255 to the range 0 to 1.
 
     Args:
-        image: of any shape whose last axis is the channels.
-        mean: one number, or one a channel.
-        deviation: one number, or one a channel.
+        image: any shape with channels as last axis.
+        mean: a scalar, or a value for each channel.
+        deviation: a scalar, or a value for each channel; not 0.
 
     Raises:
         SettingError: a deviation is 0.
@@ -123,29 +123,28 @@ def normalize(
     """
     spread = np.asarray(deviation, np.float32)
     if not spread.all():
-        raise SettingError(f"deviation must not be 0, as in {deviation!r}: nothing can be divided by it")
+        raise SettingError(f"deviation must not contain 0, as {deviation!r} does: the image is divided by it")
     return (image.astype(np.float32) - np.asarray(mean, np.float32)) / spread
 
 
 def standardize(image: np.ndarray) -> np.ndarray:
-    """Give an image mean 0 and deviation 1, as float32; of a plain one the deviation stays near 0.
+    """Scale an image to mean 0 and standard deviation 1, in float32; a uniform image becomes 0.
 
-    The deviation that is divided by is at least 1 / sqrt(number of values), as in TensorFlow's
-    `tf.image.per_image_standardization`.
+    The divisor is at least 1 / sqrt(number of values), as in TensorFlow's `tf.image.per_image_standardization`.
 
     Example:
         >>> standardize(np.array([[[1.0], [3.0]]])).ravel().tolist()
         [-1.0, 1.0]
     """
     wide = image.astype(np.float32)
-    least = 1 / math.sqrt(wide.size)
-    return (wide - wide.mean()) / max(float(wide.std()), least)
+    min_deviation = 1 / math.sqrt(wide.size)
+    return (wide - wide.mean()) / max(float(wide.std()), min_deviation)
 
 
 def _shape(image: np.ndarray) -> tuple[int, int, int]:
     if np.ndim(image) != 3:
         raise DataError(
-            f"an image is an array (height, width, channels), not one of shape {np.shape(image)}: a batch goes "
-            "image by image, with map before batch, and a grey image gets its channel by image[..., None]"
+            f"an image must be an array (height, width, channels), not one of shape {np.shape(image)}: for a batch, "
+            "call map before batch; for a grey image, add the channel with image[..., None]"
         )
     return image.shape  # pyright: ignore[reportReturnType]

@@ -1,9 +1,9 @@
-"""Files behind URLs: gs://, s3://, https:// and whatever else fsspec knows.
+"""Files at URLs: gs://, s3://, https:// and every other protocol of fsspec.
 
-Idea: fsspec finds the library for a kind of URL, and each of these fails in its own words when there is no network, no
-credentials, no file. Here all of that becomes one line, with the URL and what to type.
+Idea: fsspec chooses a library by the protocol, and each library reports a missing network, missing credentials or a
+missing file in its own way. Here all of these become one line with the URL and the command to type.
 
-Rule: no connection is pickled: a process opens its own.
+Rule: connections are not pickled: each process opens its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOGIN = {
     "gs": "type gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to the path of a service "
     "account's key file",
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; FSSPEC_S3_ANON=true for a public bucket",
-    "https": "download it where you may, and read it from there",
+    "https": "download it where you have access, and read the local copy",
 }
 _DENIED_STATUS = {"401", "403"}
 _DENIED_WORDS = ("Credentials", "RefreshError", "Forbidden", "Unauthorized", "AccessDenied", "TokenRetrieval")
@@ -39,9 +39,9 @@ _NETWORK_ERRORS = (
 
 
 class RemoteFile(StoredFile):
-    """A file behind a URL."""
+    """A file at a URL."""
 
-    # A request takes some 50 ms, whatever its size: looking through a file had better take few.
+    # A request takes about 50 ms whatever its size, so a scan of a file uses large chunks.
     chunk_bytes = 8 * MIB
 
     def __init__(self, path: str):
@@ -49,21 +49,21 @@ class RemoteFile(StoredFile):
 
     @functools.cached_property
     def size_bytes(self) -> int:
-        """The file's length when it was first asked for."""
+        """Length of the file, cached on first use."""
         size = self.known_size_bytes()
         if size is None:
             raise FileError(
-                f"{self.path!r} can only be read in order: its server does not say how long it is; download it first"
+                f"{self.path!r} can only be read in order: its server does not report its size; download it first"
             )
         return size
 
     def known_size_bytes(self) -> int | None:
-        """Return the file's length, or None when its server does not say."""
+        """Return the file's length, or None if its server does not report it."""
         with explained(self.path, "read"):
             return self._system[0].size(self._system[1])
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read these bytes: fewer where the file ends."""
+        """Read a range of bytes; fewer at the end of the file."""
         end_bytes = min(offset_bytes + length_bytes, self.size_bytes)
         if end_bytes <= offset_bytes:
             return b""
@@ -87,7 +87,7 @@ class RemoteFile(StoredFile):
 
 
 class _ExplainedStream:
-    """A remote stream whose errors are ours."""
+    """A remote stream that raises `FileError`."""
 
     def __init__(self, file: Any, path: str):
         self._file, self._path = file, path
@@ -98,28 +98,28 @@ class _ExplainedStream:
 
 
 def remote_matches(url: str) -> list[str]:
-    """Return the URLs that a URL with a glob pattern names, in order of name; the URL itself if it has none.
+    """Return the URLs that match a URL with a glob pattern, sorted by name; a URL without pattern, unchanged.
 
     Raises:
-        FileError: nothing matches, or the store cannot be asked.
+        FileError: nothing matches, or the store cannot be listed.
     """
-    # In a web address a question mark begins the query.
+    # In http URLs a question mark begins the query; it is not a wildcard.
     pattern = url.replace("?", "") if protocol_of(url) in ("http", "https") else url
     if not glob.has_magic(pattern):
         return [url]
     with explained(url, "list"):
         system, path = _file_system(url)
-        found = [system.unstrip_protocol(match) for match in sorted(system.glob(path))]
-    if not found:
+        urls = [system.unstrip_protocol(match) for match in sorted(system.glob(path))]
+    if not urls:
         raise FileError(f"no file matches {url!r}")
-    return found
+    return urls
 
 
 def upload(local: str, url: str) -> None:
-    """Copy a file of this machine to a URL.
+    """Copy a local file to a URL.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: the URL cannot be written.
     """
     with explained(url, "write"):
         system, path = _file_system(url)
@@ -129,7 +129,8 @@ def upload(local: str, url: str) -> None:
 def _file_system(url: str) -> tuple[Any, str]:
     import fsspec
 
-    # gcsfs logs, with its traceback, what it also raises: for whoever has set up logging, not for stderr.
+    # gcsfs also logs each error that it raises, with a traceback. The null handler keeps that off stderr, unless the
+    # user has configured logging.
     logging.getLogger("gcsfs").addHandler(_SILENT)
     protocol = protocol_of(url)
     try:
@@ -139,7 +140,9 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise FileError(f"{protocol}:// needs a package that is not installed, for {url!r}: {missing}") from error
     except ValueError as error:
         known = ", ".join(f"{name}://" for name in ("gs", "s3", "https"))
-        raise FileError(f"{url!r} cannot be read: {protocol}:// is not known; known are {known} and paths") from error
+        raise FileError(
+            f"{url!r} cannot be read: unknown protocol {protocol}://; use one of {known}, or a path"
+        ) from error
 
 
 _SILENT = logging.NullHandler()
@@ -147,20 +150,20 @@ _SILENT = logging.NullHandler()
 
 @contextlib.contextmanager
 def explained(url: str, verb: str) -> Iterator[None]:
-    """Turn an error of a store into a FileError that names the URL and says what to do."""
+    """Convert a store's error to a FileError that names the URL and says what to do."""
     try:
         yield
     except FileError:
         raise
-    except Exception as error:  # each store has a tree of errors of its own
+    except Exception as error:  # each store's library has its own exception classes
         raise FileError(_reason(url, verb, error)) from error
 
 
 def _reason(url: str, verb: str, error: BaseException) -> str:
-    """Say in one line why a URL cannot be read: no network, no permission, no file, or the store's own words."""
+    """Return one line on the failure: no network, no permission, no file, or the store's own message."""
     chain = list(_chain(error))
     words = (str(chain[-1]) or type(chain[-1]).__name__).splitlines()[0]
-    if any(_is_of_network(link) for link in chain):
+    if any(_is_network_error(link) for link in chain):
         return f"cannot {verb} {url!r}: its server cannot be reached; check the network and the name ({words})"
     if any(_is_denied(link) for link in chain):
         login = _LOGIN[_EXTRAS.get(protocol_of(url), "https")]
@@ -176,12 +179,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_of_network(error: BaseException) -> bool:
+def _is_network_error(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | TimeoutError) or type(error).__name__.startswith(_NETWORK_ERRORS)
 
 
 def _is_denied(error: BaseException) -> bool:
-    # aiohttp has a status, and warns when asked for its code; gcsfs has a code.
+    # aiohttp errors have `status`, and reading their `code` warns; gcsfs errors have `code`.
     status = getattr(error, "status", None) or getattr(error, "code", None)
     name = type(error).__name__
     return (
@@ -193,5 +196,5 @@ def _is_denied(error: BaseException) -> bool:
 
 
 def protocol_of(url: str) -> str:
-    """Return what stands before "://", in small letters."""
+    """Return a URL's protocol in lower case."""
     return url.split("://", 1)[0].lower()

@@ -1,7 +1,7 @@
-"""The checksum that TFRecord files use: CRC-32C, masked.
+"""The checksum of TFRecord files: masked CRC-32C.
 
-Source: the TFRecord format as TensorFlow documents it. A masked checksum is rotated right by 15 bits, plus a constant,
-so that a checksum of bytes that hold checksums stays a good one.
+Source: the TFRecord format as TensorFlow documents it. The mask rotates the CRC right by 15 bits and adds a constant. A
+CRC of data that contains plain CRCs would be weak; one of data with masked CRCs is not.
 """
 
 from __future__ import annotations

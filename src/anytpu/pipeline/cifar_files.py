@@ -1,8 +1,8 @@
-"""The batches of CIFAR-10: pickles of Python 2, alone or in their archive, from a server that one may not trust.
+"""The batches of CIFAR-10: Python 2 pickles, as files or in their archive, from an untrusted server.
 
-Idea: an archive is read member by member until the six batches are there, and nothing of it is unpacked to a disk.
+Idea: an archive is read member by member until all six batches are there. Nothing is unpacked to disk.
 
-Rule: no read asks for more than a header of the archive has, or than the memory that is free.
+Rule: no read is longer than an archive's header needs, or larger than the free memory.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from anytpu.units import MIB
 Batch = tuple[np.ndarray, np.ndarray]
 """Images uint8 `(images, 32, 32, 3)` and labels uint8 `(images, 1)`."""
 
-FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-"""The names of the batches."""
+FILES = (*(f"data_batch_{index}" for index in range(1, 6)), "test_batch")
+"""Names of the batches, in order: five to train on, one to test on."""
 
 _GZIP_MARK = b"\x1f\x8b"
 _MAX_MEMBERS = 1000
 _PIXELS = 3 * 32 * 32
-_DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
+_ARCHIVE_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
 
 def batch_of(path: Path) -> Batch:
     """Read a batch.
 
     Raises:
-        DataError: the file cannot be read, is no batch, or is damaged.
+        DataError: the file cannot be read, is not a batch, or is damaged.
     """
     try:
         check_memory(path.stat().st_size)
@@ -53,32 +53,32 @@ def batches_of_archive(path: Path) -> list[Batch]:
     """Read the batches of an archive, in the order of `FILES`.
 
     Raises:
-        DataError: the file cannot be read, is no archive of the batches, or is damaged.
+        DataError: the file cannot be read, is not an archive of the batches, or is damaged.
     """
-    found: dict[str, Batch] = {}
+    batches: dict[str, Batch] = {}
     try:
         for name, content in _members(path):
-            found[name] = _batch(content, f"{path}:{name}")
+            batches[name] = _batch(content, f"{path}:{name}")
     except DataError:
         raise
-    except _DAMAGED as error:
-        raise DataError(f"{path} cannot be read as an archive: {_reason(error)}. Get the file anew") from error
-    if missing := [name for name in FILES if name not in found]:
-        raise DataError(f"{path} has no {', '.join(missing)}. Get the file anew")
-    return [found[name] for name in FILES]
+    except _ARCHIVE_ERRORS as error:
+        raise DataError(f"{path} cannot be read as an archive: {_reason(error)}. Download the file again") from error
+    if missing := [name for name in FILES if name not in batches]:
+        raise DataError(f"{path} has no {', '.join(missing)}. Download the file again")
+    return [batches[name] for name in FILES]
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each batch that an archive has, until all of them came."""
-    left, unpacked_bytes = set(FILES), 0
-    with _opened(path) as stream, _tar(stream) as archive:
-        for number, member in enumerate(archive):
-            if not left or number == _MAX_MEMBERS:
+    """Yield the name and the content of each batch in an archive, until all batches were found."""
+    missing, unpacked_bytes = set(FILES), 0
+    with _open(path) as stream, _tar(stream) as archive:
+        for index, member in enumerate(archive):
+            if not missing or index == _MAX_MEMBERS:
                 return
             name = Path(member.name).name
-            if name not in left or not member.isfile() or member.issparse():
+            if name not in missing or not member.isfile() or member.issparse():
                 continue
-            left.remove(name)
+            missing.remove(name)
             unpacked_bytes += member.size
             check_ratio(path.stat().st_size, unpacked_bytes)
             check_memory(member.size)
@@ -88,12 +88,12 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _tar(stream: IO[bytes]) -> tarfile.TarFile:
-    pieces: Any = _Pieces(stream)
-    return tarfile.open(fileobj=pieces, mode="r:")
+    bounded: Any = _BoundedReads(stream)
+    return tarfile.open(fileobj=bounded, mode="r:")
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP_MARK)) == _GZIP_MARK
         file.seek(0)
@@ -104,8 +104,8 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield unpacked  # pyright: ignore[reportReturnType]
 
 
-class _Pieces:
-    """A stream of an archive that is read in pieces: a header of it cannot ask for gigabytes."""
+class _BoundedReads:
+    """A stream whose single reads are at most 1 MiB, so that a damaged tar header cannot request gigabytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -113,7 +113,7 @@ class _Pieces:
 
     def read(self, length_bytes: int) -> bytes:
         if not 0 <= length_bytes <= MIB:
-            raise ValueError(f"a header of it asks for {length_bytes:,} bytes")
+            raise ValueError(f"one of its headers requests {length_bytes:,} bytes")
         return self._stream.read(length_bytes)
 
 
@@ -121,26 +121,26 @@ def _batch(content: bytes, path: Path | str) -> Batch:
     batch = load(content, path)
     if not isinstance(batch, dict):
         batch = {}
-    # Python 3 writes the names as text.
+    # The keys are bytes when Python 2 wrote the pickle, and text when Python 3 did.
     pixels, labels = (batch.get(name, batch.get(name.decode())) for name in (b"data", b"labels"))
     if pixels is None or labels is None:
-        raise DataError(f"{path} is no batch of CIFAR-10: it has no data and labels. Get the file anew")
+        raise DataError(f"{path} is not a batch of CIFAR-10: it has no data and labels. Download the file again")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or not _are_labels(labels):
-        raise DataError(f"{path} is no batch of CIFAR-10: its data or its labels are no bytes. Get the file anew")
+        raise DataError(f"{path} is not a batch of CIFAR-10: its data or labels are not uint8. Download the file again")
     labels = np.asarray(labels, np.uint8)
     if pixels.shape != (len(labels), _PIXELS):
         raise DataError(
-            f"{path} is no batch of CIFAR-10: {len(labels)} labels and pixels of shape {pixels.shape}. Get the file "
-            "anew"
+            f"{path} is not a batch of CIFAR-10: it has {len(labels)} labels, and pixels of shape {pixels.shape}. "
+            "Download the file again"
         )
-    # Planes of red, green and blue become the channels of a pixel.
+    # Channels first in the file, channels last in the result.
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels[:, np.newaxis]
 
 
 def _are_labels(labels: Any) -> bool:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist() if labels.ndim == 1 else None
-    return isinstance(labels, list) and all(type(one) is int and 0 <= one < 256 for one in labels)
+    return isinstance(labels, list) and all(type(label) is int and 0 <= label < 256 for label in labels)
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,9 @@
-"""Compressed files: gzip and zlib, read and written in pieces.
+"""Streaming compression and decompression: gzip and zlib.
 
-Idea: what a file holds is read as far as it is asked for, so that a small file that unpacks to a huge one, or says that
-it does, takes no more memory than one record.
+Idea: content is decompressed only as far as it is read. So a small file that unpacks to a huge one takes no more memory
+than one record.
 
-Rule: of the compressed form, only what makes it unreadable is reported here: `CompressionError`, for whoever knows the
-record to add where it was.
+Rule: only damage of the compressed stream is reported here, as `CompressionError`; the caller adds the record's origin.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from anytpu.pipeline.stored_file import Readable, Writable
 from anytpu.units import MIB
 
 MAX_RATIO = 1032
-"""Times that deflate can make something smaller, and no more; what both compressions are made of."""
+"""Maximum compression ratio of deflate, the algorithm of both gzip and zlib."""
 
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _PIECE_BYTES = MIB // 4
 
 
 class CompressionError(Exception):
-    """What is read is not compressed in the way that was said, or it is damaged."""
+    """The content is not compressed in the stated format, or is damaged."""
 
 
 def compression_of(name: str | None) -> str | None:
-    """Return "gzip", "zlib" or None of what a user wrote; "GZIP", "ZLIB" and "" are what TensorFlow calls them.
+    """Convert a user's setting to "gzip", "zlib" or None; TensorFlow's names "GZIP", "ZLIB" and "" are accepted.
 
     Raises:
-        SettingError: there is no such compression.
+        SettingError: the name is unknown.
     """
     if name is None or name == "":
         return None
@@ -41,11 +40,11 @@ def compression_of(name: str | None) -> str | None:
 
 
 class Inflated(io.RawIOBase):
-    """What a compressed stream holds, as a stream.
+    """The decompressed content of a stream, as a stream.
 
     Args:
         stream: the compressed bytes.
-        compression: "gzip", also of several members one after another, or "zlib".
+        compression: "gzip" or "zlib"; a gzip stream may have several members.
     """
 
     def __init__(self, stream: Readable, compression: str):
@@ -55,11 +54,11 @@ class Inflated(io.RawIOBase):
         self._has_begun = False
 
     def readable(self) -> bool:
-        """Tell that this can be read."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Fill the buffer as far as one step of decompression goes, and return how far: 0 at the end.
+        """Run one step of decompression into the buffer and return its length in bytes: 0 at the end.
 
         Raises:
             CompressionError: the stream is damaged or ends too early.
@@ -79,7 +78,7 @@ class Inflated(io.RawIOBase):
         return bool(self._input)
 
     def _begin_next_member(self) -> None:
-        # gzip files may be padded with zero bytes after a member.
+        # A gzip file may have zero padding after a member: skip it.
         while self._input and not (rest := self._input.lstrip(b"\0")):
             self._input = self._stream.read(_PIECE_BYTES)
         self._input = rest if self._input else b""
@@ -91,7 +90,7 @@ class Inflated(io.RawIOBase):
         try:
             piece = self._state.decompress(self._input, length_bytes)
         except zlib.error as error:
-            raise CompressionError(f"this is not {self._compression}, or it is damaged: {error}") from error
+            raise CompressionError(f"the content is not {self._compression}, or is damaged: {error}") from error
         self._input = self._state.unused_data if self._state.eof else self._state.unconsumed_tail
         return piece
 
@@ -101,7 +100,7 @@ def _new_state(compression: str) -> zlib._Decompress:
 
 
 class Deflated:
-    """A stream that compresses what is written to it into another; `finish` ends it."""
+    """A stream that compresses written bytes into another stream; call `finish` at the end."""
 
     def __init__(self, stream: Writable, compression: str):
         self._stream = stream
@@ -112,5 +111,5 @@ class Deflated:
         self._stream.write(self._state.compress(content))
 
     def finish(self) -> None:
-        """Write what is left, and the end mark."""
+        """Write the remaining output and the end mark."""
         self._stream.write(self._state.flush())

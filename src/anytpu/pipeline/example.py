@@ -1,9 +1,10 @@
-"""tf.Example and tf.SequenceExample: what most TFRecords hold, written and read without TensorFlow.
+"""tf.Example and tf.SequenceExample, the usual content of TFRecords, written and read without TensorFlow.
 
-Idea: an example is a dict of features. `encode_example` chooses the kind of each by the type of its values;
-`parse_example` takes each to what its specification says.
+Idea: an example is a dict of features. `encode_example` chooses the kind of each feature by the type of its values;
+`parse_example` converts each feature to its specified dtype and shape.
 
-Rule: an error names the feature and, when the bytes come from one of our sources, the file, the record and the byte.
+Rule: an error names the feature. If the bytes come from a source of this package, it also names the file, the record
+and the byte.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _BYTES_LIKE = (bytes, bytearray, memoryview, str)
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """Write a dict as a tf.Example.
+    """Encode a dict as a tf.Example.
 
     Args:
         features: each a value, a list of values or an array, of one kind: bytes or text (as UTF-8), floats (kept as
-            float32), or integers and bools (as int64). Shapes are not kept. `None` and lists without values have no
-            kind; an array without values has that of its type.
+            float32), or integers and booleans (as int64). Shapes are not kept. `None` and empty lists have no kind; an
+            empty array has the kind of its dtype.
 
     Returns:
         The message; the same dict always gives the same bytes.
 
     Raises:
-        RecordError: a feature is of no such kind, of several, or out of range.
+        RecordError: a feature has another kind, mixes kinds, or is out of range.
 
     Example:
         >>> from anytpu.pipeline import FixedLenFeature
@@ -49,18 +50,17 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 
 def parse_example(record: bytes, spec: Spec) -> dict[str, Any]:
-    """Read features of a tf.Example.
+    """Decode features of a tf.Example.
 
     Args:
         record: the message.
-        spec: what each feature to read should be; other features are left out.
+        spec: the specification of each feature to read; other features are left out.
 
     Returns:
-        The features: arrays, and `bytes` where one value of these is asked for, which know their `origin` if the record
-        does.
+        The features: arrays, or `bytes` for a single value of that type, with the `origin` of the record if it has one.
 
     Raises:
-        RecordError: it is no tf.Example; a feature is missing, of another kind or length.
+        RecordError: the record is not a tf.Example; a feature is missing, or has another kind or length.
 
     Example:
         >>> from anytpu.pipeline import FixedLenFeature
@@ -70,22 +70,24 @@ def parse_example(record: bytes, spec: Spec) -> dict[str, Any]:
     try:
         parsed = _parsed(_read("Example", record).features.feature, spec)
     except RecordError as error:
-        raise _placed(record, error) from error.__cause__
+        raise _with_origin(record, error) from error.__cause__
     if isinstance(record, Record):
-        # What is found wrong with an image later is still to be told by its record.
-        return {name: Record.at(v, record.origin) if type(v) is bytes else v for name, v in parsed.items()}
+        # Keep the origin, so that a later error, such as that of an image decoder, can name the record.
+        return {
+            name: Record.at(value, record.origin) if type(value) is bytes else value for name, value in parsed.items()
+        }
     return parsed
 
 
 def parse_examples(records: Sequence[bytes], spec: Spec) -> dict[str, np.ndarray]:
-    """Read features of several tf.Examples, each feature as one array.
+    """Decode features of several tf.Examples, each feature as one array.
 
     Args:
         records: the messages, at least one.
-        spec: what each feature to read should be; other features are left out.
+        spec: the specification of each feature to read; other features are left out.
 
     Returns:
-        The features, with the examples as first axis; of bytes an array of objects.
+        The features, with the examples as first axis; bytes as an array of objects.
 
     Raises:
         RecordError: as `parse_example`; a feature has different lengths.
@@ -96,44 +98,44 @@ def parse_examples(records: Sequence[bytes], spec: Spec) -> dict[str, np.ndarray
         {'x': array([1, 2])}
     """
     if not len(records):
-        raise RecordError("there is no record to read in []")
+        raise RecordError("records must contain at least one record, not []")
     rows = [parse_example(record, spec) for record in records]
-    return {name: wanted.column(name, [row[name] for row in rows]) for name, wanted in spec.items()}
+    return {name: feature_spec.column(name, [row[name] for row in rows]) for name, feature_spec in spec.items()}
 
 
 def encode_sequence_example(context: Mapping[str, Any], sequences: Mapping[str, Sequence[Any]]) -> bytes:
-    """Write a tf.SequenceExample.
+    """Encode a tf.SequenceExample.
 
     Args:
-        context: features of the whole, as for `encode_example`.
+        context: features of the whole sequence, as for `encode_example`.
         sequences: lists of features: for each step a value, a list of values or an array.
 
     Raises:
-        RecordError: a feature is of no kind that an example has, of several, or out of range.
+        RecordError: a feature has a kind that an example cannot hold, mixes kinds, or is out of range.
     """
     message = _message_class("SequenceExample")()
     _fill(message.context, context)
     for name, steps in sequences.items():
         listed = message.feature_lists.feature_list[_checked_name(name)].feature
-        for number, step in enumerate(steps):
-            _fill_feature(listed.add(), f"{name}[{number}]", step)
+        for index, step in enumerate(steps):
+            _fill_feature(listed.add(), f"{name}[{index}]", step)
     return message.SerializeToString(deterministic=True)
 
 
 def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read features of a tf.SequenceExample.
+    """Decode features of a tf.SequenceExample.
 
     Args:
         record: the message.
-        context: what each feature of the whole should be.
-        sequences: what each step of a sequence should be.
+        context: the specification of each feature of the whole sequence.
+        sequences: the specification of a step, for each sequence to read.
 
     Returns:
-        The features of the whole; and of each sequence an array with the steps first, or a list of them where they
-        have different lengths. A sequence that is missing has no steps.
+        The features of the whole; and for each sequence an array with the steps as first axis, or a list of steps if
+        their lengths differ. A missing sequence has 0 steps.
 
     Raises:
-        RecordError: it is no tf.SequenceExample; a feature is missing, of another kind or length.
+        RecordError: the record is not a tf.SequenceExample; a feature is missing, or has another kind or length.
     """
     try:
         message = _read("SequenceExample", record)
@@ -144,12 +146,12 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
         }
         return _parsed(message.context.feature, context), steps
     except RecordError as error:
-        raise _placed(record, error) from error.__cause__
+        raise _with_origin(record, error) from error.__cause__
 
 
 @functools.cache
 def _message_class(name: str) -> Any:
-    # Loading protobuf takes 20 ms; importing this does not.
+    # Imported here because loading protobuf takes 20 ms.
     from anytpu.pipeline.example_messages import message_class
 
     return message_class(name)
@@ -158,27 +160,27 @@ def _message_class(name: str) -> Any:
 def _read(name: str, record: bytes) -> Any:
     try:
         return _message_class(name).FromString(record)
-    except Exception as error:  # protobuf's DecodeError, or a TypeError; naming the former would load it here
+    except Exception as error:  # DecodeError or TypeError; naming DecodeError would load protobuf with this module
         if not isinstance(record, bytes | bytearray | memoryview):
             raise RecordError(f"a record to parse must be bytes, not {type(record).__name__}") from None
-        raise RecordError(f"these {len(record)} bytes are no tf.{name}: {error}") from error
+        raise RecordError(f"these {len(record)} bytes are not a tf.{name}: {error}") from error
 
 
 def _parsed(features: Any, spec: Spec) -> dict[str, Any]:
     return {
-        name: _value(name, features[name], wanted) if name in features else wanted.missing(name)
-        for name, wanted in spec.items()
+        name: _value(name, features[name], feature_spec) if name in features else feature_spec.missing(name)
+        for name, feature_spec in spec.items()
     }
 
 
-def _value(name: str, feature: Any, wanted: FeatureSpec) -> Any:
+def _value(name: str, feature: Any, spec: FeatureSpec) -> Any:
     kind = feature.WhichOneof("kind")
     if kind is None:
-        return wanted.missing(name)
-    if kind != wanted.kind:
-        asked = wanted.dtype.__name__ if wanted.dtype is bytes else wanted.dtype
-        raise RecordError(f"feature {name!r} holds {KIND_NAMES[kind]}, and {asked} was asked for")
-    return wanted.value(name, getattr(feature, kind).value)
+        return spec.missing(name)
+    if kind != spec.kind:
+        expected = spec.dtype.__name__ if spec.dtype is bytes else spec.dtype
+        raise RecordError(f"feature {name!r} holds {KIND_NAMES[kind]}, but the specification says {expected}")
+    return spec.value(name, getattr(feature, kind).value)
 
 
 def _stacked(steps: list[Any]) -> Any:
@@ -194,10 +196,10 @@ def _fill(message: Any, features: Mapping[str, Any]) -> None:
 def _fill_feature(feature: Any, name: str, value: Any) -> None:
     array = _flat(name, value)
     if array is None:
-        # Nothing says which kind it is; TensorFlow takes such a feature for a missing one, and so do we.
+        # The kind is unknown. TensorFlow treats such a feature as missing, and so does `parse_example`.
         feature.SetInParent()
     elif array.dtype.kind == "O":
-        feature.bytes_list.value.extend(_encoded(name, each) for each in array)
+        feature.bytes_list.value.extend(_encoded(name, item) for item in array)
         feature.bytes_list.SetInParent()
     elif array.dtype.kind == "f":
         feature.float_list.value.extend(_narrowed(name, array).tolist())
@@ -208,7 +210,7 @@ def _fill_feature(feature: Any, name: str, value: Any) -> None:
 
 
 def _flat(name: str, value: Any) -> np.ndarray | None:
-    """Return values as an array of one dimension: of objects, floats or integers; None when nothing says which."""
+    """Return values as a 1-D array of objects, floats or integers; None if the kind is unknown."""
     if isinstance(value, _BYTES_LIKE):
         return _objects([value])
     if value is None or (isinstance(value, list | tuple) and not value):
@@ -231,8 +233,8 @@ def _holds_bytes(array: np.ndarray) -> bool:
 
 
 def _holds_integers(value: Any) -> bool:
-    """Tell whether these are all integers: if NumPy took them for floats, they are too large."""
-    return isinstance(value, list | tuple) and all(isinstance(each, int) for each in value)
+    """Return whether all values are integers; if NumPy made them floats, some exceed 64 bits."""
+    return isinstance(value, list | tuple) and all(isinstance(item, int) for item in value)
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
@@ -252,8 +254,8 @@ def _encoded(name: str, value: Any) -> bytes:
 def _narrowed(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
-    if (lost := np.isinf(narrow) & ~np.isinf(array)).any():
-        raise RecordError(f"feature {name!r} has the value {array[lost][0]!s}, which float32 cannot hold")
+    if (overflowed := np.isinf(narrow) & ~np.isinf(array)).any():
+        raise RecordError(f"feature {name!r} has the value {array[overflowed][0]!s}, which float32 cannot hold")
     return narrow
 
 
@@ -269,5 +271,5 @@ def _checked_name(name: Any) -> str:
     return name
 
 
-def _placed(record: bytes, error: RecordError) -> RecordError:
+def _with_origin(record: bytes, error: RecordError) -> RecordError:
     return RecordError(f"{record.origin}: {error}") if isinstance(record, Record) else error

@@ -1,9 +1,10 @@
-"""The messages tf.Example and tf.SequenceExample, made here at run time; no generated code, no TensorFlow.
+"""The protobuf messages tf.Example and tf.SequenceExample, built at run time; no generated code, no TensorFlow.
 
 Source: the message definitions that TensorFlow documents (`Example`, `Features`, `Feature`, `BytesList`, `FloatList`,
-`Int64List`, `SequenceExample`, `FeatureLists`, `FeatureList`), rebuilt by their field numbers.
+`Int64List`, `SequenceExample`, `FeatureLists`, `FeatureList`), rebuilt with the same field numbers.
 
-Rule: they live in a pool of their own, so that a process that also imports TensorFlow does not define them twice.
+Rule: the messages are defined in a separate descriptor pool, so that a process that also imports TensorFlow has no
+duplicate definition.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "tensorflow"
 
 KINDS = ("bytes_list", "float_list", "int64_list")
-"""What a feature may hold."""
+"""Fields of a feature, of which exactly one is set."""
 
 
 @functools.cache

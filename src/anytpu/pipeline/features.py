@@ -1,10 +1,10 @@
-"""What a feature of an example should be: its type, and how many values it has.
+"""Specifications of an example's features: dtype and number of values.
 
-Idea: an example holds lists of bytes, float32 or int64, without shapes. A specification says what each should be, and
-takes a list to an array of that, or says why it cannot.
+Idea: an example holds lists of bytes, float32 or int64, without shapes. A specification converts a list to an array of
+its dtype and shape, or raises an error that says why it cannot.
 
-Rule: nothing is cut, stretched or converted on the quiet: a list of another kind, another length or out of the type's
-range is an error.
+Rule: nothing is truncated, broadcast or converted silently: a list of another kind, of another length, or with a value
+out of the dtype's range is an error.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import numpy as np
 from anytpu.errors import RecordError, SettingError
 
 _STRING_TYPES = (bytes, str, "bytes", "string", "str")
-_FEW = 100
+_SMALL_COUNT = 100
 KIND_NAMES = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "integers"}
 
 
 class FeatureSpec(abc.ABC):
-    """What a feature should be.
+    """The specification of a feature.
 
     Attributes:
-        dtype: the values' type: `bytes`, or a NumPy type of integers, bools or floats.
+        dtype: type of the values: `bytes`, or a NumPy type of integers, booleans or floats.
     """
 
     dtype: Any
 
     @property
     def kind(self) -> str:
-        """The list of an example that holds such values: "bytes_list", "float_list" or "int64_list"."""
+        """The field of an example that holds such values: "bytes_list", "float_list" or "int64_list"."""
         return _kind(self.dtype)
 
     @abc.abstractmethod
     def missing(self, name: str) -> Any:
-        """Return what stands for a feature that an example lacks.
+        """Return the value of a feature that is missing in an example.
 
         Raises:
-            RecordError: nothing does.
+            RecordError: the feature is required.
         """
 
     def column(self, name: str, rows: Sequence[Any]) -> np.ndarray:
-        """Return the feature of several examples as one array, of what `missing` and `value` gave for each.
+        """Stack the feature's rows, the results of `missing` and `value` for each example, into one array.
 
         Raises:
-            RecordError: they have different lengths.
+            RecordError: the rows have different lengths.
         """
         if self.dtype is bytes and isinstance(rows[0], bytes):
             return _array(name, rows, bytes)
@@ -61,22 +61,22 @@ class FeatureSpec(abc.ABC):
 
     @abc.abstractmethod
     def value(self, name: str, values: Any) -> Any:
-        """Return the feature, of the values in its list.
+        """Convert the list of values of a feature to its specified form.
 
         Raises:
-            RecordError: they do not fit.
+            RecordError: the values do not match the specification.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedLenFeature(FeatureSpec):
-    """A feature with one shape.
+    """A feature of fixed shape.
 
     Attributes:
-        shape: of the array; `()` for one value. Values fill it in C order.
-        dtype: `bytes`, or a NumPy type of integers, bools or floats.
-        default_value: what stands for a feature that is missing: one value for all, or an array of the shape. None: a
-            missing feature is an error.
+        shape: shape of the array; `()` for a scalar. Values fill it in C order.
+        dtype: `bytes`, or a NumPy type of integers, booleans or floats.
+        default_value: value of a missing feature: a scalar for all elements, or an array of the shape. None: a missing
+            feature is an error.
 
     Example:
         >>> FixedLenFeature((2, 2), "float32").value("box", [0.0, 1.0, 2.0, 3.0]).tolist()
@@ -90,7 +90,7 @@ class FixedLenFeature(FeatureSpec):
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
         if not all(isinstance(size, int) and size >= 0 for size in shape):
-            raise SettingError(f"shape must be whole numbers from 0 up, such as () or (28, 28), not {self.shape!r}")
+            raise SettingError(f"shape must be integers of at least 0, such as () or (28, 28), not {self.shape!r}")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
         if self.dtype is bytes and isinstance(self.default_value, str):
@@ -104,13 +104,13 @@ class FixedLenFeature(FeatureSpec):
         except (ValueError, TypeError, OverflowError) as error:
             kind = self.dtype.__name__ if self.dtype is bytes else self.dtype
             raise SettingError(
-                f"default_value must be {kind}, one or of the shape {self.shape}, not {self.default_value!r}"
+                f"default_value must be {kind}, a scalar or of shape {self.shape}, not {self.default_value!r}"
             ) from error
 
     def missing(self, name: str) -> Any:
         """Return the default."""
         if self.default_value is None:
-            raise RecordError(f"feature {name!r} is missing; give it a default_value if it may be")
+            raise RecordError(f"feature {name!r} is missing; if that is allowed, give it a default_value")
         if self.dtype is bytes and not self.shape:
             if not isinstance(self.default_value, bytes):
                 raise TypeError
@@ -118,11 +118,11 @@ class FixedLenFeature(FeatureSpec):
         return np.broadcast_to(np.asarray(self.default_value, _array_dtype(self.dtype)), self.shape).copy()
 
     def value(self, name: str, values: Any) -> Any:
-        """Return one value, or an array of the shape."""
+        """Return a scalar, or an array of the shape."""
         count = math.prod(self.shape)
         if len(values) != count:
             raise RecordError(
-                f"feature {name!r} must have {_values(count)}, as its shape {self.shape} says, not {len(values)}"
+                f"feature {name!r} must have {_values(count)} for its shape {self.shape}, not {len(values)}"
             )
         if self.dtype is bytes and not self.shape:
             return values[0]
@@ -131,13 +131,13 @@ class FixedLenFeature(FeatureSpec):
 
 @dataclasses.dataclass(frozen=True)
 class VarLenFeature(FeatureSpec):
-    """A feature of any number of values, padded to one length if that is given. A missing one has none.
+    """A feature of any number of values, padded to a fixed length if one is set. A missing feature has 0 values.
 
     Attributes:
-        dtype: `bytes`, or a NumPy type of integers, bools or floats.
-        length: how many values the array has; more in a record are an error. None: as many as there are, so that
+        dtype: `bytes`, or a NumPy type of integers, booleans or floats.
+        length: number of values in the array; a record with more is an error. None: the record's own number, so that
             records of different lengths cannot be in one batch.
-        padding: what stands after the last value; None is 0, or b"".
+        padding: value of the elements after the last value; None: 0, or b"".
 
     Example:
         >>> VarLenFeature("int64", length=4).value("words", [5, 6]).tolist()
@@ -150,11 +150,11 @@ class VarLenFeature(FeatureSpec):
 
     def __post_init__(self) -> None:
         if self.length is not None and (not isinstance(self.length, int) or self.length < 0):
-            raise SettingError(f"length must be a whole number from 0 up, or None, not {self.length!r}")
+            raise SettingError(f"length must be an integer of at least 0, or None, not {self.length!r}")
         object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
 
     def missing(self, name: str) -> np.ndarray:
-        """Return no values, padded."""
+        """Return an array of padding only."""
         return self.value(name, ())
 
     def value(self, name: str, values: Any) -> np.ndarray:
@@ -163,7 +163,7 @@ class VarLenFeature(FeatureSpec):
         if self.length is None:
             return array
         if len(array) > self.length:
-            raise RecordError(f"feature {name!r} must have {_values(self.length)} at most, not {len(array)}")
+            raise RecordError(f"feature {name!r} must have at most {_values(self.length)}, not {len(array)}")
         empty = b"" if self.dtype is bytes else 0
         padded = np.full(self.length, empty if self.padding is None else self.padding, array.dtype)
         padded[: len(array)] = array
@@ -175,8 +175,8 @@ def _array(name: str, values: Any, dtype: Any) -> np.ndarray:
         array = np.empty(len(values), object)
         array[:] = list(values)
         return array
-    if len(values) < _FEW:
-        values = values[:]  # a list: of few values the faster way
+    if len(values) < _SMALL_COUNT:
+        values = values[:]  # slicing gives a list, which NumPy converts faster for few values
     try:
         array = np.array(values, np.int64 if dtype.kind == "b" else dtype)
     except OverflowError:
@@ -198,7 +198,7 @@ def _checked_dtype(dtype: Any) -> Any:
     if checked.kind == "S":
         return bytes
     if checked.kind not in "iubf":
-        raise SettingError(f'dtype must be bytes, or a type of numbers such as "int64" or "float32", not {dtype!r}')
+        raise SettingError(f'dtype must be bytes, or a numeric type such as "int64" or "float32", not {dtype!r}')
     return checked
 
 

@@ -1,12 +1,12 @@
-"""Flowers: TFRecord folders as Kaggle's "flower classification with TPUs" lays them out.
+"""Flower images in the TFRecord folders of Kaggle's "flower classification with TPUs".
 
     FOLDER/tfrecords-jpeg-192x192/train/00-192x192-798.tfrec      image, class, id
     FOLDER/tfrecords-jpeg-192x192/val/...                         image, class, id
     FOLDER/tfrecords-jpeg-192x192/test/...                        image, id
 
-Idea: the number at the end of a file's name is the number of its records, so that a length costs no look into files.
+Idea: the number at the end of a file's name is the number of its records, so the length is known without reading files.
 
-Rule: files that hold more or fewer than their names say are refused, not read.
+Rule: files whose number of records differs from their names are rejected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anytpu.pipeline.sources import Record, RecordSource
 from anytpu.pipeline.tfrecord import records
 
 CLASSES = 104
-"""The kinds of flowers in Kaggle's records."""
+"""Number of classes in Kaggle's records."""
 SPLITS = ("train", "val", "test")
 
 _SPEC = {
@@ -38,20 +38,20 @@ _SPEC = {
 
 
 def flowers(path: str | os.PathLike[str], split: str = "train", size: int = 192) -> Dataset:
-    """Read one of the splits of the flowers.
+    """Read a split of the flower images.
 
     Args:
-        path: the folder or URL in which `tfrecords-jpeg-192x192` is, or `train`, `val` and `test` themselves.
+        path: the folder or URL that contains `tfrecords-jpeg-192x192`, or `train`, `val` and `test` directly.
         split: "train", "val" or "test".
-        size: the pixels of a side, 192, 224, 331 or 512 at Kaggle; it chooses the folder.
+        size: height and width of the images in pixels; Kaggle has 192, 224, 331 and 512. It selects the folder.
 
     Returns:
         A data set of `{"image": uint8 (size, size, 3), "class": int32, "id": str}`; without "class" in "test". Its
-        length is known without a look into the files if their names end in "-NNN.tfrec".
+        length is known without reading the files if their names end in "-NNN.tfrec".
 
     Raises:
-        SettingError: there is no such split.
-        DataError: there are no such files; on the way, they hold fewer records than their names say.
+        SettingError: the split does not exist.
+        DataError: the files are missing; or, during iteration, their number of records differs from their names.
 
     Example:
         >>> from anytpu.pipeline import make_flowers
@@ -70,33 +70,33 @@ def _source(path: str, split: str, size: int) -> RecordSource:
     failed: FileError | None = None
     for pattern in (f"{path}/{folder}/{split}/*.tfrec", f"{path}/{split}/*.tfrec"):
         try:
-            found = records(pattern)
+            source = records(pattern)
         except FileError as error:
             failed = error
         else:
-            assert isinstance(found, RecordSource)  # .tfrec is not compressed
-            return found
+            assert isinstance(source, RecordSource)  # .tfrec is not compressed
+            return source
     raise DataError(
         f"there are no flowers in {path}: neither {folder}/{split}/*.tfrec nor {split}/*.tfrec. Unpack Kaggle's "
-        "flower-classification-with-tpus there, or make small ones, flowers(tpu.pipeline.make_flowers())"
+        "flower-classification-with-tpus there, or make small sample files: flowers(tpu.pipeline.make_flowers())"
     ) from failed
 
 
 class FlowerRecords:
-    """Records whose files say in their names how many they hold.
+    """Records of files whose names state their number of records.
 
     Args:
-        source: the records, and in `shards` their files.
+        source: the records; its `shards` are the files.
     """
 
     def __init__(self, source: RecordSource) -> None:
         self._source = source
-        named = [re.search(r"-(\d+)\.tfrec$", shard.path) for shard in source.shards]
-        self._named = sum(int(found[1]) for found in named if found) if all(named) else None
-        self._is_checked = self._named is None
+        matches = [re.search(r"-(\d+)\.tfrec$", shard.path) for shard in source.shards]
+        self._stated_count = sum(int(match[1]) for match in matches if match) if all(matches) else None
+        self._is_checked = self._stated_count is None
 
     def __len__(self) -> int:
-        return len(self._source) if self._named is None else self._named
+        return len(self._source) if self._stated_count is None else self._stated_count
 
     def __getitem__(self, index: int) -> bytes:
         if not self._is_checked:
@@ -104,11 +104,11 @@ class FlowerRecords:
         return self._source[index]
 
     def _check(self) -> None:
-        if len(self._source) != self._named:
+        if len(self._source) != self._stated_count:
             first = self._source.shards[0].path
             raise DataError(
-                f"the names of {first} and the files beside it say {self._named} records, and they hold "
-                f"{len(self._source)}: one was cut off, or renamed. Get the files anew"
+                f"the names of {first} and the other files of its folder state {self._stated_count} records, but the "
+                f"files hold {len(self._source)}: a file is truncated or was renamed. Download the files again"
             )
         self._is_checked = True
 
@@ -120,10 +120,10 @@ def _flower(record: bytes) -> dict[str, Any]:
 
 def _flower_with_class(record: Record) -> dict[str, Any]:
     row = parse_example(record, _SPEC)
-    kind = max(int(row["class"]), int(row["label"]))
-    if kind < 0:
+    label = max(int(row["class"]), int(row["label"]))
+    if label < 0:
         raise DataError(
-            f"{record.origin}: the flower has no feature 'class' or 'label'. Flowers without a class are read by "
+            f"{record.origin}: the flower has no feature 'class' or 'label'. To read flowers without a class, use "
             'flowers(path, "test")'
         )
-    return {"image": decode_image(row["image"]), "class": np.int32(kind), "id": row["id"].decode()}
+    return {"image": decode_image(row["image"]), "class": np.int32(label), "id": row["id"].decode()}

@@ -1,9 +1,9 @@
-"""MNIST, CIFAR-10 and IMDB: Keras's own files, from where Keras keeps them or from a path.
+"""MNIST, CIFAR-10 and IMDB from Keras's own files, in Keras's cache folder or at a path.
 
-Idea: who has used Keras has these files already. They are read as `keras.datasets` reads them; nothing is downloaded,
-so no program waits for a network that is not there. Where a file is missing, the error says which and where it goes.
+Idea: a Keras user has these files already. They are read as `keras.datasets` reads them. Nothing is downloaded, so a
+program never blocks on a missing network. If a file is missing, the error says which file to download to which folder.
 
-Rule: the arrays are those of the files. Pickles in them are read without running anything.
+Rule: the arrays are returned unchanged. Pickles in the files are interpreted without executing code.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _STORAGE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
 _CIFAR_FOLDER = "cifar-10-batches-py"
 _MAX_WORD = 2**31
 _WORD_BYTES = 56
-"""Two int64 and, in a list, a pointer and an int: what a word takes while IMDB is made of its file."""
+"""Memory per word while IMDB is loaded: two int64, and a pointer and an int in a list."""
 _REVIEW_BYTES = 400
-"""Two arrays and a list."""
+"""Memory per review: two arrays and a list."""
 
 
 def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
     """Load MNIST: handwritten digits, 60,000 to train on and 10,000 to test on.
 
     Args:
-        path: `mnist.npz`, or the folder that it is in. None: where Keras keeps it, `~/.keras/datasets`.
+        path: `mnist.npz`, or its folder. None: Keras's cache, `~/.keras/datasets`.
 
     Returns:
         `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 28, 28)`, 0 black to 255 white, y uint8 `(images,)`.
 
     Raises:
-        DataError: the file is not there, or is no such file; the message says what to put where.
+        DataError: the file is missing or invalid; the message says which file to download, and to which folder.
 
     Example:
         >>> from anytpu.pipeline import make_mnist
@@ -56,17 +56,17 @@ def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
 
 
 def cifar10(path: AnyPath | None = None) -> tuple[Rows, Rows]:
-    """Load CIFAR-10: colour images of ten kinds of things, 50,000 to train on and 10,000 to test on.
+    """Load CIFAR-10: colour images of ten classes, 50,000 to train on and 10,000 to test on.
 
     Args:
-        path: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or the folder that one of them is
-            in. None: where Keras keeps it, `~/.keras/datasets`.
+        path: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or a folder that contains one of
+            them. None: Keras's cache, `~/.keras/datasets`.
 
     Returns:
         `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 32, 32, 3)`, y uint8 `(images, 1)`.
 
     Raises:
-        DataError: the files are not there, or are no such files; the message says what to put where.
+        DataError: the files are missing or invalid; the message says which file to download, and to which folder.
 
     Example:
         >>> from anytpu.pipeline import make_cifar10
@@ -74,8 +74,8 @@ def cifar10(path: AnyPath | None = None) -> tuple[Rows, Rows]:
         >>> x_train.shape[1:], y_train.shape[1:]
         ((32, 32, 3), (1,))
     """
-    found = _find_cifar(path)
-    batches = [batch_of(found / name) for name in FILES] if found.is_dir() else batches_of_archive(found)
+    source = _find_cifar(path)
+    batches = [batch_of(source / name) for name in FILES] if source.is_dir() else batches_of_archive(source)
     *parts, test = batches
     return (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])), test
 
@@ -91,29 +91,28 @@ def imdb(
     oov_char: int | None = 2,
     index_from: int | None = 3,
 ) -> tuple[Rows, Rows]:
-    """Load IMDB: film reviews as the numbers of their words, 25,000 to train on and 25,000 to test on.
+    """Load IMDB: film reviews as sequences of word indices, 25,000 to train on and 25,000 to test on.
 
-    A word's number is its rank by frequency, plus `index_from`; 0 is for padding.
+    A word's index is its rank by frequency plus `index_from`; 0 is padding.
 
     Args:
-        path: `imdb.npz`, or the folder that it is in. None: where Keras keeps it, `~/.keras/datasets`.
-        num_words: numbers from this one on become `oov_char`; None: all words but the one of the
-            highest number, as in Keras.
-        skip_top: numbers below this one become `oov_char`.
-        maxlen: make arrays of this length: shorter reviews get zeros in front, longer ones lose words in front, as
-            `keras.utils.pad_sequences(x, maxlen)` does. None: lists of different lengths.
-        seed: of the order of the reviews.
-        start_char: put in front of each review; None: nothing.
-        oov_char: stands for words that are left out; None: nothing does.
-        index_from: added to each word's rank.
+        path: `imdb.npz`, or its folder. None: Keras's cache, `~/.keras/datasets`.
+        num_words: indices from this one up become `oov_char`; None: only the highest index does, as in Keras.
+        skip_top: indices below this one become `oov_char`.
+        maxlen: length of every review: shorter ones are padded with zeros in front, longer ones are truncated in front,
+            as by `keras.utils.pad_sequences(x, maxlen)`. None: lists of different lengths.
+        seed: seed of the order of the reviews.
+        start_char: index inserted in front of each review; None: nothing is inserted.
+        oov_char: index that replaces excluded words; None: they are removed.
+        index_from: offset added to each word's rank.
 
     Returns:
         `(x_train, y_train), (x_test, y_test)`: x int32 `(reviews, maxlen)`, or an array of lists; y int64 `(reviews,)`,
         0 negative, 1 positive.
 
     Raises:
-        DataError: the file is not there, or is no such file; the message says what to put where.
-        SettingError: `maxlen` is no length.
+        DataError: the file is missing or invalid; the message says which file to download, and to which folder.
+        SettingError: `maxlen` is not an integer of at least 1.
 
     Example:
         >>> from anytpu.pipeline import make_imdb
@@ -122,23 +121,23 @@ def imdb(
         (100, True)
     """
     if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
-        raise SettingError(f"maxlen must be a whole number from 1 up, or None for lists of any length, not {maxlen!r}")
+        raise SettingError(f"maxlen must be an integer of at least 1, or None for lists of any length, not {maxlen!r}")
     file = _npz("imdb", path, "make_imdb")
     random = np.random.RandomState(seed)
-    sets = [_in_order(x, y, random) for x, y in _checked_reviews(_pairs(arrays_of(file), file), file)]
+    sets = [_shuffle(x, y, random) for x, y in _checked_reviews(_pairs(arrays_of(file), file), file)]
 
-    _check_room(sets, file)
+    _check_memory(sets, file)
     start = np.array([] if start_char is None else [start_char], np.int64)
     reviews = [[np.concatenate([start, np.add(words, index_from or 0)]) for words in x] for x, _ in sets]
-    # As Keras has it: without num_words, the word of the highest number is left out.
-    above = num_words or max(int(numbers.max(initial=0)) for part in reviews for numbers in part)
+    # As in Keras: without num_words, the word of the highest index is left out.
+    end = num_words or max(int(words.max(initial=0)) for part in reviews for words in part)
 
-    def chosen(numbers: np.ndarray) -> np.ndarray:
-        kept = (numbers >= skip_top) & (numbers < above)
-        return numbers[kept] if oov_char is None else np.where(kept, numbers, oov_char)
+    def select(words: np.ndarray) -> np.ndarray:
+        kept = (words >= skip_top) & (words < end)
+        return words[kept] if oov_char is None else np.where(kept, words, oov_char)
 
     train, test = [
-        (_even([chosen(numbers) for numbers in part], maxlen), y) for part, (_, y) in zip(reviews, sets, strict=True)
+        (_pad([select(words) for words in part], maxlen), y) for part, (_, y) in zip(reviews, sets, strict=True)
     ]
     return train, test
 
@@ -148,8 +147,8 @@ def _npz(name: str, path: AnyPath | None, maker: str) -> Path:
     file = file if file.suffix == ".npz" else file / f"{name}.npz"
     if not file.is_file():
         raise DataError(
-            f"there is no file {file}: download {_STORAGE}/{name}.npz to there, or pass its path, {name}(path). Small "
-            f"rows of the same form: {name}(tpu.pipeline.{maker}())"
+            f"there is no file {file}: download {_STORAGE}/{name}.npz to this path, or pass its path, {name}(path). "
+            f"For a small sample of the same form: {name}(tpu.pipeline.{maker}())"
         )
     return file
 
@@ -158,75 +157,80 @@ def _pairs(arrays: dict[str, np.ndarray], file: Path) -> tuple[Rows, Rows]:
     missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
     if missing:
         raise DataError(
-            f"{file} has no {', '.join(missing)}; it has {', '.join(arrays)[:200] or 'nothing'}. Get the file anew"
+            f"{file} has no {', '.join(missing)}; it has {', '.join(arrays)[:200] or 'nothing'}. Download the file "
+            "again"
         )
     pairs = (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
     for x, y in pairs:
         if x.shape[:1] != y.shape[:1] or not y.ndim:
-            raise DataError(f"{file} has examples of shape {x.shape} and labels of shape {y.shape}. Get the file anew")
+            raise DataError(
+                f"{file} has examples of shape {x.shape} and labels of shape {y.shape}. Download the file again"
+            )
     return pairs
 
 
 def _checked_reviews(sets: tuple[Rows, Rows], file: Path) -> tuple[Rows, Rows]:
     for x, _ in sets:
-        for number, words in enumerate(x):
-            numbers = words.tolist() if isinstance(words, np.ndarray) and words.ndim == 1 else words
-            if not isinstance(numbers, list) or not _are_words(numbers):
-                raise DataError(f"{file} is no file of reviews: review {number} is no list of words. Get the file anew")
+        for index, words in enumerate(x):
+            listed = words.tolist() if isinstance(words, np.ndarray) and words.ndim == 1 else words
+            if not isinstance(listed, list) or not _are_words(listed):
+                raise DataError(
+                    f"{file} is not a file of reviews: review {index} is not a list of word indices. Download the file "
+                    "again"
+                )
     if not sum(len(x) for x, _ in sets):
-        raise DataError(f"{file} has no reviews. Get the file anew")
+        raise DataError(f"{file} has no reviews. Download the file again")
     return sets
 
 
-def _check_room(sets: list[Rows], file: Path) -> None:
+def _check_memory(sets: list[Rows], file: Path) -> None:
     reviews = [words for x, _ in sets for words in x]
     try:
         check_memory(_WORD_BYTES * sum(map(len, reviews)) + _REVIEW_BYTES * len(reviews))
     except ValueError as error:
-        raise DataError(f"{file} is too large: {error}. End other programs, or take a machine with more") from error
+        raise DataError(f"{file} is too large: {error}. End other programs, or use a machine with more") from error
 
 
-def _are_words(numbers: list[Any]) -> bool:
-    return {int}.issuperset(map(type, numbers)) and (
-        not numbers or -_MAX_WORD < min(numbers) <= max(numbers) < _MAX_WORD
-    )
+def _are_words(words: list[Any]) -> bool:
+    return {int}.issuperset(map(type, words)) and (not words or -_MAX_WORD < min(words) <= max(words) < _MAX_WORD)
 
 
-def _in_order(x: np.ndarray, y: np.ndarray, random: np.random.RandomState) -> Rows:
-    # As Keras draws it, so that the same seed gives the same reviews.
+def _shuffle(x: np.ndarray, y: np.ndarray, random: np.random.RandomState) -> Rows:
+    # The same calls as in Keras, so that the same seed gives the same order.
     order = np.arange(len(x))
     random.shuffle(order)
     return x[order], y[order]
 
 
-def _even(rows: list[np.ndarray], maxlen: int | None) -> np.ndarray:
-    """Return rows of one length, zeros and cuts in front; without a length, an array of lists."""
+def _pad(rows: list[np.ndarray], maxlen: int | None) -> np.ndarray:
+    """Pad or truncate rows in front to one length; without a length, return an array of lists."""
     if maxlen is None:
         lists = np.empty(len(rows), object)
         lists[:] = [row.tolist() for row in rows]
         return lists
     padded = np.zeros((len(rows), maxlen), np.int32)
-    for place, row in zip(padded, rows, strict=True):
+    for target, row in zip(padded, rows, strict=True):
         if len(row):
-            place[-len(row) :] = row[-maxlen:]
+            target[-len(row) :] = row[-maxlen:]
     return padded
 
 
 def _find_cifar(path: AnyPath | None) -> Path:
     root = Path(path) if path is not None else _env.keras_datasets()
-    # Keras 3 extracts to a folder named "...-target"; before, it did so beside the archive.
+    # Keras 3 extracts to a folder named "...-target", earlier versions to the folder of the archive.
     folders = (root, root / _CIFAR_FOLDER, root / f"{_CIFAR_FOLDER}-target" / _CIFAR_FOLDER)
     archives = (root, root / "cifar-10-python.tar.gz", root / f"{_CIFAR_FOLDER}.tar.gz")
     for folder in folders:
         if (folder / FILES[0]).is_file():
             missing = [name for name in FILES if not (folder / name).is_file()]
             if missing:
-                raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz anew")
+                raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz again")
             return folder
     for archive in archives:
         if archive.is_file():
             return archive
     raise DataError(
         f"there is no folder {folders[1]}: download https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into "
-        f"{root}, or pass its path, cifar10(path). Small rows of the same form: cifar10(tpu.pipeline.make_cifar10())"
+        f"{root}, or pass its path, cifar10(path). For a small sample of the same form: "
+        "cifar10(tpu.pipeline.make_cifar10())"
     )

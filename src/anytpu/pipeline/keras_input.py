@@ -1,9 +1,10 @@
-"""How Keras's `fit`, `evaluate` and `predict` take a `Dataset`.
+"""The adapter through which Keras's `fit`, `evaluate` and `predict` read a `Dataset`.
 
-Idea: Keras chooses an adapter by the type of x. For ours it gets this one, which walks over the batches of numbers, so
-that a length is known where there is one, strings stay on the host, and nothing is read ahead twice.
+Idea: Keras chooses a data adapter by the type of x. For a `Dataset` it gets this one, which iterates over the numeric
+columns of the batches. So Keras knows the length where there is one, strings remain on the host, and nothing is
+prefetched twice.
 
-Rule: the adapter decides nothing about a strategy; plain Keras and the compiled loop walk over the same batches.
+Rule: the adapter does not depend on a strategy; plain Keras and the compiled loop iterate over the same batches.
 """
 
 from __future__ import annotations
@@ -19,42 +20,42 @@ Tree = Any
 
 
 class Batches(Protocol):
-    """What the adapter needs of a `Dataset`."""
+    """The part of `Dataset` that the adapter uses."""
 
     @property
     def is_endless(self) -> bool:
-        """True when a walk never ends."""
+        """Whether iteration never ends."""
         ...
 
     @property
     def is_batched(self) -> bool:
-        """False when its elements are single rows."""
+        """False if its elements are single rows."""
         ...
 
     @property
     def left(self) -> int | None:
-        """How many batches the next walk gives, if that is known."""
+        """Number of batches of the next walk; None if not known."""
         ...
 
     def numbers(self) -> Iterator[Tree]:
-        """Walk over the batches, without their strings."""
+        """Iterate over the batches without their string columns."""
         ...
 
 
 def install(dataset_class: type) -> None:
-    """Let Keras take data sets of this class, once."""
-    _keras.wrap(_keras.data_adapters_module(), "get_data_adapter", functools.partial(_choosing, dataset_class))
+    """Register the adapter for data sets of this class in Keras, once."""
+    _keras.wrap(_keras.data_adapters_module(), "get_data_adapter", functools.partial(_extend_choice, dataset_class))
 
 
-def _choosing(dataset_class: type, original: Callable) -> Callable:
+def _extend_choice(dataset_class: type, original: Callable) -> Callable:
     def get_data_adapter(x: Any, y: Any = None, sample_weight: Any = None, **others: Any) -> Any:
         if not isinstance(x, dataset_class):
             return original(x, y, sample_weight, **others)
-        for name, given in (("y", y), ("sample_weight", sample_weight)):
-            if given is not None:
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
                 raise DataError(
-                    f"{name} must be None when x is a Dataset: its batches are x, (x, y) or (x, y, sample_weight). Put "
-                    f"it in, such as Dataset.from_arrays((x, y)), or with map"
+                    f"{name} must be None when x is a Dataset: its batches are x, (x, y) or (x, y, sample_weight). "
+                    "Include it in the batches, with Dataset.from_arrays((x, y)) or with map"
                 )
         return DatasetAdapter(x, others.get("class_weight"), others.get("steps_per_epoch"))  # pyright: ignore[reportArgumentType]
 
@@ -62,15 +63,15 @@ def _choosing(dataset_class: type, original: Callable) -> Callable:
 
 
 class DatasetAdapter:
-    """What Keras walks over for a `Dataset`.
+    """Keras's data adapter for a `Dataset`.
 
     Args:
         dataset: the data set.
-        class_weight: a weight for each class, or None.
-        steps: the steps of an epoch; None is as many as there are batches.
+        class_weight: weight of each class by its index, or None.
+        steps: number of steps in an epoch; None: the number of batches.
 
     Raises:
-        SettingError: the data set has no end and `steps` is None.
+        SettingError: the data set is endless and `steps` is None.
         DataError: its elements are rows, not batches.
     """
 
@@ -79,21 +80,21 @@ class DatasetAdapter:
     def __init__(self, dataset: Batches, class_weight: dict[int, float] | None, steps: int | None) -> None:
         if dataset.is_endless and steps is None:
             raise SettingError(
-                f"{dataset!r} has no end: pass steps_per_epoch (for validation data validation_steps; to evaluate and "
-                "predict, steps), or leave repeat() out"
+                f"{dataset!r} is endless: pass steps_per_epoch (for validation data validation_steps; to evaluate and "
+                "predict, steps), or remove repeat()"
             )
         if not dataset.is_batched:
-            raise DataError(f"{dataset!r} gives single rows, and Keras takes batches: {dataset!r}.batch(32)")
+            raise DataError(f"{dataset!r} yields single rows, but Keras needs batches: {dataset!r}.batch(32)")
         self._dataset = dataset
         self._class_weight = class_weight
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, or None when that is not known."""
+        """Number of batches in an epoch; None if not known."""
         return self._dataset.left
 
     def get_jax_iterator(self) -> Iterator[Tree]:
-        """Walk over an epoch."""
+        """Iterate over an epoch."""
         for batch in self._dataset.numbers():
             yield self._weighted(_as_tuple(batch))
 
@@ -103,23 +104,26 @@ class DatasetAdapter:
         """Do nothing."""
 
     def on_epoch_end(self) -> None:
-        """Do nothing: a walk that nobody holds any more ends its threads itself."""
+        """Do nothing: an iterator without references ends its threads itself."""
 
     def _weighted(self, batch: Tree) -> Tree:
         if self._class_weight is None or not isinstance(batch, tuple) or len(batch) == 1:
             return batch
         if len(batch) == 3:
-            raise SettingError("class_weight and the sample_weight of the batches exclude each other: leave one out")
+            raise SettingError(
+                "class_weight cannot be combined with the sample_weight of the batches: remove one of them"
+            )
         return (*batch, _keras.class_weights(batch[1], self._class_weight))
 
 
 def _as_tuple(batch: Tree) -> Tree:
-    """Return a batch as Keras takes it: a dict, or a tuple of x, y and sample_weight."""
+    """Convert a batch to the form that Keras takes: a dict, or a tuple of x, y and sample_weight."""
     if isinstance(batch, dict):
         return batch
     batch = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
     if not 1 <= len(batch) <= 3:
         raise DataError(
-            f"a batch is x, (x, y) or (x, y, sample_weight), not a tuple of {len(batch)}: let map return one of those"
+            f"a batch must be x, (x, y) or (x, y, sample_weight), not a tuple of {len(batch)}: return one of those in "
+            "map"
         )
     return batch

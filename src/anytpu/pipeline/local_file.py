@@ -1,8 +1,8 @@
-"""Files of this machine.
+"""Files of the local file system.
 
-Idea: a record is one `pread`, from any thread, of a file that stays open.
+Idea: reading a record is one `pread`, from any thread, on a file that remains open.
 
-Rule: an error says what is there instead.
+Rule: an error about a missing file lists the files that exist in its folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPENING = threading.Lock()
 
 
 class LocalFile(StoredFile):
-    """A file of this machine. It stays open once it was read, unless 256 others already are."""
+    """A local file. It remains open after its first read, unless 256 files are open already."""
 
     chunk_bytes = MIB // 16
     _open_files = 0
@@ -36,13 +36,13 @@ class LocalFile(StoredFile):
 
     @functools.cached_property
     def size_bytes(self) -> int:
-        """The file's length when it was first asked for."""
+        """Length of the file, cached on first use."""
         with explained(self.path, "read"):
             return os.stat(self.path).st_size
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read these bytes: fewer where the file ends."""
-        if self._descriptor is not None:  # the usual case, a third faster than below
+        """Read a range of bytes; fewer at the end of the file."""
+        if self._descriptor is not None:  # the usual case, a third faster than the code below
             try:
                 return os.pread(self._descriptor, length_bytes, offset_bytes)
             except OSError as error:
@@ -57,7 +57,7 @@ class LocalFile(StoredFile):
     def stream(self) -> Iterator[Readable]:
         """Open the file for reading in order."""
         with explained(self.path, "read"):
-            file = open(self.path, "rb", buffering=MIB // 4)  # noqa: SIM115 - what its user raises is not explained
+            file = open(self.path, "rb", buffering=MIB // 4)  # noqa: SIM115 - errors of the caller's block must not be explained
         with file:
             yield file
 
@@ -71,7 +71,7 @@ class LocalFile(StoredFile):
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_descriptor": None}
 
-    # When Python ends, the names of modules may be gone before the last file is.
+    # `os.close` is bound as a default: at interpreter exit, module globals may be gone before the last file is deleted.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._descriptor is not None:
             close(self._descriptor)
@@ -79,27 +79,27 @@ class LocalFile(StoredFile):
 
 
 def local_matches(path: str) -> list[str]:
-    """Return the files that a path or a glob pattern names, in order of name.
+    """Return the files that match a path or a glob pattern, sorted by name.
 
     Raises:
-        FileError: there is none.
+        FileError: no file matches.
     """
     local = local_path(path)
     if os.path.isdir(local):
         raise FileError(_folder(path))
     if os.path.exists(local):
         return [local]
-    if glob.has_magic(local) and (found := sorted(glob.glob(local, recursive=True))):
-        return found
+    if glob.has_magic(local) and (matches := sorted(glob.glob(local, recursive=True))):
+        return matches
     raise FileError(_missing(path))
 
 
 @contextlib.contextmanager
 def created_here(path: AnyPath) -> Iterator[str]:
-    """Give a path to write a new file to; it is at `path` when the block ends without an error.
+    """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: `path` cannot be written.
     """
     final = local_path(path)
     with contextlib.ExitStack() as stack:
@@ -111,13 +111,13 @@ def created_here(path: AnyPath) -> Iterator[str]:
 
 
 def local_path(path: AnyPath) -> str:
-    """Return a path of this machine without `file://` and `~`."""
+    """Return a local path with `file://` removed and `~` expanded."""
     return os.path.expanduser(os.fspath(path).removeprefix("file://"))
 
 
 @contextlib.contextmanager
 def explained(path: str, verb: str) -> Iterator[None]:
-    """Turn an error of the file system into a FileError that names the file and says what to do."""
+    """Convert an OSError to a FileError that names the file and says what to do."""
     try:
         yield
     except OSError as error:
@@ -133,14 +133,14 @@ def _reason(path: str, verb: str, error: OSError) -> str:
 
 
 def _folder(path: str) -> str:
-    return f"{path!r} is a folder; write which files of it: {os.path.join(path, '*.tfrecord')!r}"
+    return f"{path!r} is a folder; pass a pattern for its files: {os.path.join(path, '*.tfrecord')!r}"
 
 
 def _missing(path: str) -> str:
     folder = os.path.dirname(local_path(path)) or "."
-    what = f"no file matches {path!r}" if glob.has_magic(path) else f"there is no file {path!r}"
+    fault = f"no file matches {path!r}" if glob.has_magic(path) else f"there is no file {path!r}"
     if not os.path.isdir(folder):
-        return f"{what}: there is no folder {folder!r} either; the current folder is {os.getcwd()!r}"
+        return f"{fault}: the folder {folder!r} does not exist; the current folder is {os.getcwd()!r}"
     names = sorted(os.listdir(folder))
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{what}; in {folder!r} there {'is' if len(names) == 1 else 'are'} {shown or 'no files'}"
+    return f"{fault}; {folder!r} contains {shown or 'no files'}"

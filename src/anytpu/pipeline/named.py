@@ -1,8 +1,8 @@
-"""The named data sets: real data, small enough to travel with the package.
+"""Named data sets: small real data that is part of the package.
 
 Idea: an example or a test that trains on real data needs neither a download nor an account.
 
-Rule: a named data set is split by a seed, so that the same call gives the same rows on every machine. The sources and
+Rule: a named data set is split by a seed, so that the same call gives the same rows on every machine. Sources and
 licences are in `files/README.md`.
 """
 
@@ -25,8 +25,8 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
     They are the test set of UCI's "Optical Recognition of Handwritten Digits".
 
     Args:
-        seed: draws which images are kept for testing, and the order of all of them.
-        test_fraction: the share of images kept for testing, above 0 and below 1.
+        seed: seed of the split and of the order of the images; an integer of at least 0.
+        test_fraction: share of images kept for testing, above 0 and below 1.
 
     Returns:
         `(x_train, y_train), (x_test, y_test)`: x float32 `(images, 8, 8, 1)` from 0 (white) to 1 (black), y int32
@@ -41,16 +41,16 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
         ((1438, 8, 8, 1), (359, 8, 8, 1))
     """
     x, y = _read("digits")
-    # A pixel counts the black dots among 4 x 4 of the scanned image: 0 to 16.
+    # A pixel is the number of black dots in a 4 x 4 block of the scanned image: 0 to 16.
     return _split(x[..., np.newaxis].astype(np.float32) / 16, y, seed, test_fraction)
 
 
 def iris(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
-    """Load Fisher's 150 irises: four lengths of each flower, and which of three species it is.
+    """Load Fisher's 150 irises: four lengths of each flower, and its species, one of three.
 
     Args:
-        seed: draws which flowers are kept for testing, and the order of all of them.
-        test_fraction: the share of flowers kept for testing, above 0 and below 1.
+        seed: seed of the split and of the order of the flowers; an integer of at least 0.
+        test_fraction: share of flowers kept for testing, above 0 and below 1.
 
     Returns:
         `(x_train, y_train), (x_test, y_test)`: x float32 `(flowers, 4)`, sepal length, sepal width, petal length and
@@ -79,15 +79,15 @@ def _split(x: np.ndarray, y: np.ndarray, seed: int, test_fraction: float) -> tup
     _check_fraction(test_fraction)
     order = np.random.default_rng(seed).permutation(len(x))
     # At least one row on each side, whatever the fraction.
-    tests = min(max(round(len(x) * test_fraction), 1), len(x) - 1)
-    train, test = order[tests:], order[:tests]
+    test_rows = min(max(round(len(x) * test_fraction), 1), len(x) - 1)
+    train, test = order[test_rows:], order[:test_rows]
     return (x[train], y[train]), (x[test], y[test])
 
 
 def _check_seed(seed: int) -> None:
     if not isinstance(seed, numbers.Integral) or isinstance(seed, bool) or seed < 0:
         raise SettingError(
-            f"seed must be a whole number from 0 up, not {seed!r}; leave it out for the usual split, seed=0."
+            f"seed must be an integer of at least 0, not {seed!r}; omit it for the default split, seed=0."
         )
 
 

@@ -1,11 +1,11 @@
-"""The few steps that grain leaves to us: generators, rows of arrays, orders, every so many, passes one after the other.
+"""Dataset nodes that grain lacks: generators, row batches, shuffles, strided shards, repeats.
 
-Idea: grain maps, batches, prefetches, and knows its position. What it has no step for, or a slow one, is a step of
-ours, on grain's own public base classes, so that the others work on it.
+Idea: grain maps, batches, prefetches and tracks the position. Nodes that it lacks, or has only in a slow form, are
+defined here. They use grain's public base classes, so that they combine with its own nodes.
 
-Rule: an element is a tree of arrays, numbers, strings. The state of an iterator is plain JSON.
+Rule: an element is a tree of arrays, numbers and strings. The state of an iterator is plain JSON.
 
-This file imports grain; only what builds a data set imports this file.
+This file imports grain; only modules that build a data set import this file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Node = grain.MapDataset | grain.IterDataset
 
 
 class Positions(grain.MapDataset):
-    """The numbers of the rows of arrays, from which the rows are taken as late as can be.
+    """The indices of the rows of arrays; a later node takes the rows themselves.
 
     Args:
-        length: how many rows.
+        length: number of rows.
     """
 
     def __init__(self, length: int) -> None:
@@ -49,20 +49,21 @@ class Positions(grain.MapDataset):
 
 
 class Shuffled(grain.MapDataset):
-    """What can be indexed, in a random order: one permutation a pass, drawn when the pass is first read and then kept.
+    """A shuffle of elements that can be indexed: one permutation per pass, drawn on first use and cached.
 
-    grain works out each place by itself, which costs microseconds an element, and milliseconds whenever it begins.
+    grain's own shuffle computes each index separately, which costs microseconds per element, and milliseconds at the
+    start of each iteration.
 
     Args:
         parent: the elements.
-        seed: of the orders.
-        number: the number of the first pass; places after its end are those of the passes that follow.
+        seed: seed of the orders.
+        first_pass: index of the first pass; indices beyond its end belong to the following passes.
     """
 
-    def __init__(self, parent: grain.MapDataset, seed: int, number: int) -> None:
+    def __init__(self, parent: grain.MapDataset, seed: int, first_pass: int) -> None:
         super().__init__(parent)
         self._orders = _Orders(len(parent), seed)
-        self._number = number
+        self._first_pass = first_pass
         self._length = len(parent)
 
     def __len__(self) -> int:
@@ -72,61 +73,62 @@ class Shuffled(grain.MapDataset):
         if isinstance(index, slice):
             return self.slice(index)
         (parent,) = self.parents
-        past, place = divmod(index, self._length)
-        return parent[past * self._length + int(self._orders.of_pass(self._number + past)[place])]
+        repeat, offset = divmod(index, self._length)
+        return parent[repeat * self._length + int(self._orders.of_pass(self._first_pass + repeat)[offset])]
 
     def _getitems(self, indices: Sequence[int]) -> Sequence[Any]:
         (parent,) = self.parents
-        past, places = np.divmod(np.asarray(indices, np.int64), self._length)
-        numbers = past * self._length
-        for one in np.unique(past).tolist():
-            chosen = past == one
-            numbers[chosen] += self._orders.of_pass(self._number + one)[places[chosen]]
-        return parent._getitems(numbers.tolist())
+        repeats, offsets = np.divmod(np.asarray(indices, np.int64), self._length)
+        shuffled = repeats * self._length
+        for repeat in np.unique(repeats).tolist():
+            selected = repeats == repeat
+            shuffled[selected] += self._orders.of_pass(self._first_pass + repeat)[offsets[selected]]
+        return parent._getitems(shuffled.tolist())
 
 
 class _Orders:
-    """The orders of the passes that are being read: two, or more if one that has gone by is asked for again."""
+    """A cache of the permutations of recent passes: two, and one more for each return to an earlier pass."""
 
     def __init__(self, length: int, seed: int) -> None:
         self._length, self._seed = length, seed
-        self._kept: dict[int, np.ndarray] = {}
-        self._most, self._newest = 2, -1
+        self._cached: dict[int, np.ndarray] = {}
+        self._max_cached, self._newest = 2, -1
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Orders, (self._length, self._seed)
 
-    def of_pass(self, number: int) -> np.ndarray:
-        """Return the order of a pass, `(length,)`. Threads that need the same one wait for the first of them."""
-        order = self._kept.get(number)
+    def of_pass(self, pass_index: int) -> np.ndarray:
+        """Return the order of a pass, `(length,)`. Threads that need the same order wait for the first of them."""
+        order = self._cached.get(pass_index)
         if order is not None:
             return order
         with self._lock:
-            if number not in self._kept:
-                # A shuffle after `repeat` jumps between passes: then all of them are kept, like its own order.
-                self._most += number < self._newest
-                self._newest = max(self._newest, number)
-                order = permutation(self._length, self._seed, number)
-                if len(self._kept) == self._most:
-                    del self._kept[min(self._kept)]
-                self._kept[number] = order
-            return self._kept[number]
+            if pass_index not in self._cached:
+                # A second shuffle after `repeat` jumps between passes. Each return to an earlier pass raises the limit,
+                # so that in the end all passes are cached.
+                self._max_cached += pass_index < self._newest
+                self._newest = max(self._newest, pass_index)
+                order = permutation(self._length, self._seed, pass_index)
+                if len(self._cached) == self._max_cached:
+                    del self._cached[min(self._cached)]
+                self._cached[pass_index] = order
+            return self._cached[pass_index]
 
 
 def permutation(length: int, *seeds: int) -> np.ndarray:
-    """Return the numbers below `length` in the random order of these seeds, in 4 bytes each where they fit."""
+    """Return a random permutation of `range(length)` for these seeds: int32 if the indices fit, else int64."""
     order = np.random.default_rng(seeds).permutation(length)
     return order.astype(np.int32) if length < 2**31 else order
 
 
 class RowBatches(grain.MapDataset):
-    """Batches of rows of arrays, each taken from the arrays in one go: a hundred times faster than row by row.
+    """Batches of rows of arrays, each gathered in one indexing operation: a hundred times faster than row by row.
 
     Args:
-        positions: the rows, in their order.
+        positions: indices of the rows, in their order.
         arrays: tree of arrays.
-        rows: the rows of a batch.
+        rows: number of rows in a batch.
         drop_remainder: leave out a last batch that is not full.
     """
 
@@ -143,20 +145,20 @@ class RowBatches(grain.MapDataset):
         if isinstance(index, slice):
             return self.slice(index)
         (positions,) = self.parents
-        past, index = divmod(index, self._length)
+        repeat, index = divmod(index, self._length)
         start = index * self._rows
         stop = min(start + self._rows, len(positions))
-        shift = past * len(positions)
-        # grain's own way to ask for many elements at once; one by one costs ten microseconds each.
-        numbers = np.asarray(positions._getitems(range(start + shift, stop + shift)))
-        return jax.tree.map(lambda array: array[numbers], self._arrays)
+        shift = repeat * len(positions)
+        # `_getitems` is grain's bulk access; single access costs ten microseconds per element.
+        rows = np.asarray(positions._getitems(range(start + shift, stop + shift)))
+        return jax.tree.map(lambda array: array[rows], self._arrays)
 
 
 class Generated(grain.IterDataset):
-    """What a generator function yields. A position in it is restored by running it again up to there.
+    """The elements of a generator function. A position is restored by running the function again up to it.
 
     Args:
-        function: takes nothing, returns an iterator; it is called for each pass.
+        function: function without arguments that returns an iterator; it is called for each pass.
     """
 
     def __init__(self, function: Callable[[], Iterable[Tree]]) -> None:
@@ -189,24 +191,24 @@ class _GeneratedIterator(grain.DatasetIterator):
 
 
 class ShuffledWindows(grain.IterDataset):
-    """A stream in a random order, so many elements at a time, each window in an order of its own.
+    """A shuffle of a stream in windows, each with its own permutation.
 
-    A position is that of the window's beginning: restoring one reads the window again.
+    The saved position is that of the window's beginning: restoring it reads the window again.
 
     Args:
         parent: the stream.
-        size: the elements of a window.
-        seed: of the orders.
-        number: the number of the pass.
+        size: number of elements in a window.
+        seed: seed of the orders.
+        pass_index: index of the pass.
     """
 
-    def __init__(self, parent: grain.IterDataset, size: int, seed: int, number: int) -> None:
+    def __init__(self, parent: grain.IterDataset, size: int, seed: int, pass_index: int) -> None:
         super().__init__(parent)
-        self._size, self._seed, self._number = size, seed, number
+        self._size, self._seed, self._pass_index = size, seed, pass_index
 
     def __iter__(self) -> grain.DatasetIterator:
         (parent,) = self.parents
-        return _WindowsIterator(iter(parent), self._size, (self._seed, self._number))
+        return _WindowsIterator(iter(parent), self._size, (self._seed, self._pass_index))
 
 
 class _WindowsIterator(grain.DatasetIterator):
@@ -214,45 +216,45 @@ class _WindowsIterator(grain.DatasetIterator):
         super().__init__(parent)
         self._iterator = parent
         self._size, self._seeds = size, seeds
-        self._number = self._taken = 0
+        self._window = self._taken = 0
         self._start = copy.deepcopy(parent.get_state())
-        self._left: list[Tree] = []
+        self._remaining: list[Tree] = []  # the rest of the window, last element first
         self._is_last = False
 
     def __next__(self) -> Tree:
-        if not self._left and not self._is_last:
+        if not self._remaining and not self._is_last:
             if self._taken:
-                self._number, self._taken = self._number + 1, 0
+                self._window, self._taken = self._window + 1, 0
                 self._start = copy.deepcopy(self._iterator.get_state())
             self._fill()
-        if not self._left:
+        if not self._remaining:
             raise StopIteration
         self._taken += 1
-        return self._left.pop()
+        return self._remaining.pop()
 
     def _fill(self) -> None:
         window = list(itertools.islice(self._iterator, self._size))
-        order = permutation(len(window), *self._seeds, self._number)
-        self._left = [window[place] for place in order[self._taken :][::-1]]
+        order = permutation(len(window), *self._seeds, self._window)
+        self._remaining = [window[index] for index in order[self._taken :][::-1]]
         self._is_last = len(window) < self._size
 
     def get_state(self) -> dict[str, Any]:
-        return {"start": self._start, "window": self._number, "taken": self._taken}
+        return {"start": self._start, "window": self._window, "taken": self._taken}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._start = copy.deepcopy(state["start"])
         self._iterator.set_state(copy.deepcopy(state["start"]))
-        self._number, self._taken = state["window"], state["taken"]
+        self._window, self._taken = state["window"], state["taken"]
         self._fill()
 
 
-class Every(grain.IterDataset):
-    """One element of each `count`, of a stream.
+class StridedShard(grain.IterDataset):
+    """Every `count`-th element of a stream.
 
     Args:
         parent: the stream.
-        index: which of them, from 0.
-        count: how many.
+        index: index of the first element, from 0 to `count - 1`.
+        count: stride, which is the number of shards.
     """
 
     def __init__(self, parent: grain.IterDataset, index: int, count: int) -> None:
@@ -261,10 +263,10 @@ class Every(grain.IterDataset):
 
     def __iter__(self) -> grain.DatasetIterator:
         (parent,) = self.parents
-        return _EveryIterator(iter(parent), self._index, self._count)
+        return _StridedIterator(iter(parent), self._index, self._count)
 
 
-class _EveryIterator(grain.DatasetIterator):
+class _StridedIterator(grain.DatasetIterator):
     def __init__(self, parent: grain.DatasetIterator, index: int, count: int) -> None:
         super().__init__(parent)
         self._iterator = parent
@@ -286,13 +288,13 @@ class _EveryIterator(grain.DatasetIterator):
         self._is_inside = state["is_inside"]
 
 
-class Passes(grain.IterDataset):
-    """Passes over a stream, one after the other, each made anew, so that each is shuffled in an order of its own.
+class RepeatedPasses(grain.IterDataset):
+    """The concatenation of passes over a stream, each built separately, so that each has its own shuffle order.
 
     Args:
-        make: makes the stream of a pass, by its number.
-        first: the number of the first.
-        count: how many; None: without end.
+        make: builds the stream of a pass from its index.
+        first: index of the first pass.
+        count: number of passes; None: endless.
     """
 
     def __init__(self, make: Callable[[int], grain.IterDataset], first: int, count: int | None) -> None:
@@ -300,32 +302,32 @@ class Passes(grain.IterDataset):
         self._make, self._first, self._count = make, first, count
 
     def __iter__(self) -> grain.DatasetIterator:
-        return _PassesIterator(self._make, self._first, self._count)
+        return _RepeatedIterator(self._make, self._first, self._count)
 
 
-class _PassesIterator(grain.DatasetIterator):
+class _RepeatedIterator(grain.DatasetIterator):
     def __init__(self, make: Callable[[int], grain.IterDataset], first: int, count: int | None) -> None:
         super().__init__()
         self._make, self._first, self._count = make, first, count
         self._begin(0)
 
-    def _begin(self, done: int) -> None:
-        self._done, self._is_empty = done, True
-        self._iterator = iter(self._make(self._first + done))
+    def _begin(self, completed: int) -> None:
+        self._completed, self._is_empty = completed, True
+        self._iterator = iter(self._make(self._first + completed))
 
     def __next__(self) -> Tree:
-        while self._count is None or self._done < self._count:
+        while self._count is None or self._completed < self._count:
             for element in self._iterator:
                 self._is_empty = False
                 return element
-            if self._is_empty:
+            if self._is_empty:  # an empty pass ends an endless repetition too
                 break
             self._iterator.close()
-            self._begin(self._done + 1)
+            self._begin(self._completed + 1)
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
-        return {"done": self._done, "is_empty": self._is_empty, "pass": self._iterator.get_state()}
+        return {"done": self._completed, "is_empty": self._is_empty, "pass": self._iterator.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._iterator.close()
@@ -339,23 +341,23 @@ class _PassesIterator(grain.DatasetIterator):
 
 
 def row_of(arrays: Tree, position: int) -> Tree:
-    """Return one row of each array."""
+    """Return the row at a position of each array."""
     return jax.tree.map(lambda array: array[position], arrays)
 
 
 def stack(elements: Sequence[Tree]) -> Tree:
-    """Make a batch: each column of the elements stacked along a new first axis; strings and bytes as they are.
+    """Make a batch: stack each column along a new first axis; strings and bytes become arrays of objects.
 
     Raises:
-        DataError: the elements differ in their columns, or a column in its shapes.
+        DataError: the elements have different columns, or a column has different shapes.
     """
     flat = [jax.tree_util.tree_flatten_with_path(element) for element in elements]
     paths, tree = [path for path, _ in flat[0][0]], flat[0][1]
-    for number, (leaves, other) in enumerate(flat):
+    for index, (leaves, other) in enumerate(flat):
         if other != tree:
             raise DataError(
-                f"element {number} of a batch is built differently from its first: {_columns(leaves)}, not "
-                f"{_columns(flat[0][0])}. Let the function of map return the same columns for every element"
+                f"element {index} of a batch has other columns than its first: {_columns(leaves)}, not "
+                f"{_columns(flat[0][0])}. Return the same columns for every element in map"
             )
     columns = zip(paths, *([leaf for _, leaf in leaves] for leaves, _ in flat), strict=True)
     return tree.unflatten([_stacked(path, values) for path, *values in columns])
@@ -363,21 +365,21 @@ def stack(elements: Sequence[Tree]) -> Tree:
 
 def _stacked(path: Any, values: list[Any]) -> np.ndarray:
     if isinstance(values[0], str | bytes):
-        # NumPy's own fixed-width strings lose zero bytes at the end, which an image file may well have.
+        # NumPy's fixed-width strings drop trailing zero bytes, which an image file may have.
         column = np.empty(len(values), object)
         column[:] = values
         return column
     shapes = {np.shape(value) for value in values}
     if len(shapes) > 1:
         raise DataError(
-            f"{name_of(path)} has elements of different shapes in one batch, {_listed(shapes)}: bring them to "
-            "one shape first, with map, such as tpu.pipeline.resize for images or a padded array for sequences"
+            f"{name_of(path)} has elements of different shapes in one batch, {_listed(shapes)}: convert them to one "
+            "shape in map, such as by tpu.pipeline.resize for images, or by padding for sequences"
         )
     return np.stack(values)
 
 
 def name_of(path: Any) -> str:
-    """Return the name of a column: its keys and positions in the element, "image" or "0.image"."""
+    """Return a column's name: its keys and indices in the element, such as "image" or "0.image"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path) or "it"
 
 

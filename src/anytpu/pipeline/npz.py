@@ -1,7 +1,7 @@
-"""The arrays of an .npz file that somebody else wrote, arrays of Python lists too.
+"""A reader of untrusted .npz files, including arrays of Python lists.
 
-Rule: a member is unpacked up to the size that it declares, an array has the bytes that its header states, and lists
-come out of a pickle that is interpreted, not run.
+Rule: a member is unpacked up to its declared size, and an array has exactly the bytes that its header states. The
+pickle of a list is interpreted without executing code.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from anytpu.files.zips import Zip, read_exactly
 from anytpu.pipeline.unpickling import load
 
 _LIST_RATIO = 4
-"""Bytes of a list of numbers a byte of its pickle: 8, and a number takes at least 2."""
+"""Memory of a list of integers per byte of its pickle: a pointer has 8 bytes, and an opcode has at least 2."""
 
 
 def arrays_of(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file, arrays of Python lists too.
+    """Read the arrays of an .npz file, including arrays of Python lists.
 
     Raises:
-        DataError: it is no such file, is damaged, or needs more memory than is free; the message names the member.
+        DataError: it is not an .npz file, is damaged, or needs more memory than is free; the message names the member.
     """
     try:
         with Zip(path) as archive:
@@ -34,14 +34,14 @@ def arrays_of(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} cannot be read as .npz: {error}. Get the file anew") from error
+        raise DataError(f"{path} cannot be read as .npz: {error}. Download the file again") from error
 
 
 def _check_ratio(archive: Zip) -> None:
     try:
         archive.check_ratio()
     except ValueError as error:
-        raise ValueError(f"{error}. If it is right, write it uncompressed, with np.savez") from error
+        raise ValueError(f"{error}. If the file is valid, save it uncompressed, with np.savez") from error
 
 
 def _array(archive: Zip, name: str, path: Path) -> np.ndarray:
@@ -53,10 +53,10 @@ def _array(archive: Zip, name: str, path: Path) -> np.ndarray:
                 return read_values(stream, header, size_bytes)
             check_memory(_LIST_RATIO * size_bytes)
             pickled = read_exactly(stream, size_bytes - header.size_bytes)
-        found = load(pickled, f"{path}:{name}")
-        if not isinstance(found, np.ndarray) or found.dtype != object or found.shape != header.shape:
-            raise ValueError(f"its header states objects of shape {header.shape}, and its pickle holds something else")
-        return found
+        array = load(pickled, f"{path}:{name}")
+        if not isinstance(array, np.ndarray) or array.dtype != object or array.shape != header.shape:
+            raise ValueError(f"its header states objects of shape {header.shape}, but its pickle holds something else")
+        return array
     except DataError:
         raise
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""What a pickle says of an array, before it is one: names that are never called, a dtype, a shape and bytes.
+"""The parts of a pickled array before it is built: names that are never called, a dtype, a shape and bytes.
 
-Rule: an array is made only when its bytes are as many as its dtype and its shape need.
+Rule: an array is built only if the number of bytes matches its dtype and shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DTYPE = re.compile(r"([<>=|]?)([biuf])([1248])|O[48]?")
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """A function or a class of NumPy's that a pickle names."""
+    """A reference to a NumPy function or class in a pickle."""
 
     name: str
 
@@ -33,11 +33,11 @@ NAMES = {
     ("numpy._core.multiarray", "scalar"): Name("scalar"),
     ("numpy._core.numeric", "_frombuffer"): Name("_frombuffer"),
 }
-"""What a pickle of arrays names, by module and name."""
+"""References that a pickle of arrays may contain, by module and name."""
 
 
 class PickledDtype:
-    """A dtype: the kind and size that it was made with, and the byte order of its state."""
+    """A dtype: its kind and size from the constructor, its byte order from the state."""
 
     def __init__(self, text: Any) -> None:
         text = text.decode("latin-1") if isinstance(text, bytes) else text
@@ -46,64 +46,64 @@ class PickledDtype:
         self.dtype = np.dtype(text.rstrip("48") if text[0] == "O" else text)
 
     def set_state(self, state: Any) -> None:
-        """Take the byte order of a state (version, order, subdtype, names, fields, itemsize, alignment, flags)."""
+        """Apply the byte order of a state (version, order, subdtype, names, fields, itemsize, alignment, flags)."""
         order = state[1] if isinstance(state, tuple) and len(state) >= 5 else None
         order = order.decode("latin-1") if isinstance(order, bytes) else order
         if (
             not isinstance(order, str)
             or order not in ("<", ">", "=", "|")
-            or any(one is not None for one in state[2:5])
+            or any(field is not None for field in state[2:5])
         ):
-            raise ValueError("the state of a dtype makes no sense")
+            raise ValueError("the state of a dtype is invalid")
         if not self.dtype.hasobject:
             self.dtype = self.dtype.newbyteorder(order)
 
 
 class PickledArray:
-    """An array: empty when it is reconstructed, and given a dtype, a shape and values by its state."""
+    """An array: empty after reconstruction; its state sets the dtype, the shape and the values."""
 
     def __init__(self) -> None:
         self._state: tuple[PickledDtype, tuple[int, ...], bool, Any] | None = None
 
     @classmethod
     def of(cls, values: Any, dtype: Any, shape: Any, is_fortran: bool) -> PickledArray:
-        """Return the array of a dtype, a shape and values.
+        """Return an array with a dtype, a shape and values.
 
         Raises:
-            ValueError: they do not fit each other.
+            ValueError: they do not match.
         """
-        made = cls()
-        made.set_state((1, shape, dtype, is_fortran, values))
-        return made
+        array = cls()
+        array.set_state((1, shape, dtype, is_fortran, values))
+        return array
 
     def set_state(self, state: Any) -> None:
-        """Take a state (version, shape, dtype, is_fortran, values); in the oldest form there is no version."""
+        """Apply a state (version, shape, dtype, is_fortran, values); the oldest form has no version."""
         fields: Any = state[-4:] if isinstance(state, tuple) and len(state) in (4, 5) else (None,) * 4
         shape, dtype, is_fortran, values = fields
         if not isinstance(dtype, PickledDtype) or not _is_shape(shape) or not isinstance(is_fortran, int):
-            raise ValueError("the state of an array makes no sense")
+            raise ValueError("the state of an array is invalid")
         count = math.prod(shape)
         if dtype.dtype.hasobject:
             if not isinstance(values, list) or len(values) != count:
-                raise ValueError(f"an array of objects of shape {shape} has other values than a list of {count:,}")
+                raise ValueError(f"the values of an array of objects of shape {shape} are not a list of {count:,}")
         elif not isinstance(values, bytes) or len(values) != count * dtype.dtype.itemsize:
-            found = f"{len(values):,} bytes" if isinstance(values, bytes) else f"a {type(values).__name__}"
-            raise ValueError(f"an array of {dtype.dtype} of shape {shape} has {found}")
+            content = f"{len(values):,} bytes" if isinstance(values, bytes) else f"a {type(values).__name__}"
+            raise ValueError(f"an array of {dtype.dtype} of shape {shape} has {content}")
         self._state = (dtype, shape, bool(is_fortran), values)
 
     @property
     def length(self) -> int:
-        """The bytes of its values, or the number of its objects."""
+        """Length of the values: in bytes, or in objects for an array of objects."""
         return 0 if self._state is None else len(self._state[3])
 
-    def array(self, resolved: Callable[[Any], Any]) -> np.ndarray:
-        """Return the array.
+    def array(self, resolve: Callable[[Any], Any]) -> np.ndarray:
+        """Build the array.
 
         Args:
-            resolved: makes a value of what stands for it, for arrays of objects.
+            resolve: builds each element of an array of objects from its pickled form.
 
         Raises:
-            ValueError: it has no state.
+            ValueError: the array has no state.
         """
         if self._state is None:
             raise ValueError("an array has no values")
@@ -111,17 +111,17 @@ class PickledArray:
         order = "F" if is_fortran else "C"
         if not dtype.dtype.hasobject:
             return np.frombuffer(values, dtype.dtype).reshape(shape, order=order).copy(order=order)
-        made = np.empty(len(values), object)
-        for place, value in enumerate(values):
-            made[place] = resolved(value)
-        return made.reshape(shape, order=order)
+        array = np.empty(len(values), object)
+        for index, value in enumerate(values):
+            array[index] = resolve(value)
+        return array.reshape(shape, order=order)
 
 
-def called(name: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return what NumPy's function would give for these arguments; it is not called.
+def emulate_call(name: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return the result that NumPy's function would give for these arguments, without calling it.
 
     Raises:
-        ValueError: a pickle of an array does not call it so.
+        ValueError: a pickle of an array does not contain such a call.
     """
     match name, arguments:
         case Name("_reconstruct"), (Name("ndarray"), (0,), _):

@@ -1,9 +1,9 @@
-"""A data set's recipe: its source and its steps, and how grain's nodes are made of them.
+"""A data set's recipe: its source and steps, and their translation to grain nodes.
 
-Idea: a pass is made anew from the recipe and its number. So each pass is shuffled in an order of its own, a stream too,
-and a position needs to name no more than the pass and the place in it.
+Idea: each pass is built from the recipe and the index of the pass. So each pass has its own shuffle order, streams
+included, and a position consists of the pass and the offset in it.
 
-Rule: nothing is read while a recipe is written or a pass is made.
+Rule: nothing is read while a recipe is written or a pass is built.
 """
 
 from __future__ import annotations
@@ -18,32 +18,42 @@ from typing import Any, Literal
 import grain
 from absl import flags
 
-from anytpu.pipeline.nodes import Every, Node, Passes, RowBatches, Shuffled, ShuffledWindows, row_of, stack
+from anytpu.pipeline.nodes import (
+    Node,
+    RepeatedPasses,
+    RowBatches,
+    Shuffled,
+    ShuffledWindows,
+    StridedShard,
+    row_of,
+    stack,
+)
 from anytpu.pipeline.workers import watch_parent
 
 Tree = Any
 Length = float | None
-"""How many elements: a whole number, `math.inf`, or None when only a pass can tell."""
+"""Number of elements: an integer, `math.inf`, or None if known only after a pass."""
 Kind = Literal["rows", "list", "sparse", "stream"]
-"""What comes out: numbers of rows of arrays, elements by number, the same with gaps, or one after the other."""
+"""Output of a step: row indices of arrays, elements by index, elements by index with gaps, or elements in order."""
 Make = Callable[[int], Any]
-"""Makes the node of a pass, by its number."""
+"""Builds the node of a pass from the index of the pass."""
 
-MOST_SEED = 2**32
+SEED_LIMIT = 2**32
+"""Upper limit of seeds, exclusive: grain's."""
 _THREADS = min(os.cpu_count() or 1, 16)
-_ELEMENTS_A_THREAD = 16
+_ELEMENTS_PER_THREAD = 16
 _STREAM_BUFFER = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where elements come from.
+class ElementSource:
+    """The source of a data set's elements.
 
     Attributes:
-        text: what it is called.
-        make: makes its node.
-        length: returns its length, which may mean looking through files.
-        arrays: the arrays that its rows are of, or None.
+        text: its call, as the data set's `repr` shows it.
+        make: builds its node.
+        length: returns its number of elements, possibly by a scan of files.
+        arrays: the arrays whose rows are the elements, or None.
     """
 
     text: str
@@ -53,16 +63,16 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """One step.
+class DatasetStep:
+    """A step of a data set.
 
     Attributes:
-        text: what it is called; "" is for a step that changes no element and no order.
-        make: makes its node of a pass, upon those of the steps before it.
-        length: the length that it leaves of one.
-        kind: what comes out of it, or None: what goes in.
-        computes: True if functions of the user's run in it.
-        reads_ahead: True if it says how elements are made ahead.
+        text: its call, as the data set's `repr` shows it; "" for a step that changes neither elements nor order.
+        make: builds its node of a pass from the builder of the steps before it and the index of the pass.
+        length: maps the number of elements before the step to the number after it.
+        kind: kind of its output; None: that of its input.
+        computes: whether it runs functions of the user.
+        reads_ahead: whether it configures prefetching.
     """
 
     text: str
@@ -78,34 +88,34 @@ class Recipe:
     """A source and steps.
 
     Attributes:
-        source: where elements come from.
-        kind: what comes out of the steps.
-        steps: in their order.
+        source: the source of the elements.
+        kind: kind of the last step's output.
+        steps: the steps, in order.
     """
 
-    source: Source
+    source: ElementSource
     kind: Kind
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DatasetStep, ...] = ()
 
-    def then(self, step: Step) -> Recipe:
-        """Return this recipe and one more step."""
+    def then(self, step: DatasetStep) -> Recipe:
+        """Return this recipe with a step appended."""
         return Recipe(self.source, step.kind or self.kind, (*self.steps, step))
 
     def by_element(self) -> Recipe:
-        """Return the recipe with the rows taken from their arrays."""
+        """Return the recipe with row indices replaced by the rows themselves."""
         if self.kind != "rows":
             return self
         row = functools.partial(row_of, self.source.arrays)
-        return self.then(Step("", lambda before, number: before(number).map(row), kind="list"))
+        return self.then(DatasetStep("", lambda before, pass_index: before(pass_index).map(row), kind="list"))
 
     @functools.cached_property
     def text(self) -> str:
-        """The recipe as it was written, its numbers and seeds, without functions."""
+        """The calls of the recipe with their integers and seeds, without functions."""
         return ".".join(text for text in (self.source.text, *(step.text for step in self.steps)) if text)
 
     @functools.cached_property
     def length(self) -> Length:
-        """How many elements a pass has."""
+        """Number of elements in a pass."""
         length = self.source.length()
         for step in self.steps:
             length = step.length(length)
@@ -121,13 +131,13 @@ class Recipe:
         """True after `batch`."""
         return any(step.text.startswith("batch(") for step in self.steps)
 
-    def stream(self, number: int) -> grain.IterDataset:
-        """Return the elements of a pass as a stream that is read ahead."""
+    def stream(self, pass_index: int) -> grain.IterDataset:
+        """Return the elements of a pass as a stream with prefetching."""
         recipe = self.by_element()
         make: Make = lambda _: recipe.source.make()  # noqa: E731
         for step in recipe.steps:
             make = functools.partial(step.make, make)
-        node = make(number)
+        node = make(pass_index)
         if isinstance(node, grain.MapDataset):
             return read_ahead(self, node)
         if any(step.reads_ahead for step in self.steps):
@@ -136,51 +146,53 @@ class Recipe:
 
 
 def read_ahead(recipe: Recipe, node: Any, buffer: int | None = None, threads: int | None = None) -> grain.IterDataset:
-    """Return the stream of what can be indexed, with elements made ahead by threads."""
+    """Convert a node that can be indexed to a stream whose elements threads compute ahead."""
     if buffer == 0 or (buffer is threads is None and not _is_worth_threads(recipe)):
         return node.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     threads = threads or _THREADS
-    buffer = buffer or max(2, threads * (1 if recipe.is_batched else _ELEMENTS_A_THREAD))
+    buffer = buffer or max(2, threads * (1 if recipe.is_batched else _ELEMENTS_PER_THREAD))
     return node.to_iter_dataset(grain.ReadOptions(num_threads=min(threads, buffer), prefetch_buffer_size=buffer))
 
 
 def _is_worth_threads(recipe: Recipe) -> bool:
-    # Rows of arrays are there already: threads would only wait for Python's lock.
+    # Rows of arrays are in memory already: threads would only wait for Python's global lock.
     return recipe.source.arrays is None or any(step.computes for step in recipe.steps)
 
 
-def _settle_flags() -> None:
-    """Let grain read its command-line flags, which it does for workers, in a program that has none of absl's."""
+def _mark_flags_parsed() -> None:
+    """Mark absl's flags as parsed: grain reads flags to start workers, and most programs do not use absl."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
 
 
-def shuffled(recipe: Recipe, buffer: int | None, seed: int) -> Step:
-    """Return the step that shuffles: a stream `buffer` elements at a time, anything else whole."""
+def shuffled(recipe: Recipe, buffer: int | None, seed: int) -> DatasetStep:
+    """Return the step that shuffles: a stream in windows of `buffer` elements, anything else as a whole."""
     if recipe.kind != "stream":
-        return Step(f"shuffle(seed={seed})", lambda before, number: Shuffled(before(number), seed, number))
-    return Step(
+        return DatasetStep(
+            f"shuffle(seed={seed})", lambda before, pass_index: Shuffled(before(pass_index), seed, pass_index)
+        )
+    return DatasetStep(
         f"shuffle({buffer}, seed={seed})",
-        lambda before, number: ShuffledWindows(before(number), buffer or 1, seed, number),
+        lambda before, pass_index: ShuffledWindows(before(pass_index), buffer or 1, seed, pass_index),
     )
 
 
-def repeated(recipe: Recipe, count: int | None) -> Step:
-    """Return the step that lets `count` passes follow each other, or passes without end."""
+def repeated(recipe: Recipe, count: int | None) -> DatasetStep:
+    """Return the step that concatenates `count` passes; None: endless."""
 
-    def make(before: Make, number: int) -> Node:
-        first = number * (count or 0)
-        return Passes(before, first, count) if recipe.kind == "stream" else before(first).repeat(count)
+    def make(before: Make, pass_index: int) -> Node:
+        first = pass_index * (count or 0)
+        return RepeatedPasses(before, first, count) if recipe.kind == "stream" else before(first).repeat(count)
 
     text = "repeat()" if count is None else f"repeat({count})"
-    return Step(text, make, lambda length: length and length * (count or math.inf))
+    return DatasetStep(text, make, lambda length: length and length * (count or math.inf))
 
 
-def batched(recipe: Recipe, rows: int, drop_remainder: bool) -> Step:
+def batched(recipe: Recipe, rows: int, drop_remainder: bool) -> DatasetStep:
     """Return the step that makes batches."""
 
-    def make(before: Make, number: int) -> Node:
-        node = before(number)
+    def make(before: Make, pass_index: int) -> Node:
+        node = before(pass_index)
         if recipe.kind == "rows":
             return RowBatches(node, recipe.source.arrays, rows, drop_remainder)
         node = read_ahead(recipe, node) if recipe.kind == "sparse" else node
@@ -192,37 +204,37 @@ def batched(recipe: Recipe, rows: int, drop_remainder: bool) -> Step:
         return before // rows if drop_remainder else -(-before // rows)
 
     text = f"batch({rows}, drop_remainder=True)" if drop_remainder else f"batch({rows})"
-    return Step(text, make, length, "stream" if recipe.kind in ("sparse", "stream") else "list")
+    return DatasetStep(text, make, length, "stream" if recipe.kind in ("sparse", "stream") else "list")
 
 
-def sharded(recipe: Recipe, index: int, count: int) -> Step:
-    """Return the step that keeps one element of each `count`: after a filter, of those that are left."""
+def sharded(recipe: Recipe, index: int, count: int) -> DatasetStep:
+    """Return the step that keeps one of every `count` elements; after a filter, of the remaining elements."""
 
-    def make(before: Make, number: int) -> Node:
-        node = before(number)
+    def make(before: Make, pass_index: int) -> Node:
+        node = before(pass_index)
         if recipe.kind in ("rows", "list"):
             return node.slice(slice(index, None, count))
-        return Every(read_ahead(recipe, node) if recipe.kind == "sparse" else node, index, count)
+        return StridedShard(read_ahead(recipe, node) if recipe.kind == "sparse" else node, index, count)
 
     def length(before: Length) -> Length:
         return before if before is None or before == math.inf else max(-(-(before - index) // count), 0)
 
-    return Step(f"shard({index}, {count})", make, length, "stream" if recipe.kind == "sparse" else None)
+    return DatasetStep(f"shard({index}, {count})", make, length, "stream" if recipe.kind == "sparse" else None)
 
 
-def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> Step:
-    """Return the step that makes elements ahead, in threads or in worker processes."""
+def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> DatasetStep:
+    """Return the step that computes elements ahead, in threads or in worker processes."""
 
-    def make(before: Make, number: int) -> Node:
-        node = before(number)
+    def make(before: Make, pass_index: int) -> Node:
+        node = before(pass_index)
         if recipe.kind == "stream":
             size = _STREAM_BUFFER if buffer is None else buffer
             return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size)
         if not workers:
             return read_ahead(recipe, node, buffer, threads)
-        _settle_flags()
-        each = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer or _STREAM_BUFFER)
-        return read_ahead(recipe, node, 0).mp_prefetch(each, worker_init_fn=watch_parent)
+        _mark_flags_parsed()
+        options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer or _STREAM_BUFFER)
+        return read_ahead(recipe, node, 0).mp_prefetch(options, worker_init_fn=watch_parent)
 
     text = f"prefetch(workers={workers})" if workers else ""
-    return Step(text, make, kind="stream", reads_ahead=True)
+    return DatasetStep(text, make, kind="stream", reads_ahead=True)

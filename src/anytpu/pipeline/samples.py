@@ -1,10 +1,10 @@
-"""Small files in the forms of the well-known ones, for examples and tests on a machine that does not have these.
+"""Small synthetic files in the formats of well-known data sets, for examples and tests without a download.
 
-Idea: who reads MNIST, CIFAR-10, IMDB or Kaggle's flowers can try the same program on rows of the same form, types and
-shapes, in seconds and without a download. Each can be learned, so that an accuracy that rises means something.
+Idea: a program that reads MNIST, CIFAR-10, IMDB or Kaggle's flowers can be tried in seconds on rows of the same form,
+types and shapes. Each sample can be learned, so a rising accuracy shows that training works.
 
-Rule: the same call makes the same files. They are drawings and word lists, not data: no accuracy on them says anything
-about the real ones.
+Rule: the same call makes the same files. They are drawings and word lists: an accuracy on them says nothing about the
+real data.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SPLIT_SHARES = {"train": 1.0, "val": 0.25, "test": 0.125}
 
 
 def make_mnist(path: AnyPath | None = None, train: int = 2400, test: int = 400) -> str:
-    """Write a small `mnist.npz`: the digits of `digits()`, drawn larger, each in a place of its own.
+    """Write a small `mnist.npz`: the digits of `digits()`, enlarged, each at a random offset.
 
     Args:
-        path: the folder, made if need be; None: a new one for temporary files.
-        train: images to train on.
-        test: images to test on.
+        path: the folder, created if missing; None: a new temporary folder.
+        train: number of images to train on.
+        test: number of images to test on.
 
     Returns:
         The path of the file, for `mnist(path)`.
@@ -45,12 +45,12 @@ def make_mnist(path: AnyPath | None = None, train: int = 2400, test: int = 400) 
 
 
 def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200) -> str:
-    """Write a small `cifar-10-batches-py`: stripes, whose colour and direction are those of their kind, under noise.
+    """Write a small `cifar-10-batches-py`: noisy stripes whose colour and direction depend on the class.
 
     Args:
-        path: the folder to put it in, made if need be; None: a new one for temporary files.
-        train: images to train on; five files share them.
-        test: images to test on.
+        path: the folder to write it to, created if missing; None: a new temporary folder.
+        train: number of images to train on, divided among five files.
+        test: number of images to test on.
 
     Returns:
         The path of `cifar-10-batches-py`, for `cifar10(path)`.
@@ -58,7 +58,7 @@ def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200
     random = np.random.default_rng(0)
     folder = _folder(path, "cifar10") / "cifar-10-batches-py"
     folder.mkdir(exist_ok=True)
-    counts = {f"data_batch_{number}": (train + 5 - number) // 5 for number in range(1, 6)} | {"test_batch": test}
+    counts = {f"data_batch_{index}": (train + 5 - index) // 5 for index in range(1, 6)} | {"test_batch": test}
     for name, count in counts.items():
         labels = random.permutation(count) % 10
         pixels = _stripes(labels, 32, random).transpose(0, 3, 1, 2).reshape(count, -1)
@@ -68,12 +68,12 @@ def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200
 
 
 def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -> str:
-    """Write a small `imdb.npz`: reviews of drawn words, frequent ones often; twenty praise, twenty blame.
+    """Write a small `imdb.npz`: reviews of random words by frequency; twenty words are positive, twenty negative.
 
     Args:
-        path: the folder, made if need be; None: a new one for temporary files.
-        train: reviews to train on.
-        test: reviews to test on.
+        path: the folder, created if missing; None: a new temporary folder.
+        train: number of reviews to train on.
+        test: number of reviews to test on.
 
     Returns:
         The path of the file, for `imdb(path)`.
@@ -86,13 +86,13 @@ def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -
 
 
 def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192, kinds: int = 5) -> str:
-    """Write TFRecord files as Kaggle lays out its flowers: blossoms, whose colour and petals are their kind's.
+    """Write TFRecord files in the layout of Kaggle's flowers: blossoms whose colour and petals depend on the class.
 
     Args:
-        path: the folder, made if need be; None: a new one for temporary files.
-        train: images to train on; a quarter as many to validate on, an eighth to test on.
-        size: pixels of a side.
-        kinds: how many kinds of flowers, at most 104.
+        path: the folder, created if missing; None: a new temporary folder.
+        train: number of images to train on; there are a quarter as many for validation and an eighth for tests.
+        size: height and width of the images in pixels.
+        kinds: number of classes, at most 104.
 
     Returns:
         The folder, for `flowers(path, split)`.
@@ -110,8 +110,8 @@ def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192,
         rows = [{"image": encode_jpeg(_blossom(kind, kinds, size, random)), "id": _id(random)} for kind in labels]
         if split != "test":
             rows = [{**row, "class": int(kind)} for row, kind in zip(rows, labels, strict=True)]
-        for number, half in enumerate((rows[::2], rows[1::2])):
-            write_records(folder / f"{number:02}-{size}x{size}-{len(half)}.tfrec", map(encode_example, half))
+        for index, half in enumerate((rows[::2], rows[1::2])):
+            write_records(folder / f"{index:02}-{size}x{size}-{len(half)}.tfrec", map(encode_example, half))
     return str(root)
 
 
@@ -136,7 +136,7 @@ def _mnist_images(rows: Any, count: int, random: np.random.Generator) -> tuple[n
 
 
 def _stripes(labels: np.ndarray, size: int, random: np.random.Generator) -> np.ndarray:
-    """Return an image for each label 0 to 9: ten colours, two directions of stripes."""
+    """Return an image for each label, 0 to 9: ten colours, two directions of stripes."""
     count = len(labels)
     angle = np.where(labels % 2, 0.3, 1.8)[:, None, None] + random.normal(0, 0.15, (count, 1, 1))
     row, column = np.mgrid[:size, :size] / size
@@ -148,13 +148,13 @@ def _stripes(labels: np.ndarray, size: int, random: np.random.Generator) -> np.n
 
 
 def _colors(kinds: Any, count: int) -> np.ndarray:
-    """Return a colour around the wheel for each kind, channels 0 to 2."""
+    """Return a colour of the colour wheel for each class, channels from 0 to 2."""
     turn = 2 * np.pi * (np.asarray(kinds, float)[..., None] / count + np.arange(3) / 3)
     return 1 + np.cos(turn)
 
 
 def _blossom(kind: int, kinds: int, size: int, random: np.random.Generator) -> np.ndarray:
-    """Draw a flower: 3 to 6 petals of a colour on a green ground."""
+    """Draw a flower: 3 to 6 coloured petals on a green background."""
     row, column = (np.mgrid[:size, :size].astype("f4") / size - 0.5) * 2 - random.uniform(-0.2, 0.2, (2, 1, 1))
     angle, distance = np.arctan2(row, column) + random.uniform(0, 2 * np.pi), np.hypot(row, column)
     petals = distance < random.uniform(0.9, 1.1) * (0.7 + 0.3 * np.cos((3 + kind % 4) * angle))
@@ -172,12 +172,13 @@ def _id(random: np.random.Generator) -> str:
 def _reviews(count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     labels = random.permutation(count) % 2
     reviews = np.empty(count, object)
-    for number, label in enumerate(labels):
+    for index, label in enumerate(labels):
         length = int(np.clip(random.lognormal(4.3, 0.5), 20, 400))
         words = np.minimum(random.zipf(1.3, length), 4000)
-        # Words 31 to 50 praise, 51 to 70 blame; one in eight is one of these, and of them one in five is the wrong one.
-        tells = random.random(length) < 1 / 8
-        praises = (random.random(length) < 0.8) == bool(label)
-        opinion = np.where(praises, 31, 51) + random.integers(0, 20, length)
-        reviews[number] = np.where(tells, opinion, words).tolist()
+        # Words 31 to 50 are positive, 51 to 70 negative. One word in eight is one of these; 20 % of them contradict the
+        # label.
+        is_opinion = random.random(length) < 1 / 8
+        is_positive = (random.random(length) < 0.8) == bool(label)
+        opinions = np.where(is_positive, 31, 51) + random.integers(0, 20, length)
+        reviews[index] = np.where(is_opinion, opinions, words).tolist()
     return reviews, labels.astype(np.int64)

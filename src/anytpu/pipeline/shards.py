@@ -1,11 +1,10 @@
-"""One file of records: read in order, or looked through once and then read at any place.
+"""A file of records, read in order, or scanned once and then read at any index.
 
-Idea: formats differ in three things only: how to walk a file from its beginning, where its records lie, and how a
-record is taken out of its frame. The rest - opening, decompressing, skipping what is damaged, remembering where the
-records lie - is the same for all, and here.
+Idea: a format defines three things only: how to iterate over a file, the offsets of its records, and how to extract a
+record from its frame. Everything else is common to all formats and is here: opening, decompressing, skipping damaged
+records, caching the offsets.
 
-Rule: a length that a file states is believed only as far as the file goes: nothing is allocated for bytes that are not
-there.
+Rule: a length that a file states is checked against the size of the file before any allocation.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from anytpu.pipeline.sources import (
     Fault,
     IndexedShard,
     Origin,
+    RecordShard,
     RecordSource,
     RecordStream,
-    Shard,
     report_skipped,
 )
 from anytpu.pipeline.storage import expand, stored
@@ -40,11 +39,11 @@ _SMALL_BYTES = 16 * MIB
 
 
 class Content:
-    """What a file holds, decompressed, from its beginning: a stream that knows where it is.
+    """The decompressed content of a file as a stream with a position.
 
     Attributes:
         path: the file.
-        offset_bytes: how much was read.
+        offset_bytes: number of bytes read so far.
     """
 
     def __init__(self, path: str, stream: Readable, size_bytes: int | None, packed_bytes: int | None = None):
@@ -52,17 +51,17 @@ class Content:
         self._stream, self._size_bytes, self._packed_bytes = stream, size_bytes, packed_bytes
 
     def left_bytes(self) -> int | None:
-        """Return how much is left, or None when only reading on would tell."""
+        """Return the number of bytes left, or None if it is unknown, as for compressed files."""
         return None if self._size_bytes is None else self._size_bytes - self.offset_bytes
 
     def fault_of(self, length_bytes: int) -> str | None:
-        """Return why a record of so many bytes cannot be read from here, as far as that is known before it is read.
+        """Return why a record of this length cannot be read, as far as is known before reading; None if it may be.
 
-        A compressed file cannot hold more than `MAX_RATIO` times its bytes.
+        A compressed file cannot hold more than `MAX_RATIO` times its size.
         """
         possible_bytes = length_bytes if self._packed_bytes is None else MAX_RATIO * self._packed_bytes
         if length_bytes > possible_bytes:
-            # What a small file holds is read to its end, which tells how much is missing.
+            # A small file is read to its end, so that the error can state the number of missing bytes.
             is_small = possible_bytes <= _SMALL_BYTES
             return None if is_small else f"the record should have {length_bytes:,} bytes, and the file cannot hold them"
         try:
@@ -74,10 +73,10 @@ class Content:
         return None
 
     def read(self, length_bytes: int) -> bytes:
-        """Read the next bytes: as many as asked for, or fewer where the content ends.
+        """Read the next bytes, fewer at the end of the content.
 
         Raises:
-            CompressionError: the file is compressed, and damaged.
+            CompressionError: the compressed file is damaged.
         """
         content = self._stream.read(min(length_bytes, _PIECE_BYTES))
         if len(content) < length_bytes and content:
@@ -87,46 +86,46 @@ class Content:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """Where the records of a file lie.
+class RecordLayout:
+    """Offsets and sizes of a file's records.
 
     Attributes:
-        starts: `(records,)` int64, the byte at which each one's frame begins.
-        sizes: `(records,)` int64, the bytes of each one's frame.
-        numbers: `(records,)` int64, each one's place in the file; other than 0, 1, 2... only where some are left out.
-        faults: what is left out.
+        starts: offset of each record's frame, in bytes; `(records,)` int64.
+        sizes: size of each record's frame, in bytes; `(records,)` int64.
+        indices: index of each record in the file; `(records,)` int64. It has gaps where faulty records are left out.
+        faults: the records that are left out.
     """
 
     starts: np.ndarray
     sizes: np.ndarray
-    numbers: np.ndarray
+    indices: np.ndarray
     faults: tuple[Fault, ...] = ()
 
 
 class Format(abc.ABC):
-    """How records lie in a file."""
+    """A file format of records."""
 
     @abc.abstractmethod
     def walk(self, content: Content) -> Iterator[Any]:
-        """Yield each record, or a `Fault` in its place; after a fault beyond which nothing is known, end."""
+        """Yield each record, or a `Fault` in its place; end after a fault from which the format cannot recover."""
 
     @abc.abstractmethod
-    def layout(self, file: StoredFile) -> Layout:
-        """Find the records of an uncompressed file, without looking into them."""
+    def layout(self, file: StoredFile) -> RecordLayout:
+        """Find the records of an uncompressed file, without reading their content."""
 
     @abc.abstractmethod
     def unframe(self, frame: bytes, size_bytes: int, origin: Origin) -> Any:
-        """Return the record of a frame that should have so many bytes, or a `Fault`."""
+        """Return the record in a frame, whose expected size is `size_bytes`, or a `Fault`."""
 
 
-class FormattedShard(Shard):
-    """One file of records in a format, possibly compressed, read in order.
+class FormattedShard(RecordShard):
+    """A file of records in a format, possibly compressed, read in order.
 
     Args:
         path: the file.
         records: the format.
         compression: "gzip", "zlib" or None.
-        skips: whether records that cannot be read are left out, instead of raising.
+        skips: whether unreadable records are skipped; if not, they raise.
     """
 
     def __init__(self, path: str, records: Format, compression: str | None, skips: bool):
@@ -136,24 +135,24 @@ class FormattedShard(Shard):
     def __iter__(self) -> Iterator[Any]:
         faults: list[Fault] = []
         with self._file.stream() as stream:
-            for found in self._walk(self._content(stream)):
-                if not isinstance(found, Fault):
-                    yield found
+            for item in self._walk(self._content(stream)):
+                if not isinstance(item, Fault):
+                    yield item
                 elif self._skips:
-                    faults.append(found)
+                    faults.append(item)
                 else:
-                    raise found.error()
+                    raise item.error()
         report_skipped(self.path, faults, self.faults)
         self.faults = tuple(faults)
 
     def _walk(self, content: Content) -> Iterator[Any]:
-        number = 0
+        index = 0
         try:
-            for found in self._format.walk(content):
-                number += 1
-                yield found
+            for item in self._format.walk(content):
+                index += 1
+                yield item
         except CompressionError as error:
-            yield Fault(Origin(self.path, number, content.offset_bytes), str(error))
+            yield Fault(Origin(self.path, index, content.offset_bytes), str(error))
 
     def _content(self, stream: Readable) -> Content:
         if self._compression is None:
@@ -163,26 +162,26 @@ class FormattedShard(Shard):
 
 
 class PlainShard(FormattedShard, IndexedShard):
-    """One uncompressed file of records, any of which can be read alone.
+    """An uncompressed file of records with random access.
 
-    Where its records lie is found when that is first needed, and remembered, also by copies sent to other processes.
+    The offsets of its records are found on first use and cached; copies sent to other processes keep them.
     """
 
     def __init__(self, path: str, records: Format, skips: bool):
         super().__init__(path, records, None, skips)
-        self._layout: Layout | None = None
+        self._layout: RecordLayout | None = None
 
     def __len__(self) -> int:
-        return len(self._found().starts)
+        return len(self._scan().starts)
 
-    def read(self, number: int) -> Any:
-        """Return a record by its place among those that can be read, from 0."""
-        found = self._unframed(self._found(), number)
-        if isinstance(found, Fault):
-            raise found.error()
-        return found
+    def read(self, index: int) -> Any:
+        """Return the record at an index among the readable ones, from 0."""
+        item = self._unframe(self._scan(), index)
+        if isinstance(item, Fault):
+            raise item.error()
+        return item
 
-    def _found(self) -> Layout:
+    def _scan(self) -> RecordLayout:
         if self._layout is None:
             layout = self._format.layout(self._file)
             if self._skips:
@@ -194,26 +193,26 @@ class PlainShard(FormattedShard, IndexedShard):
             self._layout = layout
         return self._layout
 
-    def _without_faults(self, layout: Layout) -> Layout:
-        """Look into every record, so that the length counts those that can be read."""
+    def _without_faults(self, layout: RecordLayout) -> RecordLayout:
+        """Read every record, so that the length counts the readable ones only."""
         good, faults = np.ones(len(layout.starts), bool), []
-        for number in range(len(layout.starts)):
-            found = self._unframed(layout, number)
-            if isinstance(found, Fault):
-                good[number] = False
-                faults.append(found)
-        return Layout(layout.starts[good], layout.sizes[good], layout.numbers[good], (*faults, *layout.faults))
+        for index in range(len(layout.starts)):
+            item = self._unframe(layout, index)
+            if isinstance(item, Fault):
+                good[index] = False
+                faults.append(item)
+        return RecordLayout(layout.starts[good], layout.sizes[good], layout.indices[good], (*faults, *layout.faults))
 
-    def _unframed(self, layout: Layout, number: int) -> Any:
-        start, size = int(layout.starts[number]), int(layout.sizes[number])
-        origin = Origin(self.path, int(layout.numbers[number]), start)
+    def _unframe(self, layout: RecordLayout, index: int) -> Any:
+        start, size = int(layout.starts[index]), int(layout.sizes[index])
+        origin = Origin(self.path, int(layout.indices[index]), start)
         return self._format.unframe(self._file.read_at(start, size), size, origin)
 
 
 def open_shards(
     paths: AnyPath | Sequence[AnyPath], records: Format, compression: str | None, on_error: str
 ) -> RecordSource | RecordStream:
-    """Return the records of files in a format, as a list where they are not compressed, else as a stream.
+    """Return the records of files in a format: a `RecordSource` of uncompressed files, a `RecordStream` of others.
 
     Args:
         paths: a path, a URL, a glob pattern, or a list of them.
@@ -222,8 +221,8 @@ def open_shards(
         on_error: "raise" or "skip".
 
     Raises:
-        FileError: no such file.
-        SettingError: an argument cannot be used.
+        FileError: a file is missing.
+        SettingError: `compression` or `on_error` has an unknown value.
     """
     if on_error not in ("raise", "skip"):
         raise SettingError(f'on_error must be "raise" or "skip", not {on_error!r}')

@@ -1,10 +1,9 @@
-"""Records, and what they are read from: many files as one list, or as one stream.
+"""Records and their sources: many files as one list, or as one stream.
 
-Idea: a loader wants a list: its length, and record number i, from any thread or process. A `RecordSource` is one over
-any number of files. Where that cannot be, in compressed files, a `RecordStream` gives the records in order, and
-nothing else.
+Idea: a data loader needs a list: its length, and record i, from any thread or process. A `RecordSource` is such a list
+over any number of files. Compressed files have no random access; their `RecordStream` yields the records in order only.
 
-Rule: a record knows where it came from, so that whoever finds a fault in it can name the file, the record and the byte.
+Rule: a record stores its origin, so that an error about its content can name the file, the record and the byte.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ ItemT = TypeVar("ItemT", bound="bytes | str")
 
 
 class Origin(NamedTuple):
-    """Where a record came from.
+    """The origin of a record.
 
     Attributes:
-        file: the path or URL.
-        number: the record's place in this file, from 0.
-        offset_bytes: where it begins in the file, or in what the compressed file holds; None where that is not known.
+        file: path or URL.
+        number: index of the record in this file, from 0.
+        offset_bytes: offset of the record in the file, or in its decompressed content, in bytes; None if not known.
     """
 
     file: str
@@ -36,12 +35,12 @@ class Origin(NamedTuple):
     offset_bytes: int | None
 
     def __str__(self) -> str:
-        place = "" if self.offset_bytes is None else f" at byte {self.offset_bytes}"
-        return f"{self.file}, record {self.number}{place}"
+        offset = "" if self.offset_bytes is None else f" at byte {self.offset_bytes}"
+        return f"{self.file}, record {self.number}{offset}"
 
 
 class Record(bytes):
-    """The bytes of a record, and `origin`: where they came from.
+    """The bytes of a record, and its `origin`.
 
     Example:
         >>> record = Record.at(b"abc", Origin("train.tfrecord", 2, 96))
@@ -53,18 +52,18 @@ class Record(bytes):
 
     @classmethod
     def at(cls, content: bytes | memoryview, origin: Origin) -> Record:
-        """Return these bytes as a record."""
+        """Return a record with this content and origin."""
         record = cls(content)
         record.origin = origin
         return record
 
 
 class Fault(NamedTuple):
-    """Why a record, or the rest of a file, cannot be read.
+    """A record, or the rest of a file, that cannot be read.
 
     Attributes:
-        origin: the record where it was noticed.
-        reason: what is wrong.
+        origin: origin of the record at which the fault was detected.
+        reason: the fault, as a clause for a message.
     """
 
     origin: Origin
@@ -74,40 +73,40 @@ class Fault(NamedTuple):
         return f"{self.origin}: {self.reason}"
 
     def error(self) -> RecordError:
-        """Return the error that says so, and how to go on without this record."""
-        return RecordError(f'{self}; on_error="skip" goes on without it')
+        """Return the error for this fault, with the setting that skips the record."""
+        return RecordError(f'{self}; on_error="skip" skips it')
 
 
-class Shard(abc.ABC):
-    """One file of records, read from its beginning to its end."""
+class RecordShard(abc.ABC):
+    """A file of records, read from its beginning to its end."""
 
     path: str
     faults: tuple[Fault, ...] = ()
-    """What was skipped when the file was last read or indexed."""
+    """Records skipped when the file was last read or scanned."""
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class IndexedShard(Shard):
-    """One file of records, of known number, each of which can be read alone."""
+class IndexedShard(RecordShard):
+    """A file with a known number of records and random access."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
     @abc.abstractmethod
-    def read(self, number: int) -> Any:
-        """Return a record by its place among those that can be read, from 0."""
+    def read(self, index: int) -> Any:
+        """Return the record at an index among the readable ones, from 0."""
 
 
 class RecordStream:
-    """Records of one or more files, in order. It can be iterated any number of times, and pickled.
+    """Records of one or more files, in order. It can be iterated repeatedly and pickled.
 
     Attributes:
         shards: the files.
     """
 
-    def __init__(self, shards: Sequence[Shard]):
+    def __init__(self, shards: Sequence[RecordShard]):
         self.shards = tuple(shards)
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,7 +114,7 @@ class RecordStream:
 
     @property
     def skipped(self) -> tuple[Fault, ...]:
-        """What `on_error="skip"` has left out so far; a fault in a file's structure stands for all after it."""
+        """Faults skipped so far by `on_error="skip"`; a fault in a file's structure also covers all later records."""
         return tuple(itertools.chain.from_iterable(shard.faults for shard in self.shards))
 
     def __repr__(self) -> str:
@@ -123,9 +122,9 @@ class RecordStream:
 
 
 class RecordSource(RecordStream, Sequence):
-    """Records of one or more files as one list: what `grain.MapDataset.source` takes.
+    """Records of one or more files as one list, suitable for `grain.MapDataset.source`.
 
-    The files are looked through when the length or a record is first asked for; iterating needs no look before.
+    The files are scanned when the length or a record is first needed; iteration needs no scan.
 
     Attributes:
         shards: the files.
@@ -141,12 +140,12 @@ class RecordSource(RecordStream, Sequence):
         return self._index()[-1]
 
     def __getitem__(self, index: int) -> Any:
-        number, length = operator.index(index), len(self)
-        if not -length <= number < length:
-            raise IndexError(f"there is no record {number}: {self!r} has {length} records, numbered from 0")
-        number %= length
-        place = bisect.bisect_right(self._ends, number)
-        return self.shards[place].read(number - (self._ends[place - 1] if place else 0))
+        index, length = operator.index(index), len(self)
+        if not -length <= index < length:
+            raise IndexError(f"there is no record {index}: {self!r} has {length} records, numbered from 0")
+        index %= length
+        shard = bisect.bisect_right(self._ends, index)
+        return self.shards[shard].read(index - (self._ends[shard - 1] if shard else 0))
 
     def _index(self) -> list[int]:
         if not self._ends:
@@ -155,18 +154,16 @@ class RecordSource(RecordStream, Sequence):
 
 
 def report_skipped(path: str, faults: Sequence[Fault], known: Sequence[Fault]) -> None:
-    """Warn of the records that were left out of a file, unless that was said before.
+    """Warn of the skipped records of a file, unless the same warning was given before.
 
     Args:
         path: the file.
-        faults: what was left out.
-        known: what was left out when it was read before.
+        faults: the skipped records.
+        known: the skipped records of the previous read.
     """
     if faults and tuple(faults) != tuple(known):
-        count = (
-            f"{len(faults)} records that cannot be read were" if len(faults) > 1 else "a record that cannot be read was"
-        )
-        warnings.warn(f"{path}: {count} skipped. The first: {faults[0]}", stacklevel=3)
+        skipped = f"{len(faults)} unreadable records were" if len(faults) > 1 else "an unreadable record was"
+        warnings.warn(f"{path}: {skipped} skipped. The first: {faults[0]}", stacklevel=3)
 
 
 def _listed(paths: list[str]) -> str:

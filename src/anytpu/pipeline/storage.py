@@ -1,9 +1,8 @@
-"""Files, wherever they are: on this machine, or behind a URL such as gs://, s3:// or https://.
+"""Access to files by path or URL: local files, gs://, s3://, https:// and others.
 
-Idea: a path says where a file lies; from here on nobody asks again. `stored`, `expand` and `created` take a path and a
-URL alike.
+Idea: `stored`, `expand` and `created` accept a path or a URL, so that no other module distinguishes them.
 
-Rule: nothing is left half written: a new file is in its place when it is whole.
+Rule: files are written atomically: a new file appears at its path only when it is complete.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from anytpu.pipeline.web_file import WebFile
 
 
 def stored(path: AnyPath) -> StoredFile:
-    """Return the file at a path or a URL. It is not touched yet.
+    """Return the file at a path or URL, without opening it.
 
     Raises:
-        FileError: the URL is of a kind that nothing installed here can read.
+        FileError: no installed package can read URLs of this protocol.
     """
     if not is_remote(path):
         return LocalFile(local_path(path))
@@ -33,33 +32,33 @@ def stored(path: AnyPath) -> StoredFile:
 
 
 def expand(paths: AnyPath | Sequence[AnyPath]) -> tuple[str, ...]:
-    """Return the files that a path, a URL, a glob pattern or a list of them names; those of a pattern in order of name.
+    """Return the files of a path, a URL, a glob pattern or a list of them; those of a pattern are sorted by name.
 
     Args:
         paths: such as "train.tfrecord", "gs://bucket/train-?????-of-00004.tfrecord" or ["a.tfrecord", "b.tfrecord"].
 
     Raises:
-        FileError: a pattern matches nothing, or a path names no file.
-        SettingError: a path is not text, or there is none.
+        FileError: a pattern matches nothing, or a file is missing.
+        SettingError: a path is not text, or the list is empty.
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     for path in listed:
         if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
             raise SettingError(f'a path must be text, such as "train-*.tfrecord", not {path!r}')
     if not listed:
-        raise SettingError('there is no file to read in []; write a path such as "train-*.tfrecord", or a list of them')
+        raise SettingError('paths must contain at least one file, not []; pass a path such as "train-*.tfrecord"')
     return tuple(file for path in listed for file in _matches(os.fspath(path)))
 
 
 @contextlib.contextmanager
 def created(path: AnyPath) -> Iterator[str]:
-    """Give a path of this machine to write a new file to; it is at `path`, whole, when the block ends without an error.
+    """Yield a temporary local path to write to; the file is moved to `path` when the block ends without an error.
 
     Args:
-        path: a path or a URL. What is there is replaced.
+        path: destination, a path or a URL; an existing file is replaced.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: `path` cannot be written.
     """
     if not is_remote(path):
         with created_here(path) as unfinished:
@@ -72,21 +71,21 @@ def created(path: AnyPath) -> Iterator[str]:
 
 
 def shard_names(path: AnyPath, shards: int) -> tuple[str, ...]:
-    """Return the names of the files that a file in several shards consists of.
+    """Return the names of a file's shards.
 
     Args:
-        path: of the whole.
-        shards: how many, 1 to 99,999.
+        path: path of the unsharded file.
+        shards: number of shards, 1 to 99,999.
 
     Raises:
-        SettingError: there is no such number of shards.
+        SettingError: `shards` is out of range.
 
     Example:
         >>> shard_names("train.tfrecord.gz", 2)
         ('train-00000-of-00002.tfrecord.gz', 'train-00001-of-00002.tfrecord.gz')
     """
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= 99_999:
-        raise SettingError(f"shards must be a whole number from 1 to 99,999, not {shards!r}")
+        raise SettingError(f"shards must be an integer from 1 to 99,999, not {shards!r}")
     text = os.fspath(path)
     if shards == 1:
         return (text,)
@@ -94,11 +93,11 @@ def shard_names(path: AnyPath, shards: int) -> tuple[str, ...]:
     if ending in (".gz", ".zlib", ".zz"):
         stem, before = os.path.splitext(stem)
         ending = before + ending
-    return tuple(f"{stem}-{number:05d}-of-{shards:05d}{ending}" for number in range(shards))
+    return tuple(f"{stem}-{index:05d}-of-{shards:05d}{ending}" for index in range(shards))
 
 
 def is_remote(path: AnyPath) -> bool:
-    """Tell whether this is a URL of something beyond this machine's file system."""
+    """Return whether a path is a URL outside the local file system."""
     text = os.fspath(path)
     return "://" in text and not text.startswith("file://")
 

@@ -1,7 +1,7 @@
-"""What a reader of records needs of a file, wherever it lies: its size, some bytes of it, and all of it in order.
+"""The interface of a local or remote file for readers of records: size, byte ranges, and a sequential stream.
 
-Rule: what goes wrong with a file is a `FileError` that names it and says what to do; no error of a library below gets
-through as the message.
+Rule: every failure is a `FileError` that names the file and says what to do. The message of a library below is never
+passed on alone.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ AnyPath = str | os.PathLike[str]
 
 
 class Readable(Protocol):
-    """What can be read in order."""
+    """A sequential source of bytes."""
 
     def read(self, length_bytes: int, /) -> bytes:
-        """Return the next bytes: as many as asked for unless the end comes first."""
+        """Return the next bytes, fewer at the end."""
         ...
 
 
 class Writable(Protocol):
-    """What can be written in order."""
+    """A sequential sink of bytes."""
 
     def write(self, content: bytes, /) -> object:
-        """Add these bytes."""
+        """Append bytes."""
         ...
 
 
 class StoredFile(abc.ABC):
-    """A file that can be read in any order, from any thread; it can be pickled.
+    """A file with random access from any thread; it can be pickled.
 
     Attributes:
-        path: where it is.
-        chunk_bytes: how much to read at once when looking through it.
+        path: path or URL.
+        chunk_bytes: size of the reads of a scan, in bytes.
     """
 
     path: str
@@ -45,15 +45,15 @@ class StoredFile(abc.ABC):
     @property
     @abc.abstractmethod
     def size_bytes(self) -> int:
-        """The file's length when it was first asked for."""
+        """Length of the file, cached on first use."""
 
     def known_size_bytes(self) -> int | None:
-        """Return the file's length, or None when its server does not say."""
+        """Return the file's length, or None if its server does not report it."""
         return self.size_bytes
 
     @abc.abstractmethod
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read these bytes: fewer where the file ends."""
+        """Read a range of bytes; fewer at the end of the file."""
 
     @abc.abstractmethod
     def stream(self) -> contextlib.AbstractContextManager[Readable]:

@@ -1,9 +1,9 @@
 """Lines of text as records.
 
-Idea: a line ends with a newline, which does not belong to it, nor does a carriage return before it; the last line of a
-file may end without.
+Idea: a line ends with a newline, optionally after a carriage return; neither is part of the record. The last line of a
+file may lack its newline.
 
-Rule: text is decoded here, and a line that cannot be is a fault of that line alone.
+Rule: text is decoded here; a line that cannot be decoded is a fault of that line only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.shards import Content, Format, Layout, open_shards
+from anytpu.pipeline.shards import Content, Format, RecordLayout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, RecordSource, RecordStream
 from anytpu.pipeline.stored_file import AnyPath, StoredFile
 from anytpu.units import MIB
@@ -34,18 +34,17 @@ def lines(
 
     Args:
         paths: a path, a URL, a glob pattern, or a list of them.
-        encoding: of the text; one in which a newline is the byte 10, as in UTF-8, Latin-1 and ASCII.
+        encoding: encoding of the text, with the byte 10 as newline, as in UTF-8, Latin-1 and ASCII.
         compression: "gzip", "zlib" or None.
-        on_error: "raise", or "skip" to leave out lines that cannot be decoded: they are warned of, and listed in
-            `skipped`.
+        on_error: "raise", or "skip" to leave out lines that cannot be decoded, with a warning; `skipped` lists them.
 
     Returns:
-        The lines, `str` each, without their ends: a `RecordSource`, or a `RecordStream` of compressed files.
+        The lines, each a `str` without its newline: a `RecordSource`, or a `RecordStream` for compressed files.
 
     Raises:
-        FileError: there is no such file, or it cannot be read.
-        RecordError: while reading: a line cannot be decoded.
-        SettingError: there is no such encoding.
+        FileError: a file is missing or cannot be read.
+        RecordError: a line cannot be decoded; raised while reading.
+        SettingError: the encoding is unknown, or its newline is not the byte 10.
 
     Example:
         >>> import tempfile, pathlib
@@ -65,44 +64,44 @@ def lines(
 
 
 class LineFormat(Format):
-    """Text, one record a line."""
+    """Text with one record per line."""
 
     def __init__(self, encoding: str):
         self._encoding = encoding
 
     def walk(self, content: Content) -> Iterator[Any]:
         """Yield each line, or a `Fault` in its place."""
-        number = offset_bytes = 0
-        begun: list[bytes] = []
+        index = offset_bytes = 0
+        unfinished: list[bytes] = []  # pieces of the current line
         while piece := content.read(MIB // 4):
             first, *others = piece.split(b"\n")
-            begun.append(first)
+            unfinished.append(first)
             for other in others:
-                line = b"".join(begun)
-                yield self._decoded(line, Origin(content.path, number, offset_bytes))
-                number, offset_bytes, begun = number + 1, offset_bytes + len(line) + 1, [other]
-        if line := b"".join(begun):
-            yield self._decoded(line, Origin(content.path, number, offset_bytes))
+                line = b"".join(unfinished)
+                yield self._decode(line, Origin(content.path, index, offset_bytes))
+                index, offset_bytes, unfinished = index + 1, offset_bytes + len(line) + 1, [other]
+        if line := b"".join(unfinished):
+            yield self._decode(line, Origin(content.path, index, offset_bytes))
 
-    def layout(self, file: StoredFile) -> Layout:
+    def layout(self, file: StoredFile) -> RecordLayout:
         """Find the lines by their newlines."""
-        found, start = [np.zeros(1, np.int64)], 0
+        boundaries, start = [np.zeros(1, np.int64)], 0
         while chunk := file.read_at(start, file.chunk_bytes):
-            found.append(start + 1 + np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE))
+            boundaries.append(start + 1 + np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE))
             start += len(chunk)
-        ends = np.concatenate(found)
+        ends = np.concatenate(boundaries)
         if ends[-1] < start:
             ends = np.append(ends, start)
-        return Layout(ends[:-1], np.diff(ends), np.arange(len(ends) - 1))
+        return RecordLayout(ends[:-1], np.diff(ends), np.arange(len(ends) - 1))
 
     def unframe(self, frame: bytes, size_bytes: int, origin: Origin) -> str | Fault:
-        """Return the line without its end, or a `Fault`."""
+        """Return the line without its newline, or a `Fault`."""
         if len(frame) < size_bytes:
-            return Fault(origin, "the file has become shorter since it was first looked through")
-        return self._decoded(frame.removesuffix(b"\n"), origin)
+            return Fault(origin, "the file has become shorter since it was scanned")
+        return self._decode(frame.removesuffix(b"\n"), origin)
 
-    def _decoded(self, line: bytes, origin: Origin) -> str | Fault:
+    def _decode(self, line: bytes, origin: Origin) -> str | Fault:
         try:
             return line.removesuffix(b"\r").decode(self._encoding)
         except UnicodeDecodeError as error:
-            return Fault(origin, f"the line is not {self._encoding}: {error.reason} at byte {error.start} of it")
+            return Fault(origin, f"the line is not {self._encoding}: {error.reason} at byte {error.start} of the line")

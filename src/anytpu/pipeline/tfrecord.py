@@ -1,11 +1,12 @@
-"""TFRecord files, read and written without TensorFlow.
+"""A TFRecord reader and writer without TensorFlow.
 
-A file is one frame after another: the record's length (8 bytes, little-endian), the masked CRC-32C of these 8 bytes
-(4), the record, its masked CRC-32C (4).
+A file is a sequence of frames: the record's length (8 bytes, little-endian), the masked CRC-32C of these 8 bytes (4
+bytes), the record, its masked CRC-32C (4 bytes).
 
-Idea: the lengths lead from frame to frame, so one quick look finds every record, and each can then be read alone.
+Idea: each length gives the offset of the next frame, so a quick scan of the headers finds all records. Then each can be
+read separately.
 
-Rule: both checksums are checked on every read. A length that fails its own ends what can be known of the file.
+Rule: both checksums are verified on every read. After a length with a wrong checksum nothing more can be read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from anytpu.errors import RecordError
 from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.compression import Deflated, compression_of
-from anytpu.pipeline.shards import Content, Format, Layout, open_shards
+from anytpu.pipeline.shards import Content, Format, RecordLayout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
 from anytpu.pipeline.storage import created, shard_names
 from anytpu.pipeline.stored_file import AnyPath, StoredFile, Writable
@@ -43,16 +44,16 @@ def records(
         paths: a path, a URL (gs://, s3://, https://), a glob pattern such as "train-?????-of-00004.tfrecord", or a list
             of them. The files of a pattern come in order of name.
         compression: "gzip", "zlib", or None when the files are not compressed.
-        on_error: "raise", or "skip" to leave out records that cannot be read: they are warned of, and listed in
-            `skipped`.
+        on_error: "raise", or "skip" to leave out unreadable records, with a warning; `skipped` lists them.
 
     Returns:
-        The records, each of them `bytes` that know their `origin`. Of uncompressed files a `RecordSource`: a list, with
-        a length. Of compressed ones a `RecordStream`, which can only be iterated.
+        The records, each of type `bytes` with an `origin`. For uncompressed files a `RecordSource`: a list with a
+        length. For compressed files a `RecordStream`, which can only be iterated.
 
     Raises:
-        FileError: there is no such file, or it cannot be read.
-        RecordError: while reading: a file is truncated or damaged; the message names the file, the record and the byte.
+        FileError: a file is missing or cannot be read.
+        RecordError: a file is truncated or damaged; raised while reading. The message names the file, the record and
+            the byte.
 
     Example:
         >>> import tempfile, pathlib
@@ -70,7 +71,7 @@ def write_records(
 ) -> tuple[str, ...]:
     """Write records to a TFRecord file, or to several.
 
-    A file is in its place when all of it is written, and not at all if something fails before.
+    A file appears at its path only when it is complete, and not at all after an error.
 
     Args:
         path: the file. With several shards, "train.tfrecord" becomes "train-00000-of-00004.tfrecord" and so on.
@@ -88,18 +89,18 @@ def write_records(
     compression, names = compression_of(compression), shard_names(path, shards)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_writer(name, compression)) for name in names]
-        for number, content in enumerate(contents):
+        for index, content in enumerate(contents):
             if not isinstance(content, bytes | bytearray | memoryview):
                 kind = type(content).__name__
                 raise RecordError(
-                    f"record {number} to write must be bytes, not {kind}; encode_example makes them of a dict"
+                    f"record {index} to write must be bytes, not {kind}; encode_example converts a dict to bytes"
                 )
-            files[number % shards].write(frame(bytes(content)))
+            files[index % shards].write(frame(bytes(content)))
     return names
 
 
 def frame(content: bytes) -> bytes:
-    """Return a record in its frame, as it lies in a file.
+    """Return a record in its frame, as stored in a file.
 
     Example:
         >>> frame(b"").hex(" ", 4)
@@ -110,70 +111,70 @@ def frame(content: bytes) -> bytes:
 
 
 class TFRecordFormat(Format):
-    """Frames one after another, each with its length and two checksums."""
+    """A sequence of frames, each with a length and two checksums."""
 
     def walk(self, content: Content) -> Iterator[Any]:
-        """Yield each record, or a `Fault` in its place; end after a length that cannot be believed."""
-        number = 0
+        """Yield each record, or a `Fault` in its place; end after a length with a wrong checksum."""
+        index = 0
         while header := content.read(_HEADER.size):
-            origin = Origin(content.path, number, content.offset_bytes - len(header))
-            found = _checked_length(header, origin)
-            if isinstance(found, Fault):
-                yield found
+            origin = Origin(content.path, index, content.offset_bytes - len(header))
+            length = _checked_length(header, origin)
+            if isinstance(length, Fault):
+                yield length
                 return
             left_bytes = content.left_bytes()
-            if left_bytes is not None and found + _CHECKSUM.size > left_bytes:
-                yield _too_short(origin, found, left_bytes)
+            if left_bytes is not None and length + _CHECKSUM.size > left_bytes:
+                yield _too_short(origin, length, left_bytes)
                 return
-            if (reason := content.fault_of(found + _CHECKSUM.size)) is not None:
+            if (reason := content.fault_of(length + _CHECKSUM.size)) is not None:
                 yield Fault(origin, reason)
                 return
-            body = content.read(found + _CHECKSUM.size)
-            if len(body) < found + _CHECKSUM.size:
-                yield _too_short(origin, found, len(body))
+            body = content.read(length + _CHECKSUM.size)
+            if len(body) < length + _CHECKSUM.size:
+                yield _too_short(origin, length, len(body))
                 return
             yield _checked_record(memoryview(body), origin)
-            number += 1
+            index += 1
 
-    def layout(self, file: StoredFile) -> Layout:
+    def layout(self, file: StoredFile) -> RecordLayout:
         """Find the records by their lengths."""
         starts, faults = array.array("q"), []
         start = 0
-        for start, found in _lengths(file):
-            if isinstance(found, Fault):
-                faults.append(found)
+        for start, length in _lengths(file):
+            if isinstance(length, Fault):
+                faults.append(length)
                 break
             starts.append(start)
-            start += found + _FRAME_BYTES
+            start += length + _FRAME_BYTES
         ends = np.append(np.frombuffer(starts, np.int64), start)
-        return Layout(ends[:-1], np.diff(ends), np.arange(len(starts)), tuple(faults))
+        return RecordLayout(ends[:-1], np.diff(ends), np.arange(len(starts)), tuple(faults))
 
     def unframe(self, frame: bytes, size_bytes: int, origin: Origin) -> Record | Fault:
         """Return the record of a frame, or a `Fault`."""
-        found = _checked_length(frame[: _HEADER.size], origin)
-        if isinstance(found, Fault):
-            return found
-        if len(frame) < size_bytes or found + _FRAME_BYTES != size_bytes:
-            return Fault(origin, "the file has changed since it was first looked through")
+        length = _checked_length(frame[: _HEADER.size], origin)
+        if isinstance(length, Fault):
+            return length
+        if len(frame) < size_bytes or length + _FRAME_BYTES != size_bytes:
+            return Fault(origin, "the file has changed since it was scanned")
         return _checked_record(memoryview(frame)[_HEADER.size :], origin)
 
 
 def _lengths(file: StoredFile) -> Iterator[tuple[int, int | Fault]]:
-    """Yield where each frame begins and its record's length; a Fault, at last, where the file cannot be followed."""
-    start = number = chunk_start = 0
+    """Yield each frame's offset and its record's length; at a length that cannot be read, yield a Fault and end."""
+    start = index = chunk_start = 0
     chunk = b""
     while start < file.size_bytes:
         if start + _HEADER.size > chunk_start + len(chunk):
             chunk_start, chunk = start, file.read_at(start, file.chunk_bytes)
-        origin = Origin(file.path, number, start)
-        found = _checked_length(chunk[start - chunk_start : start - chunk_start + _HEADER.size], origin)
+        origin = Origin(file.path, index, start)
+        length = _checked_length(chunk[start - chunk_start : start - chunk_start + _HEADER.size], origin)
         left_bytes = file.size_bytes - start - _HEADER.size
-        if not isinstance(found, Fault) and found + _CHECKSUM.size > left_bytes:
-            found = _too_short(origin, found, left_bytes)
-        yield start, found
-        if isinstance(found, Fault):
+        if not isinstance(length, Fault) and length + _CHECKSUM.size > left_bytes:
+            length = _too_short(origin, length, left_bytes)
+        yield start, length
+        if isinstance(length, Fault):
             return
-        start, number = start + found + _FRAME_BYTES, number + 1
+        start, index = start + length + _FRAME_BYTES, index + 1
 
 
 def _checked_length(header: bytes, origin: Origin) -> int | Fault:
@@ -195,8 +196,8 @@ def _checked_record(body: memoryview, origin: Origin) -> Record | Fault:
 
 
 def _too_short(origin: Origin, length_bytes: int, left_bytes: int) -> Fault:
-    wanted = f"{length_bytes} bytes and a checksum of 4"
-    return Fault(origin, f"the file is truncated: the record should have {wanted}, and {left_bytes} bytes are left")
+    expected = f"{length_bytes} bytes and a checksum of 4"
+    return Fault(origin, f"the file is truncated: the record should have {expected}, and {left_bytes} bytes are left")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""A walk over a data set: its batches in order, and the position between them.
+"""An iterator over a data set that can save and restore its position.
 
-Idea: everything random in a data set is drawn from its seeds and from the number of the pass, so the position is a few
-integers; whoever saves them gets the same batches again, bit for bit, in another process as well.
+Idea: everything random in a data set depends only on its seeds and the index of the pass. So a position is a few
+integers, and restoring it gives the same batches bit for bit, in another process too.
 
-Rule: a position is plain JSON, and names the data set that it was saved from: another one refuses it.
+Rule: a position is plain JSON and contains the text of its data set; another data set rejects it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Walk(Iterator):
     """An iterator over one pass of a data set.
 
     Args:
-        name: what the data set is, as a position names it.
-        make: makes the stream of a pass.
-        number: the number of the pass.
-        length: how many elements it has; None when that is not known, or without end.
-        on_end: called with the number of a pass when its last element was taken.
+        name: the text of the data set, stored in positions.
+        make: builds the stream of a pass from its index.
+        number: index of the pass.
+        length: number of elements in the pass; None if unknown or endless.
+        on_end: called with the index of the pass after its last element.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Walk(Iterator):
         return element
 
     def get_state(self) -> Position:
-        """Return the position after the last element that was taken, as plain JSON."""
+        """Return the position after the last element, as plain JSON."""
         position = json.loads(json.dumps(self._iterator.get_state(), default=_plain))
         return {"dataset": self._name, "pass": self.number, "taken": self.taken, "position": position}
 
     def set_state(self, state: Position) -> None:
-        """Go to a position: the next element is the one that came next where it was saved.
+        """Restore a position: the next element is the one that followed when it was saved.
 
         Raises:
-            DataError: it is no position, or that of another data set.
+            DataError: `state` is not a position, or is that of another data set.
         """
         check_position(state, self._name)
         self.close()
@@ -89,12 +89,12 @@ class Walk(Iterator):
             self._iterator.set_state(state["position"])
 
     def close(self) -> None:
-        """End the threads and processes of the walk now. One that nobody holds any more ends them itself."""
+        """End the threads and processes of the walk now. A walk without references does so itself."""
         if hasattr(self._iterator, "close"):
             self._iterator.close()
 
     def leave(self) -> None:
-        """End the threads and processes of the walk, and do not wait: one may be in a function that never returns."""
+        """End the threads and processes of the walk without waiting: a user's function may never return."""
         with deferred_interrupts():
             iterator, self._iterator = self._iterator, iter(())
             if not self._has_ended and hasattr(iterator, "close"):
@@ -107,10 +107,10 @@ class Walk(Iterator):
 
 @atexit.register
 def _close_all() -> None:
-    """End the threads and processes of all walks while the interpreter is still whole.
+    """End the threads and processes of all walks before the interpreter shuts down.
 
-    grain's own clean-up, when an iterator is deleted, would come after that and complain. A thread that waits for
-    something that never comes is left.
+    grain's own clean-up runs when an iterator is deleted, which is too late and prints errors. A thread that does not
+    end within `_CLOSING_S` seconds is abandoned.
     """
     closing = [threading.Thread(target=walk._end, daemon=True) for walk in _OPEN]
     for thread in closing:
@@ -121,13 +121,13 @@ def _close_all() -> None:
 
 
 def check_position(state: Any, name: str) -> None:
-    """Refuse what is not a position in the data set of this name."""
+    """Reject a value that is not a position in the data set of this name."""
     if not isinstance(state, dict) or not {"dataset", "pass", "taken", "position"} <= state.keys():
-        raise DataError(f"a position is what get_state() of a data set's iterator returned, not {state!r}")
+        raise DataError(f"a position must be the result of get_state() of a data set's iterator, not {state!r}")
     if state["dataset"] != name:
         raise DataError(
-            f"the position was saved from another data set: from {state['dataset']}, and this is {name}. Build the "
-            "data set as it was, its seeds and sizes too"
+            f"the position was saved from another data set, {state['dataset']}; this is {name}. Build the data set "
+            "with the same steps, seeds and sizes"
         )
 
 

@@ -1,9 +1,9 @@
-"""Files behind http:// and https://, read part by part; from servers that send whole files only, by way of a copy.
+"""Files at http:// and https://, read by range requests, or through a copy if the server ignores ranges.
 
-Idea: a server may ignore which part was asked for and send everything. Of its answer no more is read than was asked
-for. Who goes on to other parts of such a file gets a copy of it, made once, on the disk where it is large.
+Idea: a server may ignore the requested range and send the whole file. No more of its answer is read than was requested.
+For reads at other offsets the file is copied once, to disk if it is large.
 
-Rule: no answer is taken into memory before its length is known to be what was asked for.
+Rule: no more bytes of an answer are held in memory than were requested.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from anytpu.pipeline.stored_file import Readable
 from anytpu.units import MIB, format_bytes
 
 IN_MEMORY_BYTES = 64 * MIB
-"""A copy of so many bytes is kept in memory; a larger one is a temporary file."""
+"""Maximum size of a copy in memory; a larger copy is a temporary file."""
 
 
 class WebFile(RemoteFile):
-    """A file behind http:// or https://."""
+    """A file at http:// or https://."""
 
     def __init__(self, path: str):
         super().__init__(path)
@@ -35,17 +35,17 @@ class WebFile(RemoteFile):
         self._copying = threading.Lock()
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read these bytes: fewer where the file ends."""
+        """Read a range of bytes; fewer at the end of the file."""
         end_bytes = min(offset_bytes + length_bytes, self.size_bytes)
         if end_bytes <= offset_bytes:
             return b""
         if self._copy is None:
             with explained(self.path, "read"):
-                part = self._ask(_part, offset_bytes, end_bytes)
+                part = self._request(_read_part, offset_bytes, end_bytes)
             if part is not None:
                 return part
         with self._copying:
-            self._copy = self._copy or self._copied()
+            self._copy = self._copy or self._make_copy()
             self._copy.seek(offset_bytes)
             return self._copy.read(end_bytes - offset_bytes)
 
@@ -53,29 +53,29 @@ class WebFile(RemoteFile):
     def stream(self) -> Iterator[Readable]:
         """Open the file for reading in order."""
         if self.known_size_bytes() is None:
-            with super().stream() as found:
-                yield found
+            with super().stream() as remote:
+                yield remote
         else:
-            yield io.BufferedReader(_InOrder(self), self.chunk_bytes)
+            yield io.BufferedReader(_SequentialReader(self), self.chunk_bytes)
 
-    def _copied(self) -> IO[bytes]:
+    def _make_copy(self) -> IO[bytes]:
         size_bytes, free_bytes = self.size_bytes, shutil.disk_usage(tempfile.gettempdir()).free
         if size_bytes > IN_MEMORY_BYTES:
             size, folder = format_bytes(size_bytes), tempfile.gettempdir()
             if size_bytes > free_bytes:
                 raise FileError(
-                    f"cannot read {self.path!r}: its server sends whole files only, and {folder!r} has no room for a "
-                    f"copy of {size}; download it to where there is"
+                    f"cannot read {self.path!r}: its server sends whole files only, and {folder!r} has no space for a "
+                    f"copy of {size}; download it to a folder with enough space"
                 )
             warnings.warn(
-                f"{self.path!r}: its server sends whole files only, so {size} are copied into {folder!r} first; they "
-                "are removed when the program ends",
+                f"{self.path!r}: its server sends whole files only, so {size} are copied to {folder!r} first; the copy "
+                "is removed when the program ends",
                 stacklevel=3,
             )
         copy = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - it lives as long as this object
         try:
             with explained(self.path, "read"):
-                copied_bytes = self._ask(_copy, copy, size_bytes)
+                copied_bytes = self._request(_copy_file, copy, size_bytes)
             if copied_bytes < size_bytes:
                 raise FileError(f"cannot read {self.path!r}: its server sent {copied_bytes:,} of {size_bytes:,} bytes")
         except BaseException:
@@ -83,11 +83,11 @@ class WebFile(RemoteFile):
             raise
         return copy  # pyright: ignore[reportReturnType]
 
-    def _ask(self, question: Any, *arguments: Any) -> Any:
+    def _request(self, coroutine: Any, *arguments: Any) -> Any:
         from fsspec.asyn import sync
 
         system, url = self._system
-        return sync(system.loop, question, system, url, *arguments)
+        return sync(system.loop, coroutine, system, url, *arguments)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in super().__getstate__().items() if name not in ("_copy", "_copying")}
@@ -100,27 +100,27 @@ class WebFile(RemoteFile):
             self._copy.close()
 
 
-class _InOrder(io.RawIOBase):
-    """A file from its beginning to its end."""
+class _SequentialReader(io.RawIOBase):
+    """A stream over a file, from its beginning to its end."""
 
     def __init__(self, file: WebFile):
-        self._file, self._place = file, 0
+        self._file, self._offset = file, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        content = self._file.read_at(self._place, len(buffer))
+        content = self._file.read_at(self._offset, len(buffer))
         buffer[: len(content)] = content
-        self._place += len(content)
+        self._offset += len(content)
         return len(content)
 
 
-async def _part(system: Any, url: str, start_bytes: int, end_bytes: int) -> bytes | None:
-    """Return a part of a file; None where the server sends something else."""
+async def _read_part(system: Any, url: str, start_bytes: int, end_bytes: int) -> bytes | None:
+    """Return a range of a file; None if the server ignores the range and it does not start at 0."""
     session = await system.set_session()
-    wanted = {"Range": f"bytes={start_bytes}-{end_bytes - 1}", "Accept-Encoding": "identity"}
-    async with session.get(system.encode_url(url), **_settings(system, wanted)) as answer:
+    headers = {"Range": f"bytes={start_bytes}-{end_bytes - 1}", "Accept-Encoding": "identity"}
+    async with session.get(system.encode_url(url), **_settings(system, headers)) as answer:
         _check_status(answer, url)
         is_part = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {start_bytes}-")
         if not is_part and start_bytes:
@@ -131,15 +131,15 @@ async def _part(system: Any, url: str, start_bytes: int, end_bytes: int) -> byte
         return bytes(content)
 
 
-async def _copy(system: Any, url: str, copy: IO[bytes], size_bytes: int) -> int:
-    """Copy the beginning of a file, and return how many bytes it has, up to `size_bytes`."""
+async def _copy_file(system: Any, url: str, copy: IO[bytes], size_bytes: int) -> int:
+    """Copy a file up to `size_bytes`, and return the number of bytes copied."""
     import aiohttp
 
     session = await system.set_session()
-    # However long it takes, as long as something comes.
-    patient = aiohttp.ClientTimeout(total=None, sock_read=60)
-    wanted = _settings(system, {"Accept-Encoding": "identity"})
-    async with session.get(system.encode_url(url), timeout=patient, **wanted) as answer:
+    # No limit on the total time; only a read without any data for 60 s times out.
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+    settings = _settings(system, {"Accept-Encoding": "identity"})
+    async with session.get(system.encode_url(url), timeout=timeout, **settings) as answer:
         _check_status(answer, url)
         left = size_bytes
         while left and (piece := await answer.content.read(min(left, MIB))):
@@ -149,7 +149,7 @@ async def _copy(system: Any, url: str, copy: IO[bytes], size_bytes: int) -> int:
 
 
 def _settings(system: Any, headers: dict[str, str]) -> dict[str, Any]:
-    """Return what a user has set for requests of this kind, with headers of ours."""
+    """Return the user's request settings of this file system, with additional headers."""
     return {**system.kwargs, "headers": {**system.kwargs.get("headers", {}), **headers}}
 
 

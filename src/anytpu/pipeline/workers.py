@@ -1,7 +1,7 @@
-"""What runs in the worker processes of a data set, beside its functions.
+"""Clean-up of a data set's worker processes.
 
-Idea: a worker that outlives its parent holds memory and files for ever. A process that is killed hard (kill -9, out of
-memory) cannot tell its workers; so each worker watches its parent.
+Idea: a worker that outlives its parent keeps memory and files for ever. A killed process (kill -9, out of memory)
+cannot notify its workers, so each worker watches its parent.
 
 Rule: nothing here imports JAX or Keras.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 
 def watch_parent(index: int, count: int) -> None:
-    """Start a thread that ends this process as soon as its parent has ended, however that ended.
+    """Start a thread that ends this process as soon as its parent has ended for any reason.
 
     Args:
-        index: the number of this worker; grain passes it.
-        count: how many workers there are.
+        index: index of this worker; grain passes it.
+        count: number of workers.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
