@@ -215,3 +215,12 @@ bool GOMP_loop_static_start(long start, long end, long step, long chunk, long* f
   loop_next = loop_end = 0;
   return true;
 }
+
+namespace anytpu {
+
+void team(const std::function<void(int)>& work) {
+  auto run = [](void* one) { (*static_cast<const std::function<void(int)>*>(one))(omp_get_thread_num()); };
+  GOMP_parallel(run, const_cast<std::function<void(int)>*>(&work), 0, 0);
+}
+
+}  // namespace anytpu

@@ -1,6 +1,8 @@
 // Who may use oneDNN's threads, and how many there are.
 #pragma once
 
+#include <functional>
+
 namespace anytpu {
 
 // A caller's turn with oneDNN: while one lives, all others wait.
@@ -15,5 +17,8 @@ class Turn {
 
 // The threads that a team would have now.
 int threads();
+
+// Runs `work(thread)` on all of them at once, during one's turn.
+void team(const std::function<void(int)>& work);
 
 }  // namespace anytpu

@@ -164,6 +164,47 @@ def test_spawned_processes_compute_the_same():
     assert [run.stdout for run in runs] == ["36192256.0\n"] * 2, runs[0].stderr
 
 
+LSTM = """
+import sys
+import jax, jax.numpy as jnp, keras
+from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.virtual import VirtualBackend
+from anytpu.program import lower, of
+from anytpu.system.topologies import row_of_cores
+
+layer = keras.layers.LSTM(16, kernel_initializer="ones", recurrent_initializer="identity")
+layer.build((8, 12, 4))
+others = [v.value for v in layer.non_trainable_variables]
+
+def step(state, batch):
+    def loss(weights):
+        return layer.stateless_call(weights, others, batch["x"])[0].sum()
+
+    slopes = jax.grad(loss)(state["weights"])
+    return {"weights": [w - 0.1 * s for w, s in zip(state["weights"], slopes)]}, {"sum": jnp.abs(slopes[0]).sum()}
+
+batch = {"x": jnp.linspace(-1, 1, 8 * 12 * 4).reshape(8, 12, 4)}
+state = {"weights": [v.value for v in layer.trainable_variables]}
+program = of(step, (state, batch))
+ran = VirtualBackend(row_of_cores(1).cores).compile(program).step(state, batch)
+text = lower(program, "cpu").mlir_module()
+with fast_kernels():
+    here = jax.jit(lambda state, batch: step(state, batch)).lower(state, batch).as_text()
+print(here.count("custom_call @anytpu_lstm"), text.count("anytpu_lstm"), float(ran[1]["sum"]))
+"""
+
+
+@needs_kernels
+def test_an_lstm_is_three_calls_here_and_none_where_it_travels():
+    runs = [in_new_process(LSTM, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu") for _ in range(2)]
+    calls, travelling, total = runs[0].stdout.split() or pytest.fail(runs[0].stderr)
+    assert (calls, travelling) == ("3", "0")
+    assert runs[1].stdout == runs[0].stdout
+    own = in_new_process(LSTM, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", ANYTPU_KERNELS="xla").stdout.split()
+    assert own[:2] == ["0", "0"]
+    assert float(total) == pytest.approx(float(own[2]), rel=1e-4)
+
+
 HUGE_PAGES = """
 import jax.numpy as jnp
 from anytpu.engine.virtual import VirtualBackend

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from anytpu import _keras
+from anytpu.engine.foreign import why_not
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.lstm import is_faster
 from engine.kernel_switch import compiled
@@ -138,6 +139,47 @@ def test_batched_over_replicas_inside_a_loop(double, each_its_own):
         return lax.fori_loop(0, 3, body, weights)
 
     assert_same(steps, weights, inputs)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_replicas_that_share_weights(double, masked, dtype):
+    """Their rows are one batch, as are those of a `vmap` around them."""
+    inputs = sequences(24, dtype=dtype).reshape(2, 4, 3, 7, 5)
+    mask = jnp.asarray(np.random.default_rng(2).random((3, 7)) > 0.4) if masked else None
+    train, weights = training(keras.layers.LSTM(4, dtype=dtype, return_sequences=masked), inputs[0, 0], mask=mask)
+
+    def each(weights, inputs):
+        over = jax.vmap(jax.vmap(train, (None, 0)), (None, 0))
+        return over(weights, inputs)
+
+    assert_same(each, weights, inputs, dtype=dtype)
+
+
+def test_rows_of_replicas_are_put_one_after_the_other():
+    inputs, layer = sequences(24, dtype="float32").reshape(8, 3, 7, 5), keras.layers.LSTM(4)
+    train, weights = training(layer, inputs[0])
+    with fast_kernels():
+        traced = jax.make_jaxpr(jax.vmap(lambda w, x: train(w, x), (None, 0)))(weights, inputs)
+    rows = [e.invars[0].aval.shape for e in traced.eqns if e.primitive.name == "over_rows"]
+    assert rows == [(24, 7, 5), (24, 4), (7, 24, 10) if why_not() is None else (7, 10, 24)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gradient_of_a_gradient(double, dtype):
+    """As in a gradient penalty: the norm of the inputs' gradient is differentiated by the weights."""
+    inputs = sequences(dtype=dtype)
+    layer = keras.layers.LSTM(4, dtype=dtype, return_sequences=True)
+    _, weights = training(layer, inputs)
+    others = [v.value for v in layer.non_trainable_variables]
+
+    def penalty(weights, inputs):
+        def total(inputs):
+            return (layer.stateless_call(weights, others, inputs)[0] ** 2).sum()
+
+        return (jax.grad(total)(inputs) ** 2).sum()
+
+    assert_same(lambda w, x: jax.grad(penalty)(w, x), weights, inputs, dtype=dtype)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import jax
 
-KERNELS = {"anytpu_convolution": "AnytpuConvolution"}
+KERNELS = {
+    "anytpu_convolution": "AnytpuConvolution",
+    "anytpu_lstm_forward": "AnytpuLstmForward",
+    "anytpu_lstm_backward": "AnytpuLstmBackward",
+    "anytpu_lstm_weights": "AnytpuLstmWeights",
+}
 """XLA's name of each kernel, and its symbol in the library."""
 
 

@@ -14,7 +14,10 @@ from types import ModuleType
 
 from anytpu import _env
 
-NEEDED = {"convolution", "onednn_version", "takes_convolution", "use_huge_pages"}
+NEEDED = {
+    *["convolution", "lstm_backward", "lstm_forward", "lstm_weights", "onednn_version", "takes_convolution"],
+    "use_huge_pages",
+}
 """The names that are used of the module."""
 
 

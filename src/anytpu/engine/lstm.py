@@ -17,7 +17,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from anytpu import _keras
-from anytpu.engine.recurrence import State, Weights, backward, forward
+from anytpu.engine.foreign import foreign_kernels
+from anytpu.engine.foreign_lstm import foreign_passes
+from anytpu.engine.recurrence import XLA, Passes
+
+Weights = tuple[Array, Array, Array]
+"""Kernel `(features, 4 x units)`, recurrent kernel `(units, 4 x units)`, bias `(4 x units,)`."""
+
+State = tuple[Array, Array]
+"""Hidden and cell state, `(batch, units)` each."""
 
 
 def lstm(
@@ -64,7 +72,7 @@ def lstm(
     start = initial_state_h, initial_state_c
     if unroll or not _are_default(activation, recurrent_activation) or not _fits((inputs, *start, *weights)):
         raise NotImplementedError
-    if not is_faster(len(inputs), len(recurrent_kernel)):
+    if passes(inputs.dtype) is XLA and not is_faster(len(inputs), len(recurrent_kernel)):
         raise NotImplementedError
     inputs, mask = _ordered(jnp.asarray(inputs), go_backwards), _ordered(mask, go_backwards)
     ran: Any = run(inputs, start, weights, mask, return_sequences)
@@ -76,7 +84,7 @@ def lstm(
 
 
 def is_faster(batch: int, units: int) -> bool:
-    """Say whether this implementation is at least as fast as Keras's own: all but large batches of very few units.
+    """Say whether XLA runs this as fast as Keras's own at least: all but large batches of very few units.
 
     Example:
         >>> is_faster(64, 100), is_faster(256, 32)
@@ -111,21 +119,37 @@ def run(inputs: Array, start: State, weights: Weights, mask: Array | None, every
     Returns:
         The hidden states `(batch, time, units)` or None, and the last state.
     """
-    return _forward(inputs, start, weights, mask, every)[0]
+    return _forward(inputs, start, weights, mask, every, keeps=False)[0]
 
 
-def _forward(inputs: Array, start: State, weights: Weights, mask: Array | None, every: bool) -> tuple[Any, Any]:
-    hidden, last, kept = forward(inputs, start, weights, mask)
-    return (hidden if every else None, last), (weights, kept, mask)
+def _forward(
+    inputs: Array, start: State, weights: Weights, mask: Array | None, every: bool, keeps: bool = True
+) -> tuple[Any, Any]:
+    kernel, recurrent, bias = weights
+    mask = jnp.ones((len(inputs), 0), bool) if mask is None else mask.astype(bool)
+    pass_ = passes(inputs.dtype).forward
+    hidden, cell, states, *kept = pass_(inputs, *start, mask, kernel, bias, recurrent, every=every, keeps=keeps)
+    return (states if every else None, (hidden, cell)), (weights, kept, mask)
 
 
 def _backward(every: bool, for_it: Any, gradient: tuple[Array | None, State]) -> tuple[Array, State, Weights, None]:
     outer, last = gradient
-    weights, kept, mask = for_it
-    return *backward(weights, kept, mask, last, outer), None
+    (kernel, recurrent, _), kept, mask = for_it
+    outer = jnp.zeros((len(last[0]), 0, last[0].shape[1]), last[0].dtype) if outer is None else outer
+    used = passes(kernel.dtype)
+    inputs, hidden, cell, slopes = used.backward(*last, outer, mask, *kept[-3:], kernel, recurrent)
+    (totals,) = used.weights(kept[0], slopes, replicas=1)
+    total, features = totals[0], len(kernel)
+    return inputs, (hidden, cell), (total[:features], total[features + 1 :], total[features]), None
 
 
 run.defvjp(_forward, _backward)
+
+
+def passes(dtype: Any) -> Passes:
+    """Return the passes for a dtype: foreign ones for float32, where there are any."""
+    foreign = foreign_kernels() if jnp.dtype(dtype) == jnp.float32 else None
+    return XLA if foreign is None else foreign_passes(foreign)
 
 
 def _ordered(sequence: Any, go_backwards: bool) -> Any:

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import anytpu as tpu
+import anytpu as tpu  # isort: skip
+import keras
+
 from anytpu.errors import ReplicaError
 from padded_steps import LINKS, REFUSED, STEPS, chained
 
@@ -44,6 +46,18 @@ def check(step: Any, count: int, cores: int, seed: int = 0) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_gives_what_real_rows_alone_give(name):
     check(STEPS[name], count=10, cores=3)
+
+
+def test_an_lstm_treats_each_row_by_itself():
+    layer = keras.layers.LSTM(4)
+    layer.build((None, 3, 1))
+    weights = [variable.value for variable in layer.trainable_variables]
+    others = [variable.value for variable in layer.non_trainable_variables]
+
+    def step(x: Any, y: Any, w: Any) -> Any:
+        return ((layer.stateless_call(weights, others, (x * w)[:, :, None])[0].sum(-1) - y) ** 2).mean()
+
+    check(step, count=10, cores=3)
 
 
 @pytest.mark.parametrize("name", REFUSED)

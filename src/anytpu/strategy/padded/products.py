@@ -93,7 +93,28 @@ def each_matrix(operation: Operation) -> Outcome:
     return results, None
 
 
+def over_rows(operation: Operation) -> Outcome:
+    """Compute each row by itself: `engine/replica_rows.py`."""
+    function = operation.params["function"]
+    along = zip(operation.values, function.axes, strict=True)
+    rows = [None if axis is None else value.axes[axis] for value, axis in along]
+    others = [
+        one
+        for value, axis in zip(operation.values, function.axes, strict=True)
+        for position, one in enumerate(value.axes)
+        if position != axis
+    ]
+    known = operation.joined([one for one in rows if one is not None]) if any(rows) else None
+    if any(others) or (known is not None and "replicas" in dict(operation.params["settings"])):
+        operation.refuse("mixes the rows with the pads")
+    made = None if known is None else known.filled(Fill.ANY)
+    results = zip(operation.equation.outvars, function.results, strict=True)
+    outputs = [Value(tuple(made if at == axis else None for at in range(len(v.aval.shape)))) for v, axis in results]
+    return outputs, None
+
+
 RULES: dict[str, Callable[[Operation], Outcome]] = {
+    "over_rows": over_rows,
     "dot_general": product,
     "conv_general_dilated": convolution,
     **dict.fromkeys(

@@ -1,0 +1,187 @@
+// An LSTM over a sequence, forward and back.
+//
+// Idea: rows of a batch do not depend on each other, so each thread runs all steps of its rows and waits for nobody. A step
+// is one product of what was read, a one for the bias and the hidden state with the weights, which are packed once; the
+// gates follow while their sums lie in the cache. oneDNN's own LSTM divides each step among the threads, which wait for
+// each other at each.
+//
+// Sequences are `(batch, time, ...)`; what the forward pass keeps for the backward pass is `(time, batch, ...)`, which is
+// written in long pieces. Gates lie in Keras's order: input, forget, candidate, output.
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "onednn.h"
+#include "threads.h"
+
+namespace anytpu {
+namespace {
+
+namespace ffi = xla::ffi;
+using Mask = ffi::Buffer<ffi::PRED>;
+
+constexpr double kSmallFlops = 1e6;      // about 10 us of one core: less is not divided
+constexpr int64_t kMostRows = 32;        // of a block: its sums stay in the cache
+
+struct LstmShape {
+  int64_t batch, time, features, units;
+  int64_t depth() const { return features + 1 + units; }
+  bool is_small() const { return 8.0 * batch * time * depth() * units < kSmallFlops; }
+};
+
+// What is null is not there.
+struct Forward {
+  const float *inputs, *hidden, *cell, *kernel, *bias, *recurrent;
+  const bool* mask;
+  float *every, *last_hidden, *last_cell, *rows, *gates, *cells, *tangents;
+};
+
+struct Backward {
+  const float *gates, *cells, *tangents, *kernel, *recurrent;
+  const bool* mask;
+  const float *last_hidden, *last_cell, *every;
+  float *inputs, *hidden, *cell, *slopes;
+};
+
+struct Weights {
+  int64_t replicas, time, batch, depth, gates;
+  const float *rows, *slopes;
+  float* gradient;
+  bool is_small() const { return 2.0 * time * batch * depth * gates < kSmallFlops; }
+};
+
+// Calls `work(first, count)` for blocks of rows, on all threads.
+void share_rows(const LstmShape& size, const std::function<void(int64_t, int64_t)>& work) {
+  const int count = threads();
+  const int64_t each = std::max<int64_t>(1, (size.batch + count * kMostRows - 1) / (count * kMostRows)) * count;
+  const int64_t blocks = std::min(size.batch, each);
+  team([&](int thread) {
+    for (int64_t block = thread; block < blocks; block += count) {
+      const int64_t first = size.batch * block / blocks;
+      work(first, size.batch * (block + 1) / blocks - first);
+    }
+  });
+}
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma")
+namespace avx512 {
+constexpr int kLanes = 16, kTileRows = 8, kTileVectors = 3;
+#include "lstm_steps.inc"
+}  // namespace avx512
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+constexpr int kLanes = 8, kTileRows = 4, kTileVectors = 3;
+#include "lstm_steps.inc"
+}  // namespace avx2
+#pragma GCC pop_options
+
+namespace any {
+constexpr int kLanes = 4, kTileRows = 4, kTileVectors = 3;
+#include "lstm_steps.inc"
+}  // namespace any
+
+enum class Machine { kAny, kAvx2, kAvx512 };
+
+Machine machine() {
+  static const Machine found = [] {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
+      return Machine::kAvx512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Machine::kAvx2 : Machine::kAny;
+  }();
+  return found;
+}
+
+template <typename Array>
+auto* or_null(Array& array) {
+  return array.element_count() ? array.typed_data() : nullptr;
+}
+
+ffi::Error lstm_forward(Buffer inputs, Buffer hidden, Buffer cell, Mask mask, Buffer kernel, Buffer bias,
+                        Buffer recurrent, Result last_hidden, Result last_cell, Result every, Result rows, Result gates,
+                        Result cells, Result tangents) {
+  const auto dims = inputs.dimensions();
+  const LstmShape size{dims[0], dims[1], dims[2], hidden.dimensions()[1]};
+  const Forward it{inputs.typed_data(),      hidden.typed_data(),    cell.typed_data(), kernel.typed_data(),
+                   bias.typed_data(),        recurrent.typed_data(), or_null(mask),     or_null(*every),
+                   last_hidden->typed_data(), last_cell->typed_data(), or_null(*rows),    or_null(*gates),
+                   or_null(*cells),          or_null(*tangents)};
+  Turn turn(size.is_small());
+  if (machine() == Machine::kAvx512) avx512::forward(size, it);
+  else if (machine() == Machine::kAvx2) avx2::forward(size, it);
+  else any::forward(size, it);
+  return ffi::Error::Success();
+}
+
+ffi::Error lstm_backward(Buffer last_hidden, Buffer last_cell, Buffer every, Mask mask, Buffer gates, Buffer cells,
+                         Buffer tangents, Buffer kernel, Buffer recurrent, Result inputs, Result hidden, Result cell,
+                         Result slopes) {
+  const auto dims = inputs->dimensions();
+  const LstmShape size{dims[0], dims[1], dims[2], hidden->dimensions()[1]};
+  const Backward it{gates.typed_data(),  cells.typed_data(),       tangents.typed_data(),  kernel.typed_data(),
+                    recurrent.typed_data(), or_null(mask),         last_hidden.typed_data(), last_cell.typed_data(),
+                    or_null(every),      inputs->typed_data(),     hidden->typed_data(),   cell->typed_data(),
+                    slopes->typed_data()};
+  Turn turn(size.is_small());
+  if (machine() == Machine::kAvx512) avx512::backward(size, it);
+  else if (machine() == Machine::kAvx2) avx2::backward(size, it);
+  else any::backward(size, it);
+  return ffi::Error::Success();
+}
+
+ffi::Error lstm_weights(Buffer rows, Buffer slopes, Result gradient) {
+  const auto left = rows.dimensions(), out = gradient->dimensions();
+  const Weights it{out[0], left[0], left[1], out[1], out[2], rows.typed_data(), slopes.typed_data(), gradient->typed_data()};
+  Turn turn(it.is_small());
+  if (machine() == Machine::kAvx512) avx512::weights(it);
+  else if (machine() == Machine::kAvx2) avx2::weights(it);
+  else any::weights(it);
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuLstmWeights, lstm_weights,
+                              ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>().Ret<Buffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuLstmForward, lstm_forward,
+                              ffi::Ffi::Bind()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Mask>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuLstmBackward, lstm_backward,
+                              ffi::Ffi::Bind()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Mask>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Arg<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>()
+                                  .Ret<Buffer>());
+
+}  // namespace anytpu
