@@ -38,7 +38,7 @@ NO_PROGRAM = (
     "anytpu.program.write(program, path)."
 )
 NO_SCRIPT = "{name}: SyntaxError: source code string cannot contain null bytes; --traceback shows the whole of it"
-NO_SOURCE = "{name} is no text (invalid or missing encoding declaration); name a Python program or a notebook"
+NO_SOURCE = "{name} is not text (invalid or missing encoding declaration); name a Python program or a notebook"
 
 READ = [
     (

@@ -109,7 +109,7 @@ def test_a_session_that_does_more_stays_and_is_listed():
         ("'local'", "'local'", None),
         ("'my-tpu'", "", "'my-tpu' is left out: the worker of a TensorFlow program does not speak to JAX"),
         ("address", "", "address is left out: the worker of a TensorFlow program does not speak to JAX"),
-        ("FLAGS.tpu", "FLAGS.tpu", 'FLAGS.tpu is kept: it has to be "", "local", "virtual" or a slice such as "v2-8"'),
+        ("FLAGS.tpu", "FLAGS.tpu", 'FLAGS.tpu is kept: it must be "", "local", "virtual" or a slice such as "v2-8"'),
     ],
 )
 def test_which_tpu(argument: str, kept: str, said: str | None):

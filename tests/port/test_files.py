@@ -45,7 +45,7 @@ def test_what_is_no_python(tmp_path: Path):
         "Python 3 to be ported"
     )
     path.write_bytes(b"\x00\xff\xfe")
-    assert message_of(lambda: ported_file(path)).startswith(f"{path} is no text (")
+    assert message_of(lambda: ported_file(path)).startswith(f"{path} is not text (")
 
 
 def test_the_old_file_is_kept(tmp_path: Path):
@@ -66,7 +66,7 @@ def test_a_backup_is_never_overwritten(tmp_path: Path):
         path.write_text(OLD)
     backup.write_text("mine")
     assert message_of(lambda: write([ported_file(first), ported_file(second)])) == (
-        f"there is a '{backup}' already: move it away, and type the same again"
+        f"'{backup}' exists already: move it away and run the command again"
     )
     assert (first.read_text(), second.read_text(), backup.read_text()) == (OLD, OLD, "mine")
 
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path):
     tmp_path.chmod(0o555)
     try:
         assert message_of(lambda: write([ported_file(path)])) == (
-            f"cannot write '{path}': Permission denied; it is as it was"
+            f"cannot write '{path}': Permission denied; it is unchanged"
         )
     finally:
         tmp_path.chmod(0o755)
@@ -117,4 +117,4 @@ def test_a_program_that_nests_too_deeply(tmp_path: Path, text: str):
     with pytest.raises(PortError) as caught:
         ported_file(path)
     told = str(caught.value).replace(f"{path}, line 2: ", "").replace(f"{path}: ", "")
-    assert told == "it nests too deeply to be read; split what is nested into parts with names of their own"
+    assert told == "the code nests too deeply to be parsed; split it into named parts"

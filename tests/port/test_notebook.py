@@ -69,7 +69,7 @@ def test_what_is_no_notebook(text: str, tmp_path: Path):
     path.write_text(text)
     with pytest.raises(PortError) as caught:
         ported_file(path)
-    assert str(caught.value) == f"{path} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it"
+    assert str(caught.value) == f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_cells_that_are_none(tmp_path: Path, cells: Any):
     path.write_text(json.dumps({"cells": cells}))
     with pytest.raises(PortError) as caught:
         ported_file(path)
-    assert str(caught.value) == f"{path} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it"
+    assert str(caught.value) == f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"

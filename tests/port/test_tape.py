@@ -131,49 +131,49 @@ def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
     [
         (
             "with tf.GradientTape(persistent=True) as tape:\n    loss = f(x)\ngrads = tape.gradient(loss, w)",
-            "a tape with options or company is left as it is",
+            "a tape with options, or beside other context managers, is not rewritten",
         ),
         (
             "with tf.GradientTape() as tape, other:\n    loss = f(x)\ngrads = tape.gradient(loss, w)",
-            "a tape with options or company is left as it is",
+            "a tape with options, or beside other context managers, is not rewritten",
         ),
-        ("with tf.GradientTape():\n    loss = f(x)", "a tape without a name is left as it is"),
+        ("with tf.GradientTape():\n    loss = f(x)", "a tape without a name is not rewritten"),
         (
             "with tf.GradientTape() as tape:\n    tape.watch(x)\n    loss = f(x)\ngrads = tape.gradient(loss, x)",
-            "a tape that is asked for more than one gradient is left as it is",
+            "a tape with other uses than one gradient call is not rewritten",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\noptimizer.minimize(loss, w, tape=tape)",
-            "a tape that is asked for more than one gradient is left as it is",
+            "a tape with other uses than one gradient call is not rewritten",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\ngrads = tape.gradient(loss, w, output_gradients=x)",
-            "a gradient with options is left as it is",
+            "a gradient with options is not rewritten",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\nif x:\n    grads = tape.gradient(loss, w)",
-            "the gradient is not asked for in a line of its own after the tape",
+            "the gradient is not computed in a separate statement after the recorded ones",
         ),
         (
             "with tf.GradientTape() as tape:\n    grads = tape.gradient(loss, w)",
-            "nothing is recorded before the gradient is asked for",
+            "nothing is recorded before the gradient",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\n    return loss\ngrads = tape.gradient(loss, w)",
-            "the body of the tape leaves it, or deletes or declares names",
+            "the body of the tape leaves the block, or deletes or declares names",
         ),
         (
             "with tf.GradientTape() as tape:\n    x = f(x)\n    loss = x\ngrads = tape.gradient(loss, w)",
-            "the body of the tape sets 'x' and reads what it was before",
+            "the body of the tape reads 'x' before it sets it",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss += f(x)\ngrads = tape.gradient(loss, w)",
-            "the body of the tape sets 'loss' and reads what it was before",
+            "the body of the tape reads 'loss' before it sets it",
         ),
         (
             "with tf.GradientTape() as tape:\n    if x:\n        y = 1\n    loss = f(y)\n"
             "grads = tape.gradient(loss, w)",
-            "the body of the tape sets 'y' and reads what it was before",
+            "the body of the tape reads 'y' before it sets it",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\n    if x:\n        extra = 1\n"
@@ -182,11 +182,11 @@ def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\nloss = loss * 2\ngrads = tape.gradient(loss, w)",
-            "between the tape and its gradient, what the gradient is of changes",
+            "the loss or the variables change between the tape and its gradient",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\n    w = [x]\ngrads = tape.gradient(loss, w)",
-            "between the tape and its gradient, what the gradient is of changes",
+            "the loss or the variables change between the tape and its gradient",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_train_step_of_a_keras_model():
     (finding,) = outcome.findings
     assert (finding.line, finding.advice) == (
         7,
-        f"a train_step of a Keras model has another form on JAX, so take a loop of your own; {ADVICE}",
+        f"a train_step of a Keras model has another form on JAX; write a custom training loop; {ADVICE}",
     )
 
 

@@ -76,7 +76,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def is_taken(port: int) -> bool:
-    """Tell whether something on this machine listens on a TCP port."""
+    """Return whether something on this machine listens on a TCP port."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

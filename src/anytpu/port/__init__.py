@@ -1,9 +1,9 @@
-"""Programs written for TensorFlow's TPUs, rewritten to ours.
+"""Rewrite programs for TensorFlow's TPUs to anytpu.
 
-Idea: a program is read with its scopes, so that a call is known by what it is and not by how it is spelled. First
-every edit is decided, then all are made at once. What cannot be decided is listed by line with what to type.
+Idea: names are resolved through the program's scopes, so a call is recognised under any alias. First every edit is
+planned, then all are applied at once. A line that has no automatic rewrite is listed with the code to type.
 
-Rule: what replaces what stands in one table, `anytpu._replaced`; here is only how a program is rewritten by it.
+Rule: the replacements are one table, `anytpu._replaced`; this package only applies it.
 """
 
 from anytpu.port.files import PortedFile, ported_file, program_files, write

@@ -1,4 +1,4 @@
-"""The names of a program, each replaced by the rule that the table has for it."""
+"""Replace TensorFlow's names by the table's rules, one name at a time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _UNKNOWN = f"no counterpart is known; {_PAGE}"
 
 
 def plan_calls(edits: Edits) -> None:
-    """Decide on every name of TensorFlow's that no pattern has taken."""
+    """Plan an edit or a finding for each TensorFlow name that no pattern has handled."""
     for node, name in edits.tree.chains():
         if edits.is_done(node) or edits.is_left(node):
             continue
-        found = rule_of(name)
-        if found is None:
+        rule = rule_of(name)
+        if rule is None:
             edits.say(node, _UNKNOWN)
         else:
-            _plan(edits, node, name, *found)
+            _plan(edits, node, name, *rule)
 
 
 def plan_methods(edits: Edits) -> None:
-    """Rename the methods that only TensorFlow's strategies have, whatever they are called on."""
+    """Rename the methods that only TensorFlow has, on any object: their owner's type is not known here."""
     for node in edits.tree.nodes():
         if not isinstance(node, cst.Attribute) or not isinstance(edits.tree.parent(node), cst.Call):
             continue
@@ -46,12 +46,12 @@ def plan_methods(edits: Edits) -> None:
         elif row is not None and node.attr.value == "numpy":
             _plan_numpy(edits, node)
         elif node.attr.value == "minimize" and _is_old_optimizer(edits.tree, node.value):
-            # An optimizer of optax has no minimize; around it, ours has.
+            # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
             edits.put(node, functools.partial(_with_minimize, edits))
 
 
 def plan_arguments(edits: Edits) -> None:
-    """Drop the arguments that only TensorFlow's methods have: the counting of steps, the number of parallel calls."""
+    """Drop arguments that only TensorFlow's methods have, such as `global_step` and `num_parallel_calls`."""
     tree = edits.tree
     for node in tree.nodes():
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
@@ -65,11 +65,11 @@ def plan_arguments(edits: Edits) -> None:
 
 
 def _takes_several(tree: Tree, function: cst.BaseExpression) -> bool:
-    """Tell whether what is mapped takes the parts of an element one by one, as tf.data passes them."""
+    """Return whether a mapped function has several parameters; tf.data unpacks a tuple element into them."""
     if isinstance(function, cst.Lambda):
         return len(function.params.params) > 1
-    found = [n for n in tree.nodes() if isinstance(n, cst.FunctionDef) and n.name.value == tree.code(function)]
-    return bool(found) and sum(one.default is None for one in found[-1].params.params) > 1
+    definitions = [n for n in tree.nodes() if isinstance(n, cst.FunctionDef) and n.name.value == tree.code(function)]
+    return bool(definitions) and sum(param.default is None for param in definitions[-1].params.params) > 1
 
 
 def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
@@ -78,8 +78,8 @@ def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
     return edits.expression("lambda row: {function}(*row)", function=function)
 
 
-def _is_old_optimizer(tree: Tree, made: cst.BaseExpression) -> bool:
-    name = tree.old_name(made.func) if isinstance(made, cst.Call) else None
+def _is_old_optimizer(tree: Tree, value: cst.BaseExpression) -> bool:
+    name = tree.old_name(value.func) if isinstance(value, cst.Call) else None
     return bool(name) and name.startswith("train.") and name.endswith("Optimizer") and rule_of(name) is not None
 
 
@@ -114,13 +114,13 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
 
 
 def _rename(edits: Edits, node: cst.CSTNode, rest: int, row: Replacement, called: cst.Call | None) -> None:
-    """Replace the part of a chain that the rule is about: `tf.keras` of `tf.keras.layers.Dense`."""
+    """Replace the part of a dotted name that the rule covers, such as `tf.keras` in `tf.keras.layers.Dense`."""
     part = node
     for _ in range(rest):
         part = part.value if isinstance(part, cst.Attribute) else part
-    # `Dense` of `from tensorflow.keras.layers import Dense`: the import becomes Keras's and the name stays.
-    stays = isinstance(part, cst.Name) and row.target.startswith("keras")
-    if not stays:
+    # After `from tensorflow.keras.layers import Dense`, only the import changes; the name `Dense` is kept.
+    is_imported_name = isinstance(part, cst.Name) and row.target.startswith("keras")
+    if not is_imported_name:
         target = row.target.replace("*", (edits.tree.old_name(part) or "").rpartition(".")[2])
         edits.put(part, lambda _: edits.expression(target), covers=node)
     else:
@@ -141,7 +141,7 @@ def _keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None]
 
 
 def _drop(edits: Edits, node: cst.CSTNode, called: cst.Call | None) -> bool:
-    """Remove a decorator or a statement; `tf.function(f)` becomes `f`. Tell whether it was one of these."""
+    """Remove a decorator or a statement, or turn `tf.function(f)` into `f`; return False where none applies."""
     tree, whole = edits.tree, called or node
     above = tree.parent(whole)
     if isinstance(above, cst.Decorator):
@@ -168,33 +168,34 @@ def _siblings(tree: Tree, node: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def _fill(edits: Edits, call: cst.Call, row: Replacement) -> bool:
-    """Put the arguments of a call into the rule's template; tell whether each has a place there."""
-    given: dict[str, cst.Arg] = {}
-    more: list[cst.Arg] = []
+    """Put the arguments of a call into the rule's template; return False if an argument does not fit."""
+    arguments: dict[str, cst.Arg] = {}
+    kept_keywords: list[cst.Arg] = []
     names = [*row.parameters, *([""] * len(call.args))]
-    for place, argument in zip(names, call.args, strict=False):
-        name = argument.keyword.value if argument.keyword else place
+    for positional_name, argument in zip(names, call.args, strict=False):
+        name = argument.keyword.value if argument.keyword else positional_name
         if argument.star or name not in {*row.parameters, *row.keywords}:
             return False
         if name in row.parameters:
-            given[name] = argument
+            arguments[name] = argument
         else:
-            more.append(argument)
+            kept_keywords.append(argument)
             _keyword(edits, argument, row.keywords)
-    if any(default is None and name not in given for name, default in row.parameters.items()):
+    if any(default is None and name not in arguments for name, default in row.parameters.items()):
         return False
 
     def filled(_: cst.Call) -> cst.BaseExpression:
-        values: dict[str, Any] = {n: edits.rebuilt(argument.value) for n, argument in given.items()}
-        defaults = {n: cst.parse_expression(d) for n, d in row.parameters.items() if d is not None and n not in given}
+        values: dict[str, Any] = {n: edits.rebuilt(argument.value) for n, argument in arguments.items()}
+        missing = {n: default for n, default in row.parameters.items() if n not in arguments and default is not None}
+        defaults = {n: cst.parse_expression(default) for n, default in missing.items()}
         used = {n: part for n, part in (defaults | values).items() if f"{{{n}}}" in row.target}
-        outcome: Any = edits.expression(row.target, **used)
-        kept = [a for a in map(edits.rebuilt, more) if isinstance(a, cst.Arg)]
-        last = [one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in kept]
-        return outcome.with_changes(args=[*outcome.args, *last]) if last else outcome
+        new_call: Any = edits.expression(row.target, **used)
+        keywords = [a for a in map(edits.rebuilt, kept_keywords) if isinstance(a, cst.Arg)]
+        last = [keyword.with_changes(comma=cst.MaybeSentinel.DEFAULT) for keyword in keywords]
+        return new_call.with_changes(args=[*new_call.args, *last]) if last else new_call
 
     edits.put(call, filled, covers=call.func)
-    for name, argument in given.items():
+    for name, argument in arguments.items():
         if f"{{{name}}}" not in row.target:
             edits.cover(argument)
     return True

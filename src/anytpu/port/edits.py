@@ -1,6 +1,6 @@
-"""`Edits`: everything that is to be changed in a program, decided before anything is changed.
+"""`Edits`: the planned changes of a program; nothing is applied until all are planned.
 
-Rule: a node has at most one edit, and an edit sees its node with all edits below it already made.
+Rule: a node has at most one edit. An edit gets its node with all edits of its descendants already applied.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from anytpu.port.finding import Finding
 from anytpu.port.tree import Tree
 
 IMPORTS = ("tpu", "keras", "optax", "logging")
-"""The packages that new lines may name."""
+"""Packages that inserted code may use; each is then imported."""
 
 Edit = Callable[[Any], Any]
-"""Takes a node, edited below, and returns what stands in its place."""
+"""Maps a node, whose descendants are already edited, to its replacement."""
 
 
 class Edits:
-    """The edits of one program, and what there is to say about it.
+    """The planned edits of one program, and the findings for its author.
 
     Attributes:
-        tree: the program.
-        tpu: the name that anytpu gets in it.
-        findings: what its author has to look at.
-        roots: the packages that the new lines name: "tpu", "keras", "optax", ...
+        tree: the parsed program.
+        tpu: the variable that anytpu is imported as.
+        findings: lines for the author to check.
+        roots: packages that the inserted code uses, out of `IMPORTS`.
     """
 
     def __init__(self, tree: Tree, tpu: str = "tpu") -> None:
@@ -43,57 +43,58 @@ class Edits:
         self._left: set[cst.CSTNode] = set()
 
     def put(self, node: cst.CSTNode, edit: Edit, covers: cst.CSTNode | None = None) -> None:
-        """Change a node.
+        """Plan the replacement of a node.
 
         Args:
-            node: what to change.
-            edit: returns what stands in its place.
-            covers: this node, and what it consists of, is gone or looked after with this edit; no rule looks at it.
+            node: the node to replace.
+            edit: maps the node to its replacement.
+            covers: a subtree that this edit handles; no later rule looks at it. None covers nothing.
         """
         self._edits[node] = edit
         if covers is not None:
             self.cover(covers)
 
     def put_before(self, statement: cst.CSTNode, lines: list[Any]) -> None:
-        """Put statements before one that may have an edit of its own; the comments above it are then above them."""
+        """Insert lines before a statement, which keeps its own edit; comments above it move above the new lines."""
         edit = self._edits.get(statement, lambda updated: updated)
         above = statement.leading_lines  # pyright: ignore[reportAttributeAccessIssue]
 
         def with_lines(updated: Any) -> cst.FlattenSentinel:
-            outcome = edit(updated)
-            after = [] if isinstance(outcome, cst.RemovalSentinel) else outcome
+            replacement = edit(updated)
+            after = [] if isinstance(replacement, cst.RemovalSentinel) else replacement
             after = list(after) if isinstance(after, list | cst.FlattenSentinel) else [after]
-            after = [one.with_changes(leading_lines=one.leading_lines[len(above) :]) for one in after[:1]] + after[1:]
+            if after:
+                after[0] = after[0].with_changes(leading_lines=after[0].leading_lines[len(above) :])
             return cst.FlattenSentinel([lines[0].with_changes(leading_lines=above), *lines[1:], *after])
 
         self._edits[statement] = with_lines
 
     def drop(self, node: cst.CSTNode) -> None:
-        """Remove a node and everything in it."""
+        """Remove a node and its descendants."""
         self.put(node, lambda _: cst.RemoveFromParent(), covers=node)
 
     def cover(self, node: cst.CSTNode) -> None:
-        """Take a node, and what it consists of, out of the rules' sight."""
+        """Mark a node and its descendants as handled: later rules skip them."""
         self._done.update(self.tree.nodes(node))
 
     def leave(self, node: cst.CSTNode) -> None:
-        """Leave a node, and what it consists of, as it is; what it names is still needed."""
+        """Keep a node and its descendants unchanged; the imports that they use stay."""
         self._left.update(self.tree.nodes(node))
 
     def is_left(self, node: cst.CSTNode) -> bool:
-        """Tell whether a node was left as it is."""
+        """Return whether a node is kept unchanged by `leave`."""
         return node in self._left
 
     def is_done(self, node: cst.CSTNode) -> bool:
-        """Tell whether a node is looked after already."""
+        """Return whether a node is handled: covered, or with an edit of its own."""
         return node in self._done or node in self._edits
 
     def expression(self, template: str, **parts: cst.BaseExpression) -> cst.BaseExpression:
-        """Return new code as a node, and see to it that what it names is imported.
+        """Return new code as a node, and record the packages that it uses for import.
 
         Args:
-            template: the code; in it `tpu` is anytpu, and `{name}` stands for a part.
-            parts: the nodes to put in.
+            template: the code; `tpu` stands for anytpu, and `{name}` for a part.
+            parts: the nodes to substitute, by name.
         """
         code = self._own_names(template)
         return parse_template_expression(code, **parts)  # pyright: ignore[reportArgumentType]
@@ -114,18 +115,18 @@ class Edits:
             self.findings.append(finding)
 
     def rebuilt(self, node: Any) -> Any:
-        """Return a node with the edits in it made."""
+        """Return a node with its edits and those of its descendants applied."""
         return node.visit(_Editor(self._edits))
 
     def rebuilt_lines(self, statement: Any) -> list[Any]:
-        """Return a statement with the edits in it made: one statement, none, or several."""
+        """Return the statements that replace a statement: none, one or several."""
         new = self.rebuilt(statement)
         if isinstance(new, cst.FlattenSentinel):
             return list(new)
         return [] if isinstance(new, cst.RemovalSentinel) else [new]
 
     def apply(self) -> cst.Module:
-        """Return the program with all edits made."""
+        """Return the program with all edits applied."""
         return self.rebuilt(self.tree.module)
 
 
@@ -136,13 +137,13 @@ class _Editor(cst.CSTTransformer):
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: Any) -> Any:
         if isinstance(original_node, cst.Call) and len(updated_node.args) < len(original_node.args):
-            updated_node = _closed(updated_node, original_node)
+            updated_node = _with_old_ending(updated_node, original_node)
         edit = self._edits.get(original_node)
         return updated_node if edit is None else edit(updated_node)
 
 
-def _closed(call: cst.Call, before: cst.Call) -> cst.Call:
-    """Return a call that lost arguments, with its end as it was: no comma where there was none."""
+def _with_old_ending(call: cst.Call, before: cst.Call) -> cst.Call:
+    """Return a call that lost arguments with its old trailing comma and whitespace."""
     if not call.args:
         return call.with_changes(whitespace_before_args=cst.SimpleWhitespace(""))
     end = before.args[-1]

@@ -1,7 +1,7 @@
-"""Programs as files: found, read, and written back without ever losing the old text.
+"""Find, read and rewrite program files without losing the old text.
 
-Rule: the old file stays beside the new one as `old.py.bak`, and a backup that is there already is never overwritten. A
-file is written beside its place and then moved there, so that it is the old one or the new one at any moment.
+Rule: the old file is kept as `old.py.bak`, and an existing backup is never overwritten. The new text goes to a
+temporary file, which then replaces the old file atomically.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "venv")
 
 @dataclasses.dataclass(frozen=True)
 class PortedFile:
-    """A file, and what it is to become.
+    """A file and its rewritten text.
 
     Attributes:
-        path: where it is.
-        program: its code, before and after; of a notebook that of its cells.
+        path: the file's path.
+        program: the code before and after; for a notebook, the code of its cells.
         content: the whole new text of the file.
-        encoding: how it is encoded.
+        encoding: the file's text encoding.
     """
 
     path: Path
@@ -43,30 +43,30 @@ class PortedFile:
 
     @property
     def backup(self) -> Path:
-        """Where the old file is kept."""
+        """Path of the backup of the old file."""
         return self.path.with_name(self.path.name + BACKUP_SUFFIX)
 
 
 def program_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the programs that paths name: files as they are, and all programs and notebooks in folders.
+    """Return the programs at the paths: each file itself, and all programs and notebooks below each folder.
 
     Raises:
         PortError: a path does not exist, or a folder has no program.
     """
-    found: dict[Path, None] = {}
+    programs: dict[Path, None] = {}
     for path in paths:
         if os.path.isdir(path):
-            inside = sorted(one for one in path.rglob("*") if _is_program(one) and not _is_skipped(one, path))
+            inside = sorted(file for file in path.rglob("*") if _is_program(file) and not _is_skipped(file, path))
             if not inside:
                 raise PortError(f"the folder {str(path)!r} has no programs: it needs a file *.py or *.ipynb")
-            found.update(dict.fromkeys(inside))
+            programs.update(dict.fromkeys(inside))
         else:
-            _check(path)
-            found[path] = None
-    return list(found)
+            _check_readable(path)
+            programs[path] = None
+    return list(programs)
 
 
-def _check(path: Path) -> None:
+def _check_readable(path: Path) -> None:
     try:
         open_file(path).close()
     except FileNotFoundError as error:
@@ -76,7 +76,7 @@ def _check(path: Path) -> None:
 
 
 def _is_program(path: Path) -> bool:
-    """Return whether a path in a folder names a program: an editor's lock file is a link to nothing, `.#old.py`."""
+    """Return whether a path is a program file; an editor's lock file `.#old.py` is a dangling link, so it is not."""
     return path.suffix in SUFFIXES and os.path.isfile(path)
 
 
@@ -86,10 +86,10 @@ def _is_skipped(path: Path, folder: Path) -> bool:
 
 
 def ported_file(path: Path) -> PortedFile:
-    """Read a program or a notebook and port it; nothing is written.
+    """Read and port a program or a notebook; write nothing.
 
     Raises:
-        PortError: it cannot be read, or is no Python.
+        PortError: the file cannot be read, or is not Python.
     """
     try:
         raw = read_file(path)
@@ -98,7 +98,7 @@ def ported_file(path: Path) -> PortedFile:
     except OSError as error:
         raise PortError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise PortError(f"{path} is no text ({error}); name a Python program or a notebook") from error
+        raise PortError(f"{path} is not text ({error}); name a Python program or a notebook") from error
     if path.suffix == ".ipynb":
         program, content = ported_notebook(text, str(path))
         return PortedFile(path, program, content, encoding)
@@ -107,21 +107,21 @@ def ported_file(path: Path) -> PortedFile:
 
 
 def write(files: Iterable[PortedFile]) -> list[Path]:
-    """Write files that changed, each beside a backup of what it was, and return the backups.
+    """Write the changed files, each with a backup of the old text, and return the backups.
 
     Raises:
-        PortError: a backup is there already, of something else; then nothing is written. Or a file cannot be written.
+        PortError: a different backup exists already, and nothing is written; or a file cannot be written.
     """
     changed = [file for file in files if file.program.is_changed]
     for file in changed:
         if file.backup.exists() and file.backup.read_bytes() != file.path.read_bytes():
-            raise PortError(f"there is a {str(file.backup)!r} already: move it away, and type the same again")
+            raise PortError(f"{str(file.backup)!r} exists already: move it away and run the command again")
     for file in changed:
         try:
             shutil.copy2(file.path, file.backup)
             _replace(file)
         except OSError as error:
-            raise PortError(f"cannot write {str(file.path)!r}: {error.strerror}; it is as it was") from error
+            raise PortError(f"cannot write {str(file.path)!r}: {error.strerror}; it is unchanged") from error
     return [file.backup for file in changed]
 
 

@@ -1,4 +1,4 @@
-"""`Finding`: a line of a program that its author has to look at."""
+"""`Finding`: a line of the old program for its author to check."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Finding:
-    """What the porter has to say about a line of the old program.
+    """The porter's advice for a line of the old program.
 
     Attributes:
-        line: the line, from 1.
-        old: what stands there.
-        advice: what to type instead, and why.
-        kind: "by hand" is left as it was and has to be changed; "note" was changed, and is worth a look.
+        line: line number, from 1.
+        old: the old code, its first line.
+        advice: the code to type instead, and the reason.
+        kind: "by hand": not changed, the author must change it; "note": changed, worth a check.
     """
 
     line: int

@@ -1,4 +1,4 @@
-"""The imports of a program: TensorFlow's go when nothing needs them any more, ours come where the first of them stood.
+"""Plan the imports: remove TensorFlow's unused ones and insert anytpu's before the first of them.
 
 Rule: anytpu is imported before keras, since it chooses Keras's backend.
 """
@@ -17,7 +17,7 @@ from anytpu.port.tree import TENSORFLOW, Tree, bound_name, canonical
 
 
 def name_for_anytpu(tree: Tree) -> str:
-    """Return the name that anytpu has in a program, or gets: "tpu", or "anytpu" where something else is called tpu."""
+    """Return the variable that anytpu is imported as: the program's own, else "tpu", else "anytpu" if tpu is taken."""
     for node in tree.nodes():
         if isinstance(node, cst.ImportAlias) and get_full_name_for_node(node.name) == "anytpu":
             return bound_name(node)
@@ -26,7 +26,7 @@ def name_for_anytpu(tree: Tree) -> str:
 
 
 def plan_imports(edits: Edits) -> None:
-    """Decide on TensorFlow's imports, once everything else is decided."""
+    """Plan TensorFlow's imports; call it after the plans for all names."""
     tree = edits.tree
     needed = {_head(node) for node, _ in tree.chains() if not edits.is_done(node)}
     for node in tree.nodes():
@@ -88,15 +88,15 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> N
 
 
 def _in_keras(old: str) -> str | None:
-    """Return where a name of tf.keras is in Keras, or None for a name of anything else."""
-    found = rule_of(old)
-    if found is None or found[1].how != "rename" or not found[1].target.startswith("keras"):
+    """Return the Keras name for a tf.keras name, or None for any other name."""
+    rule = rule_of(old)
+    if rule is None or rule[1].how != "rename" or not rule[1].target.startswith("keras"):
         return None
-    return found[1].target + old.removeprefix(found[0])
+    return rule[1].target + old.removeprefix(rule[0])
 
 
 def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: bool) -> None:
-    """Put other imports in place of one; it is a statement of its own, or one of several on a line."""
+    """Replace an import by others, also where it shares its line with more statements (`import a; import b`)."""
     if is_same:
         return
     if not lines:
@@ -108,11 +108,11 @@ def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: boo
         return
     line: Any = edits.tree.statement(node)
 
-    def apart(_: cst.SimpleStatementLine) -> cst.FlattenSentinel:
+    def one_per_line(_: cst.SimpleStatementLine) -> cst.FlattenSentinel:
         first = line.with_changes(body=[new[0]])
-        return cst.FlattenSentinel([first, *(cst.SimpleStatementLine([one]) for one in new[1:])])
+        return cst.FlattenSentinel([first, *(cst.SimpleStatementLine([statement]) for statement in new[1:])])
 
-    edits.put(line, apart)
+    edits.put(line, one_per_line)
 
 
 def _is_alone(tree: Tree, node: cst.CSTNode) -> bool:
@@ -121,7 +121,7 @@ def _is_alone(tree: Tree, node: cst.CSTNode) -> bool:
 
 
 def plan_new_imports(edits: Edits) -> None:
-    """Import what the new lines name, once, before the first import of TensorFlow or Keras."""
+    """Import the packages that the inserted code uses, once, before the first import of TensorFlow or Keras."""
     body, tpu = edits.tree.module.body, edits.tpu
     lines = {
         "tpu": ("import anytpu" if tpu == "anytpu" else f"import anytpu as {tpu}", tpu),
@@ -129,26 +129,26 @@ def plan_new_imports(edits: Edits) -> None:
         "logging": ("import logging", "logging"),
         "optax": ("import optax", "optax"),
     }
-    have = {
-        bound_name(a) for one in _small(body) if isinstance(one, cst.Import) for a in one.names if not _is_old(_full(a))
-    }
-    wanted = [line for root, (line, bound) in lines.items() if root in edits.roots and bound not in have]
-    if wanted:
-        edits.put_before(_anchor(body), [cst.parse_statement(line) for line in wanted])
+    imports = [statement for statement in _small(body) if isinstance(statement, cst.Import)]
+    bound_already = {bound_name(a) for statement in imports for a in statement.names if not _is_old(_full(a))}
+    missing = [line for root, (line, bound) in lines.items() if root in edits.roots and bound not in bound_already]
+    if missing:
+        edits.put_before(_anchor(body), [cst.parse_statement(line) for line in missing])
 
 
 def _anchor(body: Sequence[cst.CSTNode]) -> cst.CSTNode:
     """Return the statement before which the new imports go."""
-    for one in body:
-        inner = _small([one]) if isinstance(one, cst.SimpleStatementLine) else list(_imports_in(one))
-        modules = [name for node in inner for name in _modules(node)]
+    for statement in body:
+        is_line = isinstance(statement, cst.SimpleStatementLine)
+        imports = _small([statement]) if is_line else list(_imports_in(statement))
+        modules = [name for node in imports for name in _modules(node)]
         if any(_is_old(name) or name.split(".")[0] == "keras" for name in modules):
-            return one
-    return next(one for number, one in enumerate(body) if not _is_opening(one, number))
+            return statement
+    return next(statement for index, statement in enumerate(body) if not _must_stay_first(statement, index))
 
 
 def _imports_in(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
-    """Yield the imports in a compound statement of the program's top level; those of functions come later."""
+    """Yield the imports in a top-level compound statement; those in functions and classes run later and are skipped."""
     if not isinstance(node, cst.FunctionDef | cst.ClassDef):
         for child in node.children:
             yield from [child] if isinstance(child, cst.Import | cst.ImportFrom) else _imports_in(child)
@@ -162,11 +162,11 @@ def _modules(node: cst.CSTNode) -> list[str]:
     return []
 
 
-def _is_opening(statement: cst.CSTNode, number: int) -> bool:
-    """Tell whether a statement has to stay first: the docstring, and what comes from `__future__`."""
-    small = _small([statement])
-    is_docstring = number == 0 and bool(small) and isinstance(small[0], cst.Expr)
-    return is_docstring or any(_modules(one) == ["__future__"] for one in small)
+def _must_stay_first(statement: cst.CSTNode, index: int) -> bool:
+    """Return whether a statement has to precede all others: the docstring and the `__future__` imports."""
+    small_statements = _small([statement])
+    is_docstring = index == 0 and bool(small_statements) and isinstance(small_statements[0], cst.Expr)
+    return is_docstring or any(_modules(small) == ["__future__"] for small in small_statements)
 
 
 def _small(body: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:

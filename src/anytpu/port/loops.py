@@ -1,4 +1,4 @@
-"""The loops that TensorFlow compiled: `for _ in tf.range(steps)` around `strategy.run`."""
+"""Rewrite loops that TensorFlow compiled: `for _ in tf.range(steps)` around `strategy.run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anytpu.port.tree import Tree
 
 
 def plan_loops(edits: Edits) -> None:
-    """Make `strategy.run_steps` of a loop that only runs a step; any other `tf.range` of a loop becomes `range`."""
+    """Turn a loop that only runs a step into `strategy.run_steps`; any other `tf.range` loop gets `range`."""
     tree = edits.tree
     for loop in tree.nodes():
         if not isinstance(loop, cst.For) or not isinstance(loop.iter, cst.Call):
@@ -27,7 +27,7 @@ def plan_loops(edits: Edits) -> None:
 
 
 def _run_of(tree: Tree, loop: cst.For) -> cst.Call | None:
-    """Return the `strategy.run(fn, args=(next(iterator),))` that is all that a loop does, or None."""
+    """Return the loop's `strategy.run(fn, args=(next(iterator),))` if its body is nothing else, or None."""
     body = loop.body.body if isinstance(loop.body, cst.IndentedBlock) else ()
     if len(body) != 1 or loop.orelse or not isinstance(body[0], cst.SimpleStatementLine) or len(body[0].body) != 1:
         return None
@@ -41,7 +41,7 @@ def _run_of(tree: Tree, loop: cst.For) -> cst.Call | None:
 
 
 def _is_read_from(tree: Tree, name: cst.Name, loop: cst.For) -> bool:
-    """Tell whether a variable is read in a loop or further down, where it still has its last value."""
+    """Return whether a variable is read in a loop or after it, where it still has its last value."""
     return tree.context(name) is ExpressionContext.LOAD and tree.line(name) >= tree.line(loop)
 
 
@@ -54,7 +54,7 @@ def _function(tree: Tree, node: cst.CSTNode) -> cst.CSTNode | None:
 
 
 def _iterator(tree: Tree, run: cst.Call) -> cst.BaseExpression | None:
-    """Return the iterator of `run(fn, args=(next(iterator),))`, or None when the call is another."""
+    """Return the iterator of `run(fn, args=(next(iterator),))`, or None for a call of another form."""
     is_run = isinstance(run.func, cst.Attribute) and run.func.attr.value in ("run", "experimental_run_v2")
     if not is_run or len(run.args) != 2 or run.args[0].keyword or run.args[0].star or run.args[1].star:
         return None
@@ -67,30 +67,30 @@ def _iterator(tree: Tree, run: cst.Call) -> cst.BaseExpression | None:
     return following.args[0].value
 
 
-def _put(edits: Edits, loop: cst.For, counted: cst.Call, run: cst.Call) -> None:
+def _put(edits: Edits, loop: cst.For, range_call: cst.Call, run: cst.Call) -> None:
     line: Any = loop.body.body[0]
-    count = counted.args[-1].value
-    if len(counted.args) != 1 or counted.args[0].keyword or counted.args[0].star:
-        edits.put(counted.func, lambda _: cst.Name("range"), covers=counted.func)
+    count = range_call.args[-1].value
+    if len(range_call.args) != 1 or range_call.args[0].keyword or range_call.args[0].star:
+        edits.put(range_call.func, lambda _: cst.Name("range"), covers=range_call.func)
         return
     iterator = _iterator(edits.tree, run)
 
     def all_steps(updated: Any) -> cst.BaseExpression:
         steps = edits.rebuilt(count)
-        whole = steps if isinstance(steps, cst.Integer) else cst.Call(cst.Name("int"), [cst.Arg(steps)])
+        integer = steps if isinstance(steps, cst.Integer) else cst.Call(cst.Name("int"), [cst.Arg(steps)])
         return edits.expression(
             "{strategy}.run_steps({function}, {iterator}, {steps})",
             strategy=updated.func.value,
             function=updated.args[0].value,
             iterator=edits.rebuilt(iterator),
-            steps=whole,
+            steps=integer,
         )
 
     def only_line(_: cst.For) -> cst.BaseStatement:
-        # What was written beside the `for` and above the step stays, above the one line.
+        # Keep the comments of the `for` line and those above the step: both go above the new line.
         beside = loop.body.header.comment  # pyright: ignore[reportAttributeAccessIssue]
         above = [cst.EmptyLine(comment=beside)] if beside else []
         return edits.rebuilt(line).with_changes(leading_lines=[*loop.leading_lines, *above, *line.leading_lines])
 
     edits.put(run, all_steps, covers=run.func)
-    edits.put(loop, only_line, covers=counted.func)
+    edits.put(loop, only_line, covers=range_call.func)

@@ -1,7 +1,7 @@
-"""Notebooks: their code cells are one program, in which an import of the first cell counts in the last.
+"""Port notebooks: the code cells are one program, so an import in the first cell holds in the last.
 
-Idea: the cells are joined with a mark between them, ported as one text, and taken apart at the marks. What is no
-Python, `%matplotlib inline` and `!pip install`, is put aside meanwhile.
+Idea: join the cells with a marker before each, port the text, and split it at the markers. Lines that are not Python,
+such as `%matplotlib inline` and `!pip install`, become comments meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
     """Port the code cells of a notebook.
 
     Args:
-        text: the notebook, JSON.
-        name: what errors call it.
+        text: the notebook's JSON text.
+        name: the notebook's name in error texts.
 
     Returns:
         The code of all cells, before and after, and the new text of the file.
 
     Raises:
-        PortError: it is no notebook, or its code is no Python.
+        PortError: the text is not a notebook, or its code is not Python.
     """
     notebook = _read(text, name)
     cells = [cell for cell in notebook["cells"] if _is_python(cell)]
@@ -52,11 +52,11 @@ def _read(text: str, name: str) -> dict[str, Any]:
             return notebook
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise PortError(f"{name} is no notebook: it has to be JSON with a list of cells, as Jupyter writes it")
+    raise PortError(f"{name} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it")
 
 
 def _is_cell(cell: Any) -> bool:
-    """Tell whether a cell is one whose source is text, or lines of text, that can be written again."""
+    """Return whether a cell's source is a string or a list of strings that UTF-8 can encode."""
     if not isinstance(cell, dict) or not isinstance(cell.get("source"), str | list):
         return False
     return all(map(_is_text, cell["source"] if isinstance(cell["source"], list) else [cell["source"]]))
@@ -65,7 +65,7 @@ def _is_cell(cell: Any) -> bool:
 def _is_text(line: Any) -> bool:
     try:
         return isinstance(line, str) and bool(line.encode() or True)
-    except UnicodeEncodeError:  # Half of a pair of surrogates, which JSON can spell.
+    except UnicodeEncodeError:  # A lone surrogate, which JSON can escape but UTF-8 cannot encode.
         return False
 
 
@@ -83,6 +83,6 @@ def _set(cell: dict[str, Any], code: str) -> None:
 
 
 def _shown(program: Ported) -> Ported:
-    """Return the program as one reads it: with a comment where a cell begins, and what was put aside in its place."""
+    """Return the program for display: a comment at each cell's start, and the magics restored."""
     old, new = (_ASIDE.sub(r"\1", _MARK.sub(r"# cell \1\n", text)) for text in (program.old, program.new))
     return dataclasses.replace(program, old=old, new=new)

@@ -1,4 +1,4 @@
-"""`ported`: one program, from the old text to the new one."""
+"""`ported`: rewrite the text of one program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLANS = (
     plan_methods,
     plan_imports,
 )
-"""In this order: the patterns first, then each name that none of them has taken."""
+"""The order matters: the patterns first, then the single names that no pattern has handled, then the imports."""
 
 
 _NESTS = re.compile(r"too many (?:statically )?nested|too many levels of indentation")
@@ -41,9 +41,9 @@ class Ported:
     """A program, before and after.
 
     Attributes:
-        old: its text as it was.
-        new: its text as it is to be.
-        findings: what its author has to look at, by line of the old text.
+        old: the old text.
+        new: the rewritten text.
+        findings: lines for the author to check, sorted by line of the old text.
     """
 
     old: str
@@ -52,26 +52,26 @@ class Ported:
 
     @property
     def is_changed(self) -> bool:
-        """True when there is something to write."""
+        """True if the new text differs from the old one."""
         return self.old != self.new
 
     @property
     def by_hand(self) -> tuple[Finding, ...]:
-        """The lines that were left as they were."""
-        return tuple(one for one in self.findings if one.kind == "by hand")
+        """The findings of lines that the author must change."""
+        return tuple(finding for finding in self.findings if finding.kind == "by hand")
 
 
 def ported(text: str, name: str = "this program") -> Ported:
     """Rewrite the TPU calls of a TensorFlow program to ours.
 
-    A program that names nothing of TensorFlow's stays as it is, so that porting twice changes nothing.
+    A program without TensorFlow names is unchanged, so porting twice equals porting once.
 
     Args:
         text: a Python program.
-        name: what errors call it.
+        name: the program's name in error texts.
 
     Raises:
-        PortError: it cannot be parsed.
+        PortError: the program cannot be parsed.
 
     Example:
         >>> print(ported("import tensorflow as tf\\nstrategy = tf.distribute.get_strategy()").new)
@@ -92,28 +92,28 @@ def _ported(text: str, name: str) -> Ported:
     edits = Edits(tree, name_for_anytpu(tree))
     for plan in _PLANS:
         plan(edits)
-    edits.apply()  # what the new lines name is known once they are made
+    edits.apply()  # a first pass: applying the edits records the packages that they use
     plan_new_imports(edits)
     return Ported(text, edits.apply().code, tuple(sorted(edits.findings)))
 
 
 def _parsed(text: str, name: str) -> cst.Module:
-    error = _error_of_python(text)
+    error = _python_syntax_error(text)
     if error is not None and _NESTS.search(error.msg):
-        raise PortError(_too_deep(name, error.lineno))  # libcst would run out of its stack, and end the process.
+        raise PortError(_too_deep(name, error.lineno))  # libcst would overflow the C stack and end the process
     try:
         return cst.parse_module(text)
     except cst.ParserSyntaxError as other:
-        line, what = other.raw_line, other.message.partition("\n")[0]
-        if error is not None:  # Python's own words are plainer
-            line, what = error.lineno, error.msg
+        line, reason = other.raw_line, other.message.partition("\n")[0]
+        if error is not None:  # Python's message is plainer than libcst's
+            line, reason = error.lineno, error.msg
         raise PortError(
-            f"{name}, line {line}: {what.rstrip('.')}; a program has to be Python 3 to be ported"
+            f"{name}, line {line}: {reason.rstrip('.')}; a program has to be Python 3 to be ported"
         ) from other
 
 
-def _error_of_python(text: str) -> SyntaxError | None:
-    """Return what Python's own parser complains of; it knows how deep it may go."""
+def _python_syntax_error(text: str) -> SyntaxError | None:
+    """Return the error of Python's own parser, which limits nesting safely, or None."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(text)
@@ -125,5 +125,5 @@ def _error_of_python(text: str) -> SyntaxError | None:
 
 
 def _too_deep(name: str, line: int | None = None) -> str:
-    where = f"{name}, line {line}" if line else name
-    return f"{where}: it nests too deeply to be read; split what is nested into parts with names of their own"
+    position = f"{name}, line {line}" if line else name
+    return f"{position}: the code nests too deeply to be parsed; split it into named parts"

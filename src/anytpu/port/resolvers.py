@@ -1,7 +1,7 @@
-"""Where a program says which TPU it wants: `TPUClusterResolver(...)` and the address in COLAB_TPU_ADDR.
+"""Rewrite the choice of a TPU: `TPUClusterResolver(...)` and the address in COLAB_TPU_ADDR.
 
-Rule: the name or address of a TensorFlow worker is left out, since such a worker speaks no JAX; what may be something
-else, such as an option of the program, is kept and said.
+Rule: the name or address of a TensorFlow worker is removed, since such a worker does not speak JAX. Any other
+argument, such as an option of the program, is kept with a note.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RESOLVERS = "TPUClusterResolver"
 
 
 def plan_resolvers(edits: Edits) -> None:
-    """Decide on the arguments of each resolver, and on each address of the 2018 notebooks."""
+    """Plan the arguments of each resolver, and each address of the 2018 notebooks."""
     for node, name in edits.tree.chains():
         if name.rpartition(".")[2] == _RESOLVERS:
             _plan_resolver(edits, node)
@@ -30,7 +30,7 @@ def plan_resolvers(edits: Edits) -> None:
             edits.put(node, lambda _: edits.expression('tpu.TPUClusterResolver("").master()'), covers=node)
     for node in edits.tree.nodes():
         if isinstance(node, cst.SimpleString) and ADDRESS_VARIABLE in node.value and not edits.is_done(node):
-            advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds what there is without it'
+            advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds the TPU without it'
             edits.say(node, advice, "note")
 
 
@@ -40,20 +40,20 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
     if not isinstance(call, cst.Call) or call.func is not node:
         edits.put(node, lambda _: edits.expression(target), covers=node)
         return
-    asked = next((a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in ("tpu", 0)), None)
-    is_kept = asked is not None and not _is_worker(tree, asked.value)
-    left_out = [one for one in call.args if not (one is asked and is_kept)]
-    if left_out:
-        what = ", ".join(tree.code(one).rstrip(", \n") for one in left_out)
-        edits.say(call, f"{what} is left out: the worker of a TensorFlow program does not speak to JAX", "note")
-        for one in left_out:
-            edits.cover(one)
-    elif asked is not None and not isinstance(asked.value, cst.SimpleString):
-        advice = f'{tree.code(asked.value)} is kept: it has to be "", "local", "virtual" or a slice such as "v2-8"'
+    tpu = next((a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in ("tpu", 0)), None)
+    is_kept = tpu is not None and not _is_worker(tree, tpu.value)
+    removed = [argument for argument in call.args if not (argument is tpu and is_kept)]
+    if removed:
+        code = ", ".join(tree.code(argument).rstrip(", \n") for argument in removed)
+        edits.say(call, f"{code} is left out: the worker of a TensorFlow program does not speak to JAX", "note")
+        for argument in removed:
+            edits.cover(argument)
+    elif tpu is not None and not isinstance(tpu.value, cst.SimpleString):
+        advice = f'{tree.code(tpu.value)} is kept: it must be "", "local", "virtual" or a slice such as "v2-8"'
         edits.say(call, advice, "note")
 
     def resolver(updated: cst.Call) -> cst.BaseExpression:
-        arguments = [edits.rebuilt(asked).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if asked and is_kept else []
+        arguments = [edits.rebuilt(tpu).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if tpu and is_kept else []
         whitespace = {} if is_kept else {"whitespace_before_args": cst.SimpleWhitespace("")}
         return updated.with_changes(func=edits.expression(target), args=arguments, **whitespace)
 
@@ -61,27 +61,27 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
 
 
 def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
-    """Tell whether an argument is, or was assigned, the name or address of a worker."""
+    """Return whether an argument is, or was assigned, the name or address of a worker."""
     if isinstance(value, cst.SimpleString):
         return value.evaluated_value not in ("", "local")
     if isinstance(value, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(value)):
         return True
     if not isinstance(value, cst.Name) or not hops:
         return False
-    return any(_is_worker(tree, one, hops - 1) for one in _assigned(tree, value.value))
+    return any(_is_worker(tree, assigned, hops - 1) for assigned in _assigned(tree, value.value))
 
 
 def _assigned(tree: Tree, name: str) -> list[cst.BaseExpression]:
-    """Return what a variable is assigned, anywhere in the program."""
-    found = []
+    """Return all values assigned to a variable, anywhere in the program."""
+    values = []
     for node in tree.nodes():
         if isinstance(node, cst.Assign) and any(
             n.value == name and tree.context(n) is ExpressionContext.STORE
             for target in node.targets
             for n in tree.names(target)
         ):
-            found.append(node.value)
-    return found
+            values.append(node.value)
+    return values
 
 
 def _is_address(tree: Tree, node: cst.CSTNode) -> bool:

@@ -1,4 +1,4 @@
-"""The rules of the table, found by name."""
+"""Look up the table's rules by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from anytpu._replaced import REPLACEMENTS, Replacement
 
 @functools.cache
 def rules() -> dict[str, Replacement]:
-    """Return each old name's row; methods have a dot in front."""
+    """Map each old name to its row; the key of a method starts with a dot."""
     return {name: row for rows in REPLACEMENTS.values() for row in rows for name in row.names}
 
 
 def rule_of(name: str) -> tuple[str, Replacement] | None:
-    """Return the longest name of the table that a name starts with, and its row.
+    """Return the table's longest prefix of a dotted name, and its row; None if there is none.
 
     Args:
         name: a canonical name, such as "keras.layers.Dense".

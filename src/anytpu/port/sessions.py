@@ -1,7 +1,7 @@
-"""Sessions of TF 1: what needed one only to reach the TPU goes without; training in one is listed.
+"""Rewrite TF 1 sessions that only reach the TPU; list those that train.
 
-Rule: `sess.run(tpu.initialize_system())` is the call itself, `sess.list_devices()` is `tpu.list_devices()`. A
-`with tf.Session(...)` that then does nothing else with its session is taken off its body.
+Rule: `sess.run(tpu.initialize_system())` becomes the call itself, and `sess.list_devices()` `tpu.list_devices()`. A
+`with tf.Session(...)` whose session has no other use is replaced by its body.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SYSTEM = ("initialize_system", "shutdown_system")
 
 
 def plan_sessions(edits: Edits) -> None:
-    """Decide on every `with tf.Session(...) as sess` of a program."""
+    """Plan an edit or findings for each `with tf.Session(...) as sess`."""
     for node in edits.tree.nodes():
         if isinstance(node, cst.With) and (item := _session_item(edits.tree, node)):
             _plan(edits, node, item)
@@ -34,15 +34,15 @@ def _session_item(tree: Tree, block: cst.With) -> cst.WithItem | None:
 def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
     tree, name = edits.tree, item.asname.name if item.asname else None
     uses = [n for n in tree.names(block.body) if isinstance(name, cst.Name) and n.value == name.value]
-    done = [use for use in uses if _plan_use(edits, use)]
+    rewritten = [use for use in uses if _plan_use(edits, use)]
     for use in uses:
-        if use not in done and not _fetches_a_call(tree, use):
+        if use not in rewritten and not _fetches_a_call(tree, use):
             edits.say(tree.statement(use), advice_of(rules()["Session"]))
-    if len(done) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
+    if len(rewritten) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
         statements = block.body.body
 
         def body_alone(_: cst.With) -> cst.FlattenSentinel:
-            lines = [one for statement in statements for one in edits.rebuilt_lines(statement)]
+            lines = [line for statement in statements for line in edits.rebuilt_lines(statement)]
             first = lines[0].with_changes(leading_lines=[*block.leading_lines, *lines[0].leading_lines])
             return cst.FlattenSentinel([first, *lines[1:]])
 
@@ -50,7 +50,7 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
 
 
 def _plan_use(edits: Edits, use: cst.Name) -> bool:
-    """Rewrite a call of a session's method that only reaches the TPU; tell whether it was one."""
+    """Rewrite a session call that only reaches the TPU; return False for any other use."""
     tree = edits.tree
     method = tree.parent(use)
     call = tree.parent(method) if isinstance(method, cst.Attribute) else None
@@ -67,7 +67,7 @@ def _plan_use(edits: Edits, use: cst.Name) -> bool:
 
 
 def _fetches_a_call(tree: Tree, use: cst.Name) -> bool:
-    """Tell whether a session runs a function of TensorFlow's, which then is listed by itself."""
+    """Return whether a session runs a TensorFlow call, which gets a finding of its own."""
     fetched = tree.parent(tree.parent(use) or use)
     arguments = fetched.args if isinstance(fetched, cst.Call) else ()
     return bool(arguments) and isinstance(arguments[0].value, cst.Call) and bool(tree.old_name(arguments[0].value.func))

@@ -1,10 +1,10 @@
-"""`tf.GradientTape` made into a loss function and `tpu.value_and_grad`.
+"""Rewrite `tf.GradientTape` as a loss function and `tpu.value_and_grad`.
 
-Idea: what a tape records becomes the body of a function. It returns the loss, and beside it what is read after the
-tape, so that the lines that follow stay as they are.
+Idea: the recorded statements become the body of a function. It returns the loss and, as auxiliary output, the
+variables that are read after the tape, so the lines that follow are unchanged.
 
-Rule: where a function would not do the same (it reads a variable that it sets, it returns, the tape is asked twice),
-nothing is changed and the line is listed.
+Rule: where a function would behave differently, nothing is changed and the line is listed. Examples: the statements
+read a variable before they set it, they return, or the tape gives two gradients.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global
 
 
 class _NotSimple(Exception):
-    """Why a tape is left as it is."""
+    """The reason for not rewriting a tape."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Tape:
-    """A tape with everything that depends on it.
+    """A tape and its gradient call.
 
     Attributes:
         block: the `with` statement.
-        body: what is recorded.
-        rest: what the block holds from the line on in which the gradient is asked for.
-        between: what stands between the recorded lines and that line.
-        line: the line that asks for the gradient.
-        asked: the call `tape.gradient(loss, variables)` in it.
+        body: the recorded statements: those of the block before `line`.
+        rest: the block's statements from `line` on; empty if `line` follows the block.
+        between: the statements after the block and before `line`.
+        line: the statement line that contains `gradient_call`.
+        gradient_call: `tape.gradient(loss, variables)`.
     """
 
     block: cst.With
@@ -49,21 +49,21 @@ class _Tape:
     rest: Sequence[cst.CSTNode]
     between: Sequence[cst.CSTNode]
     line: cst.SimpleStatementLine
-    asked: cst.Call
+    gradient_call: cst.Call
 
     @property
     def loss(self) -> cst.BaseExpression:
-        """What is differentiated."""
-        return self.asked.args[0].value
+        """The differentiated expression."""
+        return self.gradient_call.args[0].value
 
     @property
     def variables(self) -> cst.BaseExpression:
-        """What it is differentiated by."""
-        return self.asked.args[1].value
+        """The variables of the gradient."""
+        return self.gradient_call.args[1].value
 
 
 def plan_tapes(edits: Edits) -> None:
-    """Decide on each tape of a program: rewrite it, or list it."""
+    """Plan each tape of a program: rewrite it, or list it."""
     for node in edits.tree.nodes():
         call = _tape_call(edits.tree, node)
         if call is None or not isinstance(node, cst.With):
@@ -72,8 +72,8 @@ def plan_tapes(edits: Edits) -> None:
             tape = _read(edits.tree, node, call)
             _check(edits.tree, tape)
             _put(edits, tape, call)
-        except _NotSimple as why:
-            edits.say(call, f"{why}; {advice_of(rules()['GradientTape'])}")
+        except _NotSimple as reason:
+            edits.say(call, f"{reason}; {advice_of(rules()['GradientTape'])}")
             edits.leave(call)
 
 
@@ -88,34 +88,38 @@ def _tape_call(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
 def _read(tree: Tree, block: cst.With, call: cst.Call) -> _Tape:
     name = block.items[0].asname
     if len(block.items) > 1 or call.args or not isinstance(block.body, cst.IndentedBlock):
-        raise _NotSimple("a tape with options or company is left as it is")
+        raise _NotSimple("a tape with options, or beside other context managers, is not rewritten")
     if name is None or not isinstance(name.name, cst.Name):
-        raise _NotSimple("a tape without a name is left as it is")
-    asked = _only_use(tree, block, name.name)
+        raise _NotSimple("a tape without a name is not rewritten")
+    gradient_call = _only_use(tree, block, name.name)
     inside, after = list(block.body.body), _following(tree, block)
-    line = next((one for one in (*inside, *after) if asked in set(tree.nodes(one))), None)
+    line = next((statement for statement in (*inside, *after) if gradient_call in set(tree.nodes(statement))), None)
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        raise _NotSimple("the gradient is not asked for in a line of its own after the tape")
+        raise _NotSimple("the gradient is not computed in a separate statement after the recorded ones")
     end = inside.index(line) if line in inside else len(inside)
     between = after[: after.index(line)] if line in after else []
-    return _Tape(block, inside[:end], inside[end:], between, line, asked)
+    return _Tape(block, inside[:end], inside[end:], between, line, gradient_call)
 
 
 def _only_use(tree: Tree, block: cst.With, name: cst.Name) -> cst.Call:
-    """Return the one call that a tape is used in, `tape.gradient(loss, variables)`."""
+    """Return the only use of a tape, the call `tape.gradient(loss, variables)`.
+
+    Raises:
+        _NotSimple: the tape has another use, or the call has options.
+    """
     uses = [n for n in tree.names(_function(tree, block)) if n.value == name.value and n is not name]
     loads = [n for n in uses if n in set(tree.nodes(block)) or tree.line(n) >= tree.line(block)]
     attribute = tree.parent(loads[0]) if len(loads) == 1 else None
-    asked = tree.parent(attribute) if attribute else None
-    if not isinstance(asked, cst.Call) or tree.code(asked.func) != f"{name.value}.gradient":
-        raise _NotSimple("a tape that is asked for more than one gradient is left as it is")
-    if len(asked.args) != 2 or any(arg.star or arg.keyword for arg in asked.args):
-        raise _NotSimple("a gradient with options is left as it is")
-    return asked
+    gradient_call = tree.parent(attribute) if attribute else None
+    if not isinstance(gradient_call, cst.Call) or tree.code(gradient_call.func) != f"{name.value}.gradient":
+        raise _NotSimple("a tape with other uses than one gradient call is not rewritten")
+    if len(gradient_call.args) != 2 or any(arg.star or arg.keyword for arg in gradient_call.args):
+        raise _NotSimple("a gradient with options is not rewritten")
+    return gradient_call
 
 
 def _following(tree: Tree, block: cst.With) -> list[cst.CSTNode]:
-    """Return the statements after a block, up to the end of what it stands in."""
+    """Return the statements after a block in the same suite."""
     around = tree.parent(block)
     body: list[Any] = list(around.body) if isinstance(around, cst.IndentedBlock | cst.Module) else [block]
     return body[body.index(block) + 1 :]
@@ -130,58 +134,58 @@ def _function(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def _check(tree: Tree, tape: _Tape) -> None:
-    """Refuse a tape whose body would do something else as a function.
+    """Refuse a tape whose body would behave differently as a function.
 
     Raises:
-        _NotSimple: it would.
+        _NotSimple: the body would; the error says why.
     """
     function = _function(tree, tape.block)
     if isinstance(function, cst.FunctionDef) and function.name.value in ("train_step", "test_step"):
         around = tree.parent(tree.parent(function) or function)
         if isinstance(around, cst.ClassDef):
-            raise _NotSimple("a train_step of a Keras model has another form on JAX, so take a loop of your own")
+            raise _NotSimple("a train_step of a Keras model has another form on JAX; write a custom training loop")
     if not tape.body:
-        raise _NotSimple("nothing is recorded before the gradient is asked for")
-    if any(isinstance(part, _LEAVES) for one in tape.body for part in tree.nodes(one)):
-        raise _NotSimple("the body of the tape leaves it, or deletes or declares names")
+        raise _NotSimple("nothing is recorded before the gradient")
+    if any(isinstance(part, _LEAVES) for statement in tape.body for part in tree.nodes(statement)):
+        raise _NotSimple("the body of the tape leaves the block, or deletes or declares names")
     early = sorted(reads_before_it_writes(tree, tape.body))
     if early:
-        raise _NotSimple(f"the body of the tape sets {early[0]!r} and reads what it was before")
-    always = set().union(*(certain_writes(tree, one) for one in tape.body))
-    missing = [name for name in _kept(tree, tape) if name not in always]
+        raise _NotSimple(f"the body of the tape reads {early[0]!r} before it sets it")
+    always = set().union(*(certain_writes(tree, statement) for statement in tape.body))
+    missing = [name for name in _read_later(tree, tape) if name not in always]
     if missing:
         raise _NotSimple(f"the body of the tape does not always set {missing[0]!r}, which is read later")
     changed = _writes(tree, tape.between)
     if reads(tree, tape.loss) & changed or reads(tree, tape.variables) & (changed | _writes(tree, tape.body)):
-        raise _NotSimple("between the tape and its gradient, what the gradient is of changes")
+        raise _NotSimple("the loss or the variables change between the tape and its gradient")
 
 
 def _writes(tree: Tree, statements: Iterable[cst.CSTNode]) -> set[str]:
-    return set().union(*(writes(tree, one) for one in statements))
+    return set().union(*(writes(tree, statement) for statement in statements))
 
 
-def _kept(tree: Tree, tape: _Tape) -> list[str]:
-    """Return what the body sets and something else reads, in the order in which it is set; not the loss itself."""
-    own = {part for one in tape.body for part in tree.nodes(one)} | set(tree.nodes(tape.asked))
+def _read_later(tree: Tree, tape: _Tape) -> list[str]:
+    """Return the variables, without the loss, that the body sets and other code reads, in the order of the body."""
+    own = {part for statement in tape.body for part in tree.nodes(statement)} | set(tree.nodes(tape.gradient_call))
     outside = [n for n in tree.names(_function(tree, tape.block)) if n not in own]
     read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
-    order = dict.fromkeys(n.value for one in tape.body for n in tree.names(one))
+    order = dict.fromkeys(n.value for statement in tape.body for n in tree.names(statement))
     written = _writes(tree, tape.body) & read
     return [name for name in order if name in written and name != tree.code(tape.loss)]
 
 
 def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
     """Replace a tape by a function, the call that differentiates it, and the rest of the block."""
-    tree, kept = edits.tree, _kept(edits.tree, tape)
+    tree, kept = edits.tree, _read_later(edits.tree, tape)
     taken = {n.value for n in tree.nodes() if isinstance(n, cst.Name)}
     function = next(name for name in _FUNCTION_NAMES if name not in taken)
     gradients = _target(tree, tape)
     gradients_are_named = gradients is not None
     if gradients is None:
         gradients = next(name for name in _GRADIENT_NAMES if name not in taken)
-        edits.put(tape.asked, lambda _: cst.Name(gradients), covers=tape.asked.func)
+        edits.put(tape.gradient_call, lambda _: cst.Name(gradients), covers=tape.gradient_call.func)
     else:
-        edits.put(tape.line, lambda _: cst.RemoveFromParent(), covers=tape.asked.func)
+        edits.put(tape.line, lambda _: cst.RemoveFromParent(), covers=tape.gradient_call.func)
     loss = tree.code(tape.loss) if isinstance(tape.loss, cst.Name) else "_"
     results = kept[0] if len(kept) == 1 else f"({', '.join(kept)})"
     target = f"({loss}, {results}), {gradients}" if kept else f"{loss}, {gradients}"
@@ -189,20 +193,20 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
         loss_now, variables_now = edits.rebuilt(tape.loss), edits.rebuilt(tape.variables)
-        body = [one for statement in tape.body for one in edits.rebuilt_lines(statement)]
-        outcome = edits.statement(f"return {{loss}}, {results}" if kept else "return {loss}", loss=loss_now)
+        body = [new for statement in tape.body for new in edits.rebuilt_lines(statement)]
+        returned = edits.statement(f"return {{loss}}, {results}" if kept else "return {loss}", loss=loss_now)
         definition = edits.statement(f"def {function}():\n    pass")
         definition = definition.with_changes(
-            body=tape.block.body.with_changes(body=[*body, outcome]), leading_lines=tape.block.leading_lines
+            body=tape.block.body.with_changes(body=[*body, returned]), leading_lines=tape.block.leading_lines
         )
         line = edits.statement(
             f"{target} = tpu.value_and_grad({function}, {{variables}}{aux})()", variables=variables_now
         )
         if gradients_are_named:
-            # The line that asked for them goes; what was written about it stays.
+            # The line of the gradient call is removed; its comments move to the new line.
             comment = tape.line.trailing_whitespace
             line = line.with_changes(leading_lines=tape.line.leading_lines, trailing_whitespace=comment)
-        rest = [one for statement in tape.rest for one in edits.rebuilt_lines(statement)]
+        rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
         return cst.FlattenSentinel([definition, line, *rest])
 
     edits.roots.add("tpu")
@@ -210,9 +214,11 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
 
 
 def _target(tree: Tree, tape: _Tape) -> str | None:
-    """Return what the gradients are assigned to; None when they are used where they are asked for."""
+    """Return the target that the gradients are assigned to; None if the call is part of an expression."""
     statement = tape.line.body[0]
-    if not isinstance(statement, cst.Assign) or statement.value is not tape.asked or len(statement.targets) != 1:
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return None
+    if statement.value is not tape.gradient_call:
         return None
     target = statement.targets[0].target
     code = tree.code(target)

@@ -1,8 +1,8 @@
-"""`Tree`: a parsed program in which every name is known by where it comes from.
+"""`Tree`: a parsed program with resolved names.
 
 Idea: `tf.distribute.TPUStrategy`, `from tensorflow.distribute import TPUStrategy as S` and
-`tf.compat.v2.distribute.TPUStrategy` are one name here, "distribute.TPUStrategy": the full name, without the
-`tensorflow` in front and the `compat` that stands for a version.
+`tf.compat.v2.distribute.TPUStrategy` have one canonical name, "distribute.TPUStrategy". It is the full name without
+the prefix `tensorflow` and without the version prefix `compat`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from libcst.metadata import (
 )
 
 TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
-"""What the packages of TensorFlow are called: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
+"""Matches TensorFlow's packages: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
 _VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
 
 
 def canonical(name: str) -> str:
-    """Return a full name of TensorFlow as the table has it.
+    """Return the table's key for a full TensorFlow name.
 
     Example:
         >>> canonical("tensorflow.compat.v1.train.AdamOptimizer"), canonical("tensorflow_datasets.load")
@@ -44,7 +44,7 @@ class Tree:
     """A program with its scopes, parents and positions.
 
     Attributes:
-        module: the parsed program; the keys of everything else are its nodes.
+        module: the parsed program; all methods take nodes of it.
     """
 
     def __init__(self, module: cst.Module) -> None:
@@ -57,45 +57,45 @@ class Tree:
         self._contexts = wrapper.resolve(ExpressionContextProvider)
 
     def nodes(self, root: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
-        """Yield a node and all below it, in the order of the text; None is the whole program."""
+        """Yield a node and its descendants in text order; None starts at the module."""
         root = self.module if root is None else root
         yield root
         for child in root.children:
             yield from self.nodes(child)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """Return what a node is part of; None for the program."""
+        """Return a node's parent; None for the module."""
         return self._parents.get(node)
 
     def line(self, node: cst.CSTNode) -> int:
-        """Return the line that a node starts on, from 1."""
+        """Return the number of a node's first line, from 1."""
         return self._positions[node].start.line
 
     def code(self, node: cst.CSTNode) -> str:
-        """Return a node as it is written."""
+        """Return a node's source code."""
         return self.module.code_for_node(node)
 
     def context(self, name: cst.Name) -> object:
-        """Return whether a name is loaded, stored or deleted; None for what is no variable."""
+        """Return a name's expression context (load, store or delete); None if it is not a variable."""
         return self._contexts.get(name)
 
     def is_chain(self, node: cst.CSTNode) -> bool:
-        """Tell whether a node is a name, or names with dots between them."""
+        """Return whether a node is a name or a dotted name."""
         while isinstance(node, cst.Attribute):
             node = node.value
         return isinstance(node, cst.Name)
 
     def old_name(self, node: cst.CSTNode) -> str | None:
-        """Return the canonical name of what a chain refers to when that is TensorFlow's, else None."""
+        """Return the canonical name that a dotted name resolves to, or None if it is not TensorFlow's."""
         if not isinstance(node, cst.Name | cst.Attribute) or not self.is_chain(node):
             return None
         lazy: Any = self._names.get(node)
         names: Any = lazy() if callable(lazy) else lazy or ()
-        # What is bound twice, once of TensorFlow's and once not, is left to its author.
+        # A name with two bindings, of which one is not TensorFlow's, is left to the author.
         return canonical(min(name.name for name in names)) if names and all(map(_is_old, names)) else None
 
     def chains(self) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:
-        """Yield each outermost chain that refers to something of TensorFlow's, with its canonical name."""
+        """Yield each outermost dotted name that resolves to TensorFlow, with its canonical name."""
         for node in self.nodes():
             if isinstance(node, cst.Name | cst.Attribute) and not isinstance(self.parent(node), cst.Attribute):
                 name = self.old_name(node)
@@ -103,24 +103,24 @@ class Tree:
                     yield node, name
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the line or the compound statement that a node is part of."""
+        """Return the innermost statement line or compound statement that contains a node."""
         while not isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.Module):
             node = self._parents[node]
         return node
 
     def is_statement(self, node: cst.CSTNode) -> bool:
-        """Tell whether an expression is all of its statement, as `tf.get_logger().setLevel("ERROR")` is."""
+        """Return whether an expression is a whole statement, such as `tf.get_logger().setLevel("ERROR")`."""
         above = self._parents[node]
         while isinstance(above, cst.Attribute | cst.Call):
             above = self._parents[above]
         return isinstance(above, cst.Expr)
 
     def bindings(self) -> Iterator[cst.Name]:
-        """Yield each variable where it is set, and not by an import of TensorFlow's."""
+        """Yield each variable at each assignment; imports are not included."""
         yield from (n for n in self.names() if self._contexts.get(n) is ExpressionContext.STORE)
 
     def names(self, root: cst.CSTNode | None = None) -> Iterator[cst.Name]:
-        """Yield the variables of a part of the program, in the order of the text; no attributes, no keywords."""
+        """Yield the variables below a node in text order, without attributes, keywords and imported names."""
         for node in self.nodes(root):
             if isinstance(node, cst.Name) and self._contexts.get(node) is not None:
                 parent = self.parent(node)
@@ -131,7 +131,7 @@ class Tree:
 
 
 def bound_name(alias: cst.ImportAlias) -> str:
-    """Return the variable that an import binds: `tf` of `tensorflow as tf`, `os` of `os.path`."""
+    """Return the variable that an import binds: `tf` for `tensorflow as tf`, `os` for `os.path`."""
     if alias.asname is not None:
         return alias.asname.name.value  # pyright: ignore[reportAttributeAccessIssue]
     head: cst.CSTNode = alias.name

@@ -1,4 +1,4 @@
-"""Which variables a piece of a program reads and sets, as a function made of it would see them."""
+"""Read and write sets of a code fragment, for moving it into a function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN_SCOPE = (cst.BaseComp, cst.Lambda, cst.FunctionDef, cst.ClassDef)
 
 
 def writes(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that a piece sets, those of its own comprehensions and functions apart."""
+    """Return the variables that a fragment writes, without those local to its comprehensions and functions."""
     if isinstance(node, cst.FunctionDef | cst.ClassDef):
         return {node.name.value}
     if isinstance(node, cst.BaseComp | cst.Lambda):
@@ -28,23 +28,23 @@ def writes(tree: Tree, node: cst.CSTNode) -> set[str]:
 
 
 def reads(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that a piece reads, those of its own comprehensions and functions apart."""
-    found = {n.value for n in tree.names(node) if tree.context(n) is ExpressionContext.LOAD}
+    """Return the variables that a fragment reads, without those local to its comprehensions and functions."""
+    names = {n.value for n in tree.names(node) if tree.context(n) is ExpressionContext.LOAD}
     for part in tree.nodes(node):
         if isinstance(part, cst.AugAssign) and isinstance(part.target, cst.Name):
-            found.add(part.target.value)
-    return found - _inner(tree, node)
+            names.add(part.target.value)
+    return names - _inner(tree, node)
 
 
 def certain_writes(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that a statement sets whichever way it goes."""
+    """Return the variables that a statement writes on every path."""
     if isinstance(node, cst.If):
         other = certain_writes(tree, node.orelse) if node.orelse else set()
         return certain_writes(tree, node.body) & other
     if isinstance(node, cst.Else):
         return certain_writes(tree, node.body)
     if isinstance(node, cst.IndentedBlock):
-        return set().union(*(certain_writes(tree, one) for one in node.body))
+        return set().union(*(certain_writes(tree, statement) for statement in node.body))
     if isinstance(node, cst.With):
         return certain_writes(tree, node.body).union(*(writes(tree, item) for item in node.items))
     if isinstance(node, cst.For | cst.While | cst.Try | cst.TryStar | cst.Match):
@@ -53,33 +53,33 @@ def certain_writes(tree: Tree, node: cst.CSTNode) -> set[str]:
 
 
 def reads_before_it_writes(tree: Tree, statements: Sequence[cst.CSTNode]) -> set[str]:
-    """Return the variables that the statements set, and may read while they still have their value from before."""
-    written = set().union(*(writes(tree, one) for one in statements))
+    """Return the variables that the statements write, but may read before their first write."""
+    written = set().union(*(writes(tree, statement) for statement in statements))
     certain: set[str] = set()
-    found: set[str] = set()
-    for one in _simple(statements):
-        found |= (reads(tree, one) & written) - certain
-        certain |= certain_writes(tree, one)
-    return found
+    early_reads: set[str] = set()
+    for statement in _simple(statements):
+        early_reads |= (reads(tree, statement) & written) - certain
+        certain |= certain_writes(tree, statement)
+    return early_reads
 
 
 def _simple(statements: Iterable[cst.CSTNode]) -> Iterable[cst.CSTNode]:
-    """Yield the statements; of `a = 1; b = a` each by itself, of a `with` its items and then its body."""
-    for one in statements:
-        if isinstance(one, cst.SimpleStatementLine):
-            yield from one.body
-        elif isinstance(one, cst.With) and isinstance(one.body, cst.IndentedBlock):
-            yield from one.items
-            yield from _simple(one.body.body)
+    """Yield the statements, with `a = 1; b = a` split in two and a `with` split into its items and its body."""
+    for statement in statements:
+        if isinstance(statement, cst.SimpleStatementLine):
+            yield from statement.body
+        elif isinstance(statement, cst.With) and isinstance(statement.body, cst.IndentedBlock):
+            yield from statement.items
+            yield from _simple(statement.body.body)
         else:
-            yield one
+            yield statement
 
 
 def _inner(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that belong to the comprehensions and functions in a piece."""
-    found: set[str] = set()
+    """Return the variables local to the comprehensions and functions in a fragment."""
+    inner: set[str] = set()
     for part in tree.nodes(node):
         if isinstance(part, _OWN_SCOPE):
-            own = {n.value for n in tree.names(part) if tree.context(n) is ExpressionContext.STORE}
-            found |= own - {part.name.value} if isinstance(part, cst.FunctionDef | cst.ClassDef) else own
-    return found
+            stored = {n.value for n in tree.names(part) if tree.context(n) is ExpressionContext.STORE}
+            inner |= stored - {part.name.value} if isinstance(part, cst.FunctionDef | cst.ClassDef) else stored
+    return inner
