@@ -52,8 +52,8 @@ def test_a_job_that_returns_something_else(task: Any):
     with pytest.raises(SettingError) as caught:
         tpu.compare(lambda strategy: task)
     assert str(caught.value) == (
-        "a job takes a strategy and returns (model, x, y, batch_size), with a model that is compiled in "
-        f"strategy.scope() and a positive batch_size; this one returned {task!r}"
+        "a job takes a strategy and returns (model, x, y, batch_size), with a model compiled in "
+        f"strategy.scope() and a positive batch_size; this job returned {task!r}"
     )
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_file_of_arrays():
     Path("model.pkl").write_bytes(pickle.dumps({"a": 1}))
     for name, right in (("t.csv", "t.npy"), ("empty.npy", "empty.npy"), ("model.pkl", "model.npy")):
         assert error(read_arrays, Path(name)) == (
-            f"{name!r} is no file of arrays, .npy or .npz; np.save({right!r}, x) writes one"
+            f"{name!r} is not an array file, .npy or .npz; np.save({right!r}, x) writes one"
         )
 
 
@@ -57,10 +57,10 @@ def test_a_zip_file_of_other_things():
         archive.writestr("metadata.json", "{}")
     zipfile.ZipFile("none.npz", "w").close()
     assert error(read_arrays, Path("m.keras")) == (
-        "'m.keras' is a zip file, and no .npz file of arrays; np.savez('m.npz', x=x) writes one"
+        "'m.keras' is a zip file, but not an .npz file of arrays; np.savez('m.npz', x=x) writes one"
     )
     assert error(read_arrays, Path("none.npz")) == (
-        "'none.npz' is a zip file, and no .npz file of arrays; np.savez('none.npz', x=x) writes one"
+        "'none.npz' is a zip file, but not an .npz file of arrays; np.savez('none.npz', x=x) writes one"
     )
 
 
@@ -73,7 +73,7 @@ def test_files_that_are_damaged():
         for damaged in (content[:-20], content[: len(content) // 3], b"%b\xff\xff%b" % (content[:90], content[92:])):
             Path(name).write_bytes(damaged)
             assert error(read_arrays, Path(name)) == (
-                f"{name!r} is cut short or damaged; write it again, with np.save or np.savez"
+                f"{name!r} is truncated or damaged; write it again with np.save or np.savez"
             )
 
 
@@ -95,7 +95,7 @@ def test_python_objects_are_never_read():
     np.savez("o.npz", a=np.array([None]), b=ONE)
     for name in ("o.npy", "o.npz"):
         assert error(read_arrays, Path(name)) == (
-            f"{name!r} holds Python objects, and no numbers: x.astype('float32') makes numbers of an array"
+            f"{name!r} holds Python objects, not numbers: x.astype('float32') converts an array to numbers"
         )
 
 
@@ -118,13 +118,12 @@ def test_right_ones_are_counted():
 )
 def test_labels_that_are_no_class(labels: np.ndarray, holds: str):
     assert error(accuracy, np.zeros((2, 3)), labels, Path("y.npy")) == (
-        "--labels wants the number of a class for each row, from 0 to 2, as the program has scores; 'y.npy' holds "
-        + holds
+        "--labels takes a class index per row, from 0 to 2 for this program's scores; 'y.npy' holds " + holds
     )
 
 
 def test_labels_of_another_shape():
-    wants = "--labels wants one class a row, and a program with a score a class; the program gave"
+    wants = "--labels takes one class per row, for a program with one score per class; the program returned"
     assert error(accuracy, np.zeros((2, 3)), np.zeros(3), Path("y.npy")) == f"{wants} (2, 3), the file has (3,)"
     assert error(accuracy, np.zeros((2, 1)), np.zeros(2), Path("y.npy")) == f"{wants} (2, 1), the file has (2,)"
     assert error(accuracy, np.zeros((2, 3)), np.eye(3)[:2], Path("y.npy")) == (

@@ -144,11 +144,11 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
     [
         (
             ["compile", "nets.py"],
-            "name what to compile: a function of a file, like train.py:create_model, or a program file, .anytpu",
+            "name the job to compile: a function in a file, like train.py:create_model, or a program file, .anytpu",
         ),
         (
             ["compile", "nets.py:create_model"],
-            "examples are missing of what the model will see, from which the ranges of its numbers are taken: "
+            "input examples are missing; the value ranges for quantization are calibrated on them: "
             "--calibration x.npy",
         ),
         (
@@ -165,8 +165,8 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
         ),
         (
             ["run", "nets.tpu", "--input", "x.npy", "--labels", "x.npy"],
-            "--labels wants one class a row, and a program with a score a class; the program gave (20, 3), the file "
-            "has (20, 6)",
+            "--labels takes one class per row, for a program with one score per class; the program returned (20, 3), "
+            "the file has (20, 6)",
         ),
         (
             ["run", "nets.tpu", "--input", "x.npy", "-o", "no/y.npy"],
@@ -176,19 +176,18 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
         (["disasm", "nets.tpu", "-o", "no/n.s"], "-o no/n.s: there is no folder 'no'; make it: mkdir -p no"),
         (
             ["run", "nets.tpu", "--input", "x.npy", "--labels", "far.npy"],
-            "--labels wants the number of a class for each row, from 0 to 2, as the program has scores; 'far.npy' "
+            "--labels takes a class index per row, from 0 to 2 for this program's scores; 'far.npy' "
             "holds int64, such as 100",
         ),
         (
             ["run", "nets.tpu", "--input", "x.npy", "--labels", "pair.npz"],
-            "--labels wants one array, and 'pair.npz' holds 2; np.save writes one",
+            "--labels takes one array, but 'pair.npz' holds 2; np.save writes one",
         ),
         (["fly"], "argument ACTION: invalid choice: 'fly' (choose from 'compile', 'run', 'time', 'asm', 'disasm', "
-            "'report'); `anytpu chip --help` shows what it takes"),
+            "'report'); see `anytpu chip --help`"),
         (
             ["time", "nets.tpu", "--jsn", "a"],
-            "anytpu chip time does not take --jsn a; did you mean --json? `anytpu chip time --help` shows what it "
-            "takes",
+            "anytpu chip time does not take --jsn a; did you mean --json? see `anytpu chip time --help`",
         ),
     ],
 )  # fmt: skip
@@ -209,8 +208,8 @@ PLACES = [
     (["asm", "-o", "no/a.tpu"], "there is no folder 'no'; make it: mkdir -p no"),
     (["asm", "-o", "a.bin"], "a program is written to a file whose name ends in .tpu: -o a.tpu"),
     (["report", "--html", "no/a.html"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["report", "--svg", "x.npy"], "'x.npy' is no folder; name one, which is made: --svg plots"),
-    (["report", "--png", "x.npy"], "'x.npy' is no folder; name one, which is made: --png plots"),
+    (["report", "--svg", "x.npy"], "'x.npy' is not a folder; name a folder, which is created: --svg plots"),
+    (["report", "--png", "x.npy"], "'x.npy' is not a folder; name a folder, which is created: --png plots"),
 ]  # fmt: skip
 
 
@@ -254,7 +253,7 @@ def test_knobs_that_are_none(typed: str):
 def test_knobs_that_count(typed: str):
     with pytest.raises(SettingError) as caught:
         knobs([typed])
-    assert str(caught.value) == f"--set {typed}: array is a whole number, such as array=256"
+    assert str(caught.value) == f"--set {typed}: array must be an integer, such as array=256"
 
 
 def test_a_chip_of_one_row_of_accumulators_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]):

@@ -73,7 +73,7 @@ def test_what_cannot_be_compiled(name: str, returned: str):
     said = re.sub(r"<function predict at \w+> \(function\)", "a function", str(caught.value))
     said = re.sub(r"\(<function predict at \w+>, \[1.0\]\) \(tuple\)", "a tuple", said)
     assert said == (
-        f"{name}() in nets.py returned {returned}, of which nothing can be compiled; it must return a Keras model, a "
+        f"{name}() in nets.py returned {returned}, which cannot be compiled; it must return a Keras model, a "
         "pair (model, examples), or a triple (function, examples, weights) with a JAX function outputs = "
         "function(weights, x)"
     )
@@ -84,5 +84,5 @@ def test_what_names_no_function(typed: str):
     with pytest.raises(SettingError) as caught:
         chip_job(typed)
     assert str(caught.value) == (
-        "name what to compile: a function of a file, like train.py:create_model, or a program file, .anytpu"
+        "name the job to compile: a function in a file, like train.py:create_model, or a program file, .anytpu"
     )

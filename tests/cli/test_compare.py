@@ -45,10 +45,13 @@ def test_a_job_of_ones_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("digit", "there is no job 'digit'; the jobs are digits, iris, imdb, mnist, or name yours, path.py:function"),
-        ("no.py:job", "there is no file 'no.py'; name a function of a file, like bench.py:job"),
-        ("mine.py:large", "mine.py has no function 'large'; a job of yours is named path.py:function"),
-        ("mine.py:ROWS", "mine.py has no function 'ROWS'; a job of yours is named path.py:function"),
+        (
+            "digit",
+            "there is no job 'digit'; the jobs are digits, iris, imdb, mnist, or your own function, path.py:function",
+        ),
+        ("no.py:job", "there is no file 'no.py'; name a function in a file, like bench.py:job"),
+        ("mine.py:large", "mine.py has no function 'large'; name your own job as path.py:function"),
+        ("mine.py:ROWS", "mine.py has no function 'ROWS'; name your own job as path.py:function"),
     ],
 )
 def test_a_job_that_is_not_there(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ def test_a_short_demo(tmp_path: Path):
         "2 virtual cores: 2 virtual cores, simulated on this machine's CPU",
         "  /job:worker/replica:0/task:0/device:TPU:0 to TPU:1",
         "",
-        "Training 14,698 weights on 1,438 digits, 64 a step over 2 virtual cores",
+        "Training 14,698 weights on 1,438 digits, 64 per step on 2 virtual cores",
     ]
     assert [line for line in lines if line.startswith("epoch ")][-1].startswith("epoch 2/2  loss 0.")
     assert "Saved the weights to anytpu-demo/digits.weights.h5 (200 KiB)." in lines

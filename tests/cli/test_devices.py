@@ -30,7 +30,7 @@ def test_a_setting_that_names_no_tpu_is_told():
     run = anytpu("devices", TPU_NAME="my-tpu")
     assert run.returncode == 0
     assert (
-        "Looked for before, and not found:\n"
+        "Tried before, and not found:\n"
         '  TPU_NAME  \'my-tpu\' is not the name of a slice such as "v2-8", nor "local", nor\n'
         "            the address of an anytpu worker\n"
     ) in run.stdout

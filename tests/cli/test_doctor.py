@@ -30,7 +30,7 @@ def test_a_check_that_failed_ends_with_1_and_the_others_are_shown():
     assert run.returncode == 1
     assert line_of("found", run.stdout).startswith("failed   found          'v2-9' is not a TPU that exists:")
     assert line_of("extra plan", run.stdout) == "ok       extra plan     installed, for planning without a TPU"
-    assert run.stdout.splitlines()[-1].endswith("1 failed; look at what failed, from the top")
+    assert run.stdout.splitlines()[-1].endswith("1 failed; fix the failed checks, the first one first")
 
 
 def test_a_step_that_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPatch):

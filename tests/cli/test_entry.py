@@ -60,26 +60,26 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
         ),
         (
             ["demo", "--epochs", "0"],
-            "argument --epochs: must be a positive integer, not '0'; `anytpu demo --help` shows what it takes",
+            "argument --epochs: must be a positive integer, not '0'; see `anytpu demo --help`",
         ),
         (
             ["demo", "--cores", "x"],
-            "argument --cores: must be a positive integer, not 'x'; `anytpu demo --help` shows what it takes",
+            "argument --cores: must be a positive integer, not 'x'; see `anytpu demo --help`",
         ),
         (
             ["demo", "--epoch", "3"],
-            "anytpu demo does not take --epoch 3; did you mean --epochs? `anytpu demo --help` shows what it takes",
+            "anytpu demo does not take --epoch 3; did you mean --epochs? see `anytpu demo --help`",
         ),
         (
             ["plan", "net.mlir", "--mode", "infer"],
-            "anytpu plan does not take --mode infer; did you mean --infer? `anytpu plan --help` shows what it takes",
+            "anytpu plan does not take --mode infer; did you mean --infer? see `anytpu plan --help`",
         ),
         (
             ["plan", "net.mlir", "--epoch=3"],
-            "anytpu plan does not take --epoch=3; did you mean --epochs? `anytpu plan --help` shows what it takes",
+            "anytpu plan does not take --epoch=3; did you mean --epochs? see `anytpu plan --help`",
         ),
-        (["--quick"], "anytpu does not take --quick; `anytpu --help` shows what it takes"),
-        (["env", "--tpu"], "anytpu env does not take --tpu; `anytpu env --help` shows what it takes"),
+        (["--quick"], "anytpu does not take --quick; see `anytpu --help`"),
+        (["env", "--tpu"], "anytpu env does not take --tpu; see `anytpu env --help`"),
         (
             ["devices", "--tpu", "v2-8", "--cores", "3"],
             "'v2-8' has 8 cores, so cores must be 8 or left out, not 3; for 3 virtual cores write "

@@ -65,7 +65,7 @@ def test_ports_that_are_taken():
     assert judgement.ports([8470, 8472]) == Check(
         "warning",
         "ports",
-        "8470, 8472: something else listens there, so no TPU worker can; training here needs none",
+        "8470, 8472: another program uses these, so a TPU worker cannot; training here needs no worker",
         "ss -ltnp 'sport >= 8470 and sport <= 8476'",
     )
 
@@ -97,7 +97,7 @@ def test_keras_on_another_backend(tmp_path: Path):
             Check(
                 "failed",
                 "libtpu",
-                "4 TPU chips are here, and libtpu, which drives them, is not installed",
+                "this machine has 4 TPU chips, but their driver libtpu is not installed",
                 "pip install 'anytpu[tpu]'",
             ),
         ),
@@ -106,14 +106,14 @@ def test_keras_on_another_backend(tmp_path: Path):
             Check(
                 "failed",
                 "libtpu",
-                "JAX_PLATFORMS=tpu,cpu makes JAX look for a TPU, and there is no TPU chip here",
+                "JAX_PLATFORMS=tpu,cpu makes JAX look for a TPU, but this machine has no TPU chip",
                 "unset JAX_PLATFORMS",
             ),
         ),
-        ({}, Check("ok", "libtpu", "not installed, and there is no TPU chip that needs it")),
+        ({}, Check("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")),
         (
             {"versions": {"libtpu": "0.0.51"}},
-            Check("ok", "libtpu", "0.0.51, for planning only: no TPU chip is here"),
+            Check("ok", "libtpu", "0.0.51, for planning only: no TPU chip here"),
         ),
         (
             {"versions": {"libtpu": "0.0.51"}, "tpu_chips": 1},
@@ -129,12 +129,12 @@ def test_threads_for_host_devices():
     assert judgement.threads(XLA) == Check(
         "warning",
         "PJRT_NPROC",
-        "not set, and XLA_FLAGS asks for 8 host devices: all-reduces over them can hang",
+        "not set, and XLA_FLAGS requests 8 host devices: all-reduces over them can hang",
         "export PJRT_NPROC=16",
     )
     assert judgement.threads({**XLA, "PJRT_NPROC": "15"}).status == "warning"
     assert judgement.threads({**XLA, "PJRT_NPROC": "16"}) == Check(
-        "ok", "PJRT_NPROC", "16, enough for the 8 host devices that XLA_FLAGS asks for"
+        "ok", "PJRT_NPROC", "16, enough for the 8 host devices that XLA_FLAGS requests"
     )
 
 

@@ -24,10 +24,10 @@ REASONS = {
 """What is wrong with a path, by its kind, as far as every command says the same."""
 STABLEHLO = "The StableHLO file '{name}' cannot be "
 PROGRAM = "The program file '{name}' cannot be read: "
-SCRIPT = "'{name}' cannot be read: {why}; name a function of a file, like train.py:create_model"
+SCRIPT = "'{name}' cannot be read: {why}; name a function in a file, like train.py:create_model"
 PRICES = " Give a CSV file whose first line is chip,usd_per_chip_hour,spot_usd_per_chip_hour,date"
 ARRAY = "'{name}' cannot be read as an array: {why}; np.save('{name}', x) writes one"
-NO_ARRAY = "'{name}' is no file of arrays, .npy or .npz; np.save('{name}', x) writes one"
+NO_ARRAY = "'{name}' is not an array file, .npy or .npz; np.save('{name}', x) writes one"
 CHIP = "The file '{name}' cannot be read: {why}."
 NO_CHIP = (
     "The file '{name}' is no program for the chip: it does not begin as one. Compile one, or save it again, with "
@@ -37,7 +37,7 @@ NO_PROGRAM = (
     "'{name}' is not a program file: it is not a zip file. Program files are written by "
     "anytpu.program.write(program, path)."
 )
-NO_SCRIPT = "{name}: SyntaxError: source code string cannot contain null bytes; --traceback shows the whole of it"
+NO_SCRIPT = "{name}: SyntaxError: source code string cannot contain null bytes; --traceback shows the whole traceback"
 NO_SOURCE = "{name} is not text (invalid or missing encoding declaration); name a Python program or a notebook"
 
 READ = [
@@ -75,7 +75,7 @@ READ = [
         ["chip", "asm", "{name}", "-o", "out.tpu"],
         ".s",
         "'{name}' cannot be read: {why}",
-        "'{name}' cannot be read: it is no text",
+        "'{name}' cannot be read: it is not text",
     ),
     (["chip", "disasm", "{name}"], ".tpu", CHIP, NO_CHIP),
     (["chip", "report", "{name}"], ".tpu", CHIP, NO_CHIP),
@@ -177,7 +177,7 @@ def test_folders_that_are_written_into(folder: Path, capsys: pytest.CaptureFixtu
     for kind in ("pipe", "broken", "loop", "device"):
         name = named(kind, "")
         assert error_of(capsys, words, name) == (
-            f"{option} {name}: '{name}' is no folder; name one, which is made: {option} plots"
+            f"{option} {name}: '{name}' is not a folder; name a folder, which is created: {option} plots"
         )
     name = named("long", "")
     assert error_of(capsys, words, name) == (

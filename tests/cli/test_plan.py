@@ -243,16 +243,16 @@ def test_the_axes_of_the_examples(folder: Path, calls: list, capsys: pytest.Capt
     ]
     capsys.readouterr()
     assert error_of(capsys, "steps.py:create_images", "--batch-axis", "3,0,1") == (
-        "--batch-axis names 3 axes, and the batch has 2 arrays; name one axis, or one for each array"
+        "--batch-axis names 3 axes, but the batch has 2 arrays; name one axis, or one per array"
     )
     assert error_of(capsys, "net.mlir", "--split", "0", "--batch-axis", "3,0") == (
-        "--batch-axis names 2 axes, and --split names 1 arguments; name one axis, or one for each argument"
+        "--batch-axis names 2 axes, but --split names 1 arguments; name one axis, or one per argument"
     )
     assert error_of(capsys, "net.mlir", "--split", "0", "--batch-axis", "-1") == (
         "--batch-axis counts the axes of a file's arguments from 0; write 3, not -1"
     )
     assert error_of(capsys, "net.mlir", "--batch-axis", "3") == (
-        "--batch-axis is that of the arguments of net.mlir that --split names; add --split 0"
+        "--batch-axis gives the axes of the arguments of net.mlir that --split names; add --split 0"
     )
 
 
@@ -265,12 +265,12 @@ def test_a_function_of_the_devices(folder: Path, calls: list, capsys: pytest.Cap
     capsys.readouterr()
     with pytest.raises(SettingError) as raised:
         job_of("steps.py", "create_number")[0](8)
-    assert str(raised.value).startswith("create_number() in steps.py returned 8 (int), of which nothing can be planned")
+    assert str(raised.value).startswith("create_number() in steps.py returned 8 (int), which cannot be planned")
     with pytest.raises(SettingError) as raised:
         job_of("steps.py", "fails")[0](8)
     assert str(raised.value) == (
         "steps.py, line 24, in fails: AttributeError: 'int' object has no attribute 'rows'; --traceback shows the "
-        "whole of it"
+        "whole traceback"
     )
 
 
@@ -286,7 +286,7 @@ def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixt
     assert [(name, tpu, settings) for name, (_, tpu), settings in calls] == [
         ("max_batch_size", tpu, DEFAULTS) for tpu in ("v2-8", "v3-8")
     ]
-    assert capsys.readouterr().out == "v2-8: 1,024 examples a step\nv3-8: 1,024 examples a step\n"
+    assert capsys.readouterr().out == "v2-8: 1,024 examples per step\nv3-8: 1,024 examples per step\n"
 
 
 def test_check(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
@@ -305,10 +305,10 @@ def test_calibrate_without_runs(folder: Path):
 
 def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert error_of(capsys) == (
-        "name what to plan: a function of a file, like train.py:create_model, or a program file, .anytpu or .mlir"
+        "name the job to plan: a function in a file, like train.py:create_model, or a program file, .anytpu or .mlir"
     )
     assert error_of(capsys, "resnet") == (
-        "'resnet' is nothing that can be planned; name a function of a file, like train.py:create_model, or a program "
+        "'resnet' cannot be planned; name a function in a file, like train.py:create_model, or a program "
         "file, .anytpu or .mlir"
     )
     assert error_of(capsys, "train.py") == (
@@ -316,30 +316,30 @@ def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str
         "create_model, uncompiled"
     )
     assert error_of(capsys, "none.py") == (
-        "there is no file 'none.py'; name a function of a file, like train.py:create_model"
+        "there is no file 'none.py'; name a function in a file, like train.py:create_model"
     )
     assert error_of(capsys, "train.py:create_model", "--split", "1") == (
-        "--split names arguments of a .mlir file, and 'train.py:create_model' is none; leave it out"
+        "--split names arguments of a .mlir file, but 'train.py:create_model' is not one; leave it out"
     )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tpu", ","], "argument --tpu: must be one name or more, with commas between them, not ','"),
+        (["--tpu", ","], "argument --tpu: must be one or more names separated by commas, not ','"),
         (["--batch", "-8"], "argument --batch: must be a positive integer, not '-8'"),
         (["--sweep-batch", "8,x"], "argument --sweep-batch: must be a positive integer, not 'x'"),
         (["--input-rate", "fast"], "argument --input-rate: must be a positive number, not 'fast'"),
         (["--timeout", "0"], "argument --timeout: must be a positive number, not '0'"),
         (
             ["--batch-axis", "a"],
-            "argument --batch-axis: must be axes, with commas between them, like 3,0,none, not 'a'",
+            "argument --batch-axis: must be axes separated by commas, like 3,0,none, not 'a'",
         ),
-        (["--split", "a"], "argument --split: must be numbers from 0, with commas between them, not 'a'"),
+        (["--split", "a"], "argument --split: must be integers from 0 separated by commas, not 'a'"),
     ],
 )
 def test_words_that_are_wrong(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
-    assert error_of(capsys, "net.mlir", *words) == f"{message}; `anytpu plan --help` shows what it takes"
+    assert error_of(capsys, "net.mlir", *words) == f"{message}; see `anytpu plan --help`"
 
 
 def test_a_model_that_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -348,8 +348,7 @@ def test_a_model_that_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixt
         "(--infer)"
     )
     assert error_of(capsys, "train.py:create_model") == (
-        "the model 'tiny' can be planned for any batch; say which, the examples of a step over all devices: --batch "
-        "1024"
+        "the model 'tiny' has no fixed batch; give the examples per step over all devices: --batch 1024"
     )
 
 

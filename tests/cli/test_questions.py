@@ -7,7 +7,7 @@ import pytest
 from anytpu.cli import main
 from anytpu.cli.parser import build_parser
 from anytpu.cli.plan import SYSTEMS, names
-from anytpu.cli.questions import LEFT_ASIDE, check_question
+from anytpu.cli.questions import UNUSED_OPTIONS, check_question
 
 
 def error_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
@@ -20,28 +20,28 @@ def error_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
     [
         (
             "--scaling 8,32 --tpu v3-8,v4-8",
-            "--scaling plans larger slices of one TPU, and --tpu names 2: v3-8, v4-8; name one, and ask for each: "
+            "--scaling plans larger slices of one TPU, but --tpu names 2: v3-8, v4-8; run one command per TPU: "
             "--tpu v3 --scaling 8,32",
         ),
         (
             "--scaling 8,32 --tpu v4-8:cores",
-            "--scaling takes the chip alone, and 'v4-8:cores' says how its cores run; plan the slices by name instead: "
+            "--scaling takes a chip without a core mode, not 'v4-8:cores'; plan the slices by name instead: "
             "--tpu v4-8:cores,v4-32:cores",
         ),
         (
             "--scaling 8,32 --sweep-batch 64",
-            "--scaling plans the batch of --batch, grown with each slice: --sweep-batch has no part in it; leave it "
-            "out, or ask without --scaling",
+            "--scaling plans the batch of --batch, grown with each slice: --sweep-batch does not apply; leave it "
+            "out, or leave out --scaling",
         ),
         (
             "--max-batch --advise --prices p.csv --html a.html",
-            "--max-batch prints the largest batch that fits: --prices, --advise, --html have no part in it; leave them "
-            "out, or ask without --max-batch",
+            "--max-batch prints the largest batch that fits: --prices, --advise, --html do not apply; leave them "
+            "out, or leave out --max-batch",
         ),
         (
             "--check --json a.json",
-            "--check compares one training step on 1 core and on many: --json has no part in it; leave it out, or ask "
-            "without --check",
+            "--check compares one training step on 1 core and on many: --json does not apply; leave it out, or leave "
+            "out --check",
         ),
     ],
 )
@@ -58,4 +58,4 @@ def test_what_has_a_part_in_the_answer(words: str):
 
 def test_each_name_is_one_of_an_option():
     typed = vars(build_parser().parse_args(["plan", "net.mlir"]))
-    assert {*LEFT_ASIDE, *(name for each in LEFT_ASIDE.values() for name in each)} <= set(typed)
+    assert {*UNUSED_OPTIONS, *(name for each in UNUSED_OPTIONS.values() for name in each)} <= set(typed)

@@ -94,10 +94,10 @@ def test_a_job_alone(folder: Path):
 def test_a_file_that_is_not_there(folder: Path):
     assert error_of("trian.py", "bare") == "there is no file 'trian.py'; did you mean 'train.py'?"
     assert error_of("no/such.py", "bare") == (
-        "there is no file 'no/such.py'; name a function of a file, like train.py:create_model"
+        "there is no file 'no/such.py'; name a function in a file, like train.py:create_model"
     )
     assert error_of("model.h5", "bare") == (
-        "'model.h5' is no Python file, so it has no functions; name one like train.py:create_model"
+        "'model.h5' is not a Python file; name a function in a file, like train.py:create_model"
     )
 
 
@@ -116,12 +116,12 @@ def test_a_function_that_is_not_there(folder: Path):
 def test_a_function_that_needs_arguments(folder: Path):
     assert error_of("train.py", "needs") == (
         "needs(rows, width=1) in train.py is called without arguments (missing a required argument: 'rows'); give each "
-        "a default, or name another function, one that calls it"
+        "a default, or name a function without arguments that calls it"
     )
 
 
 MUST = (
-    "of which nothing can be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
+    "which cannot be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
     "input_specs=(x, y), or a pair (step, input_specs) with a JAX function step(state, batch) and "
     "input_specs=(state, batch)"
 )
@@ -134,10 +134,10 @@ def test_what_is_no_job(folder: Path):
 
 def test_a_function_that_fails(folder: Path):
     assert error_of("train.py", "fails") == (
-        "train.py, line 29, in fails: ValueError: no 8 rows; --traceback shows the whole of it"
+        "train.py, line 29, in fails: ValueError: no 8 rows; --traceback shows the whole traceback"
     )
     assert error_of("train.py", "leaves") == (
-        "train.py, line 33, in leaves: it ended by sys.exit(3); --traceback shows the whole of it"
+        "train.py, line 33, in leaves: it called sys.exit(3); --traceback shows the whole traceback"
     )
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_loaded(text: str, said: str, folder: Path):
     (folder / "broken.py").write_text(f"\n{text}\n")
     with pytest.raises(SettingError) as caught:
         load(Path("broken.py"))
-    assert str(caught.value) == f"broken.py, line 2: {said}; --traceback shows the whole of it"
+    assert str(caught.value) == f"broken.py, line 2: {said}; --traceback shows the whole traceback"
 
 
 def test_the_whole_traceback(folder: Path):

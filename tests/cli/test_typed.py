@@ -59,9 +59,11 @@ def test_files(folder: Path):
 
 def test_folders(folder: Path):
     assert error_of("--svg", "file/plots") == (
-        f"--svg file/plots: {str(folder / 'file')!r} is no folder; name one, which is made: --svg plots"
+        f"--svg file/plots: {str(folder / 'file')!r} is not a folder; name a folder, which is created: --svg plots"
     )
-    assert error_of("--png", "file") == "--png file: 'file' is no folder; name one, which is made: --png plots"
+    assert (
+        error_of("--png", "file") == "--png file: 'file' is not a folder; name a folder, which is created: --png plots"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,4 +1,4 @@
-"""The same job on every system that a machine has, side by side."""
+"""Time one job on every system of this machine, for comparison."""
 
 from anytpu.bench.compare import Job, Task, compare
 from anytpu.bench.jobs import JOBS

@@ -1,9 +1,10 @@
 """`compare`: one job on each system of this machine, in turns.
 
-Idea: a machine gets warm and busy while it measures. So each system trains one epoch in its turn, then the next system,
-for some rounds; the median of a system's epochs counts.
+Idea: a machine heats up and its load changes while it measures. So the systems take turns, one epoch each, for some
+rounds; the result of a system is the median of its epochs.
 
-Rule: the first epoch of each system compiles, and is told apart. What is measured is `fit`, as users call it.
+Rule: the first epoch of each system compiles and is reported separately. The times are those of `fit`, as users call
+it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any
 
 import keras
 
-from anytpu.bench.places import Place, places_here
+from anytpu.bench.systems import LocalSystem, local_systems
 from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
 from anytpu.system.comparison import Comparison, Measurement
 from anytpu.system.resolver import TPUClusterResolver
 
 Task = tuple[Any, Any, Any, int]
-"""`(model, x, y, batch_size)`: a compiled Keras model, what it trains on, and the examples of one step."""
+"""`(model, x, y, batch_size)`: a compiled Keras model, its training data, and the examples per step."""
 Job = Callable[[Any], Task]
-"""Takes a strategy, and returns what to train under it."""
+"""Takes a strategy, and returns the task to train under it."""
 
 ROUNDS = 3
 
@@ -31,53 +32,53 @@ ROUNDS = 3
 def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None] | None = None) -> Comparison:
     """Train one job on each system of this machine: on 1 virtual core, on 8, on its GPU, on its TPU.
 
-    The virtual cores are made of this machine's CPU, and 8 of them are no faster than 1: they show that a program does
-    the same on 8. It takes `rounds + 1` epochs on each system, and sets Keras's random seed before each.
+    The virtual cores run on this machine's CPU, and 8 of them are no faster than 1. They show that a program computes
+    the same on 8. Each system trains `rounds + 1` epochs, and Keras's random seed is set before each.
 
     Args:
         job: takes a strategy, makes and compiles a model in its scope, and returns `(model, x, y, batch_size)`.
-        rounds: epochs of each system that are measured, after the first, which compiles.
+        rounds: number of measured epochs per system, after the first, which compiles.
         on_epoch: called with a system's name and the round, from 0, before each epoch.
 
     Returns:
-        What each took; `print` shows it, `to_record()` is for JSON.
+        The measurements of each system; `print` shows them, `to_record()` is for JSON.
 
     Raises:
-        SettingError: `rounds` is not positive, or the job returns something else.
+        SettingError: `rounds` is not positive, or the job returns a value of another form.
 
     Example:
         >>> from anytpu.bench import JOBS
         >>> comparison = compare(JOBS["iris"], rounds=1)
-        >>> [one.cores for one in comparison.measurements][:2]
+        >>> [measurement.cores for measurement in comparison.measurements][:2]
         [1, 8]
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise SettingError(f"rounds must be a positive integer, not {rounds!r}")
-    places, absent = places_here()
-    runs = [_Run(place, job) for place in places]
-    for number in range(rounds + 1):
+    systems, absent = local_systems()
+    runs = [_SystemRun(system, job) for system in systems]
+    for round_index in range(rounds + 1):
         for run in runs:
             if on_epoch is not None:
-                on_epoch(run.place.name, number)
+                on_epoch(run.system.name, round_index)
             run.train_one_epoch()
     name = (job.__doc__ or "").strip().partition("\n")[0].rstrip(".") or getattr(job, "__name__", "a job")
     return Comparison(name, runs[0].batch_size, tuple(run.measurement() for run in runs), absent)
 
 
-class _Run:
+class _SystemRun:
     """A job on one system."""
 
-    def __init__(self, place: Place, job: Job) -> None:
-        self.place = place
-        self._strategy = TPUStrategy(TPUClusterResolver.from_address(place.address))
-        # The same first weights on every system, whether the job draws them from a seed of its own or not.
+    def __init__(self, system: LocalSystem, job: Job) -> None:
+        self.system = system
+        self._strategy = TPUStrategy(TPUClusterResolver.from_address(system.address))
+        # The same initial weights on every system, even if the job sets no seed itself.
         keras.utils.set_random_seed(0)
         self._model, self._x, self._y, self.batch_size = _checked(job(self._strategy))
         self._clock = _EpochClock()
 
     def train_one_epoch(self) -> None:
         epoch = len(self._clock.epoch_s)
-        keras.utils.set_random_seed(epoch)  # every system meets the examples in the same order
+        keras.utils.set_random_seed(epoch)  # every system gets the examples in the same order
         history = self._model.fit(
             self._x,
             self._y,
@@ -92,9 +93,9 @@ class _Run:
     def measurement(self) -> Measurement:
         first_s, *later_s = self._clock.epoch_s
         return Measurement(
-            self.place.name,
+            self.system.name,
             self._strategy.num_replicas_in_sync,
-            self.place.address.kind == "virtual",
+            self.system.address.kind == "virtual",
             first_s,
             tuple(later_s),
             len(self._x),
@@ -103,7 +104,7 @@ class _Run:
 
 
 class _EpochClock(keras.callbacks.Callback):
-    """Notes how long each epoch takes, from its begin to when its numbers have come back."""
+    """Records the seconds of each epoch, from its begin until its metrics are on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ def _checked(task: Any) -> Task:
     is_task = isinstance(task, tuple) and len(task) == 4 and isinstance(task[0], keras.Model)
     if not is_task or not getattr(task[0], "compiled", False) or not isinstance(task[3], int) or task[3] < 1:
         raise SettingError(
-            "a job takes a strategy and returns (model, x, y, batch_size), with a model that is compiled in "
-            f"strategy.scope() and a positive batch_size; this one returned {task!r}"
+            "a job takes a strategy and returns (model, x, y, batch_size), with a model compiled in "
+            f"strategy.scope() and a positive batch_size; this job returned {task!r}"
         )
     return task

@@ -1,6 +1,6 @@
-"""The jobs that `anytpu compare` brings: small ones, made of the first TPU guides', on data that is made or vendored.
+"""The built-in jobs of `anytpu compare`: small versions of the first TPU guides' jobs, on generated or vendored data.
 
-Rule: each takes seconds, not minutes, on two CPU cores, and the same numbers come in on every system.
+Rule: each takes seconds, not minutes, on two CPU cores, and every system gets the same data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEED = 7
 
 
 def digits_job(strategy: Any) -> Task:
-    """Read handwritten digits of 8 by 8 pixels with two convolutions."""
+    """Classify handwritten digits of 8 by 8 pixels with two convolutions."""
     (x, y), _ = digits()
     return _task(
         strategy,
@@ -37,7 +37,7 @@ def digits_job(strategy: Any) -> Task:
 
 
 def iris_job(strategy: Any) -> Task:
-    """Tell irises apart with 256 hidden units, one example at a time."""
+    """Classify irises with 256 hidden units, one example per step."""
     (x, y), _ = iris()
     return _task(
         strategy,
@@ -52,13 +52,13 @@ def iris_job(strategy: Any) -> Task:
 
 
 def imdb_job(strategy: Any) -> Task:
-    """Read made-up reviews of 250 words with an LSTM.
+    """Classify generated reviews of 250 words with an LSTM.
 
-    They have the shape of IMDB's: 15,000 different words, an LSTM of 100 units.
+    The shapes are those of the IMDB guide: 15,000 different words, an LSTM of 100 units.
     """
     random = np.random.default_rng(_SEED)
     y = random.integers(0, 2, 512).astype("int32")
-    # A kind review draws from the upper half of the words a little more often.
+    # In a negative review, a fifth of the words become word 0.
     x = random.integers(0, 15000, (512, 250)) * np.where(random.random((512, 250)) < 0.2, y[:, None], 1)
     return _task(
         strategy,
@@ -75,9 +75,9 @@ def imdb_job(strategy: Any) -> Task:
 
 
 def mnist_job(strategy: Any) -> Task:
-    """Read digits of 28 by 28 pixels with two convolutions.
+    """Classify digits of 28 by 28 pixels with two convolutions.
 
-    The small digits are enlarged; the layers are those of the TPU guide, an eighth as wide.
+    The 8 by 8 digits are enlarged three times; the layers are those of the TPU guide, an eighth as wide.
     """
     (small, y), _ = digits()
     x = np.zeros((1000, 28, 28, 1), "float32")
@@ -100,7 +100,7 @@ def mnist_job(strategy: Any) -> Task:
 JOBS: Mapping[str, Job] = MappingProxyType(
     {"digits": digits_job, "iris": iris_job, "imdb": imdb_job, "mnist": mnist_job}
 )
-"""Each job by its name."""
+"""Name -> job."""
 
 
 def _task(
@@ -110,7 +110,7 @@ def _task(
     batch_size: int,
     loss: str = "sparse_categorical_crossentropy",
 ) -> Task:
-    """Return a compiled model of some layers with its rows; every system gets the same weights."""
+    """Return the task of a model of these layers; the seed gives every system the same initial weights."""
     keras.utils.set_random_seed(_SEED)
     with strategy.scope():
         model: Any = keras.Sequential(make_layers())

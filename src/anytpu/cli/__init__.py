@@ -1,4 +1,4 @@
-"""The command line: one file a command; each parses, calls the public API and prints a report."""
+"""The command line. Each command has one file, which parses arguments, calls the public API and prints a report."""
 
 from anytpu.cli.entry import main
 

@@ -1,7 +1,6 @@
-"""Arrays that are named on the command line: read from .npy and .npz files, counted against labels, written to them.
+"""Read and write the arrays of the command line, .npy and .npz files, and compare scores with labels.
 
-Rule: what a file holds is told in words of ours, with the command of NumPy that writes a right one; no file is ever
-unpickled.
+Rule: every error names the NumPy call that writes a valid file. No file is ever unpickled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from anytpu.files.opening import open_file
 from anytpu.files.zips import Zip
 
 SUFFIXES = (".npy", ".npz")
-"""How the names of files of arrays end."""
+"""Suffixes of array files."""
 
 _NPY = b"\x93NUMPY"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -29,14 +28,14 @@ _MEMBER = ".npy"
 
 
 def read_arrays(path: Path) -> Any:
-    """Return what a file holds.
+    """Return the array or arrays of a file.
 
     Returns:
-        The array of a .npy file, or of a .npz file with one array; else those of a .npz file: a list, where NumPy named
-        them (arr_0, arr_1, ...), or a dictionary by their names.
+        The array of a .npy file, or of a .npz file with one array. For a .npz file with several: a list if NumPy
+        named them (arr_0, arr_1, ...), else a dictionary by their names.
 
     Raises:
-        SettingError: it cannot be read, is something else, is cut short or damaged, or holds Python objects.
+        SettingError: the file cannot be read, has another format, is truncated or damaged, or holds Python objects.
     """
     try:
         with open_file(path) as stream:
@@ -50,33 +49,31 @@ def read_arrays(path: Path) -> Any:
 def _read(path: Path, stream: IO[bytes]) -> Any:
     start = stream.read(len(_NPY))
     if start != _NPY and not start.startswith(_ZIP):
-        right = str(path.with_suffix(".npy"))
-        raise SettingError(f"{str(path)!r} is no file of arrays, .npy or .npz; np.save({right!r}, x) writes one")
+        valid = str(path.with_suffix(".npy"))
+        raise SettingError(f"{str(path)!r} is not an array file, .npy or .npz; np.save({valid!r}, x) writes one")
     stream.seek(0)
     try:
         return _array(path, stream, path.stat().st_size) if start == _NPY else _unzipped(path)
     except SettingError:
         raise
     except ValueError as error:
-        raise SettingError(
-            f"{str(path)!r} is cut short or damaged; write it again, with np.save or np.savez"
-        ) from error
+        raise SettingError(f"{str(path)!r} is truncated or damaged; write it again with np.save or np.savez") from error
 
 
 def _unzipped(path: Path) -> Any:
     with Zip(path) as archive:
         if not all(name.endswith(_MEMBER) for name in archive) or not list(archive):
-            right = str(path.with_suffix(".npz"))
+            valid = str(path.with_suffix(".npz"))
             raise SettingError(
-                f"{str(path)!r} is a zip file, and no .npz file of arrays; np.savez({right!r}, x=x) writes one"
+                f"{str(path)!r} is a zip file, but not an .npz file of arrays; np.savez({valid!r}, x=x) writes one"
             )
         _check_ratio(path, archive)
         _check_room(path, archive.unpacked_bytes())
-        found = {name.removesuffix(_MEMBER): _member(path, archive, name) for name in archive}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    numbered = [f"arr_{number}" for number in range(len(found))]
-    return [found[name] for name in numbered] if set(numbered) == set(found) else found
+        arrays = {name.removesuffix(_MEMBER): _member(path, archive, name) for name in archive}
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    unnamed = [f"arr_{index}" for index in range(len(arrays))]
+    return [arrays[name] for name in unnamed] if set(unnamed) == set(arrays) else arrays
 
 
 def _member(path: Path, archive: Zip, name: str) -> np.ndarray:
@@ -89,7 +86,7 @@ def _array(path: Path, stream: IO[bytes], size_bytes: int) -> np.ndarray:
     header = read_header(stream)
     if header.has_objects:
         raise SettingError(
-            f"{str(path)!r} holds Python objects, and no numbers: x.astype('float32') makes numbers of an array"
+            f"{str(path)!r} holds Python objects, not numbers: x.astype('float32') converts an array to numbers"
         )
     return read_values(stream, header, size_bytes)
 
@@ -113,40 +110,40 @@ def _check_ratio(path: Path, archive: Zip) -> None:
 
 
 def read_labels(path: Path) -> np.ndarray:
-    """Return the one array of a file, for `accuracy`.
+    """Return the only array of a file, for `accuracy`.
 
     Raises:
-        SettingError: as `read_arrays` does, or it holds several.
+        SettingError: `read_arrays` raised it, or the file holds several arrays.
     """
-    found = read_arrays(path)
-    if not isinstance(found, np.ndarray):
-        raise SettingError(f"--labels wants one array, and {str(path)!r} holds {len(found)}; np.save writes one")
-    return found
+    labels = read_arrays(path)
+    if not isinstance(labels, np.ndarray):
+        raise SettingError(f"--labels takes one array, but {str(path)!r} holds {len(labels)}; np.save writes one")
+    return labels
 
 
 def accuracy(scores: np.ndarray, labels: np.ndarray, path: Path) -> str:
-    """Return how many rows have their greatest score where the label is: "9 of 10 right, 90.00%".
+    """Return the number of rows whose maximum score is at the label: "9 of 10 right, 90.00%".
 
     Args:
-        scores: `(rows, ...)`, one a class.
-        labels: a class a row, from 0.
-        path: the file that they are from, for the errors.
+        scores: `(rows, ...)`, one score per class.
+        labels: `(rows,)`, class index per row, from 0.
+        path: the labels' file, for the errors.
 
     Raises:
-        SettingError: another number of labels, labels that are no classes of these scores, or scores of one class.
+        SettingError: the number of labels differs, a label is not a class index, or there is only one class.
     """
     flat = scores.reshape(len(scores), math.prod(scores.shape[1:]))
     if flat.shape[1] < 2 or labels.reshape(-1).shape != (len(scores),):
         raise SettingError(
-            f"--labels wants one class a row, and a program with a score a class; the program gave {scores.shape}, the "
-            f"file has {labels.shape}"
+            "--labels takes one class per row, for a program with one score per class; the program returned "
+            f"{scores.shape}, the file has {labels.shape}"
             + ("; np.argmax(y, axis=1) gives the classes" if labels.shape == flat.shape else "")
         )
-    wrong = _no_class(labels.reshape(-1), flat.shape[1])
+    wrong = _not_classes(labels.reshape(-1), flat.shape[1])
     if wrong.size:
         raise SettingError(
-            f"--labels wants the number of a class for each row, from 0 to {flat.shape[1] - 1}, as the program has "
-            f"scores; {str(path)!r} holds {labels.dtype}, such as {wrong[0].item()!r}"
+            f"--labels takes a class index per row, from 0 to {flat.shape[1] - 1} for this program's scores; "
+            f"{str(path)!r} holds {labels.dtype}, such as {wrong[0].item()!r}"
         )
     if not len(scores):
         return "0 of 0 right"
@@ -154,28 +151,28 @@ def accuracy(scores: np.ndarray, labels: np.ndarray, path: Path) -> str:
     return f"{right} of {len(scores)} right, {right / len(scores):.2%}"
 
 
-def _no_class(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return the labels that are no number of a class."""
+def _not_classes(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return the labels that are not a class index."""
     if labels.dtype.kind not in "iubf":
         return labels
     return labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
 
 
 def check_output(path: Path | None) -> None:
-    """Check a file that arrays will be written to; None is right.
+    """Check the path of an array file to write; None is valid.
 
     Raises:
-        SettingError: it cannot be written, or its name ends otherwise.
+        SettingError: the file cannot be written, or its name has another suffix.
     """
     check_file("-o", path, "y.npy")
     check_suffix("-o", path, SUFFIXES, "a result")
 
 
 def check_room(path: Path | None, count: int) -> None:
-    """Check that a file of that name holds so many arrays; None is right.
+    """Check that a file of this format can hold `count` arrays; None is valid.
 
     Raises:
-        SettingError: a .npy file, which holds one, and there are more.
+        SettingError: it is a .npy file, which holds one array, and there are more.
     """
     if path is not None and path.suffix == ".npy" and count > 1:
         raise SettingError(f"the program has {count} outputs; name a .npz file: -o {path.with_suffix('.npz')}")
@@ -185,12 +182,12 @@ def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> Path:
     """Write arrays to a .npy file, or as output0, output1, ... to a .npz file, and return its path.
 
     Raises:
-        SettingError: it cannot be written, or has room for one.
+        SettingError: the file cannot be written, or it is a .npy file and there are several arrays.
     """
     check_room(path, len(arrays))
     try:
         if path.suffix == ".npz":
-            named: dict[str, Any] = {f"output{number}": one for number, one in enumerate(arrays)}
+            named: dict[str, Any] = {f"output{index}": array for index, array in enumerate(arrays)}
             np.savez(path, **named)
         else:
             np.save(path, arrays[0])
@@ -200,5 +197,5 @@ def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> Path:
 
 
 def reason(error: Exception) -> str:
-    """Return why, in a line: what the system says of a file, or else how the error begins."""
+    """Return an error's reason in one line: the operating system's, else the error's first line."""
     return getattr(error, "strerror", None) or str(error).splitlines()[0]

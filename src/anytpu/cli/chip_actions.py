@@ -1,4 +1,4 @@
-"""What `anytpu chip` does: a plain client of `anytpu.chip`, as a program of yours would be."""
+"""The actions of `anytpu chip`, written against the public API of `anytpu.chip` only."""
 
 from __future__ import annotations
 
@@ -27,27 +27,26 @@ _MAX_ASSEMBLY_BYTES = 2**30  # 64 MiB of instructions and weights as text, sever
 
 
 def compile_job(arguments: argparse.Namespace) -> None:
-    """Compile a model, write it, and print what became of it."""
+    """Compile a model, write the program, and print its summary."""
     from anytpu.chip.onnx.graph import load_onnx
 
     output = arguments.output or Path(_stem(arguments.job) + SUFFIX)
     _check_program(output)
     check_file("--onnx", arguments.onnx, "model.onnx")
     if arguments.onnx:
-        load_onnx()  # where it is not installed, that is said before the work
-    given = read_arrays(arguments.calibration) if arguments.calibration else None
-    named = chip_job(arguments.job)
-    examples = named.examples if given is None else given
+        load_onnx()  # a missing installation fails here, before the long work
+    calibration = read_arrays(arguments.calibration) if arguments.calibration else None
+    chosen = chip_job(arguments.job)
+    examples = chosen.examples if calibration is None else calibration
     if examples is None:
         raise SettingError(
-            "examples are missing of what the model will see, from which the ranges of its numbers are taken: "
-            "--calibration x.npy"
+            "input examples are missing; the value ranges for quantization are calibrated on them: --calibration x.npy"
         )
     with Steps() as progress:
         program = chip.compile(
-            named.job,
+            chosen.job,
             examples,
-            state=named.weights,
+            state=chosen.weights,
             batch=arguments.batch,
             activation_bits=arguments.bits,
             method=arguments.method,
@@ -71,27 +70,27 @@ def run(arguments: argparse.Namespace) -> None:
     x = read_arrays(arguments.input)
     labels = read_labels(arguments.labels) if arguments.labels else None
     results = program.run_int8(x) if arguments.int8 else program.run(x)
-    many = results if isinstance(results, tuple) else (results,)
-    found = None if labels is None else accuracy(many[0], labels, arguments.labels)
+    outputs = results if isinstance(results, tuple) else (results,)
+    score = None if labels is None else accuracy(outputs[0], labels, arguments.labels)
     console = open_console()
-    for one in many:
-        say(console, f"{one.dtype} {list(one.shape)}")
+    for output in outputs:
+        say(console, f"{output.dtype} {list(output.shape)}")
         if arguments.output is None:
-            say(console, np.array2string(one, threshold=200, precision=4, suppress_small=True))
-    if found is not None:
-        say(console, found)
+            say(console, np.array2string(output, threshold=200, precision=4, suppress_small=True))
+    if score is not None:
+        say(console, score)
     if arguments.output is not None:
-        _wrote(write_arrays(arguments.output, many))
+        _wrote(write_arrays(arguments.output, outputs))
 
 
 def time(arguments: argparse.Namespace) -> None:
-    """Print, and write, where the cycles of a batch would go."""
+    """Print the predicted cycles of a batch, and write them to files."""
     check_file("--json", arguments.json, "time.json")
     check_file("--trace", arguments.trace, "trace.json")
-    turned = knobs(arguments.set)
+    changed = knobs(arguments.set)
     program = chip.load(arguments.program)
-    both = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
-    timing = program.time(arguments.batch, **both, **turned)
+    switches = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
+    timing = program.time(arguments.batch, **switches, **changed)
     wrote = []
     if arguments.json:
         wrote.append(_write_text(arguments.json, json.dumps(timing.to_record(), indent=1) + "\n"))
@@ -109,8 +108,8 @@ def asm(arguments: argparse.Namespace) -> None:
     try:
         text = read_text(arguments.text, max_bytes=_MAX_ASSEMBLY_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise SettingError(f"{str(arguments.text)!r} cannot be read: {why}") from error
+        cause = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingError(f"{str(arguments.text)!r} cannot be read: {cause}") from error
     _wrote(chip.assemble(text, arguments.text.stem).save(output))
 
 
@@ -125,7 +124,7 @@ def disasm(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Write the page and the plots of a program, or print what it is."""
+    """Write the page and the plots of a program, or print its summary."""
     check_file("--html", arguments.html, "chip.html")
     check_folder("--svg", arguments.svg)
     check_folder("--png", arguments.png)
@@ -150,34 +149,38 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "disasm": disasm,
     "report": show,
 }
-"""What does each action."""
+"""Action name -> the function that runs it."""
 
 
 def knobs(typed: list[str]) -> dict[str, Any]:
-    """Read knobs of the chip, each as KNOB=VALUE; those that count things are whole numbers.
+    """Parse design parameters of the chip, each as KNOB=VALUE; counts are integers.
 
     Raises:
-        SettingError: one is not written so, its value is no number, or no whole one where something is counted.
+        SettingError: one has another form, its value is not a number, or a count is not an integer.
 
     Example:
         >>> knobs(["array=512", "weight_bytes_per_s=136e9"])
         {'array': 512, 'weight_bytes_per_s': 136000000000.0}
     """
-    usual = {field.name: field.default for field in dataclasses.fields(chip.Design) if isinstance(field.default, int)}
-    found: dict[str, Any] = {}
-    for one in typed:
-        name, equals, text = one.partition("=")
+    fields = dataclasses.fields(chip.Design)
+    integer_defaults = {field.name: field.default for field in fields if isinstance(field.default, int)}
+    values: dict[str, Any] = {}
+    for assignment in typed:
+        name, equals, text = assignment.partition("=")
         try:
             value = float(text)
         except ValueError:
             equals = ""
             value = 0.0
         if not (name and equals):
-            raise SettingError(f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {one!r}")
-        if name in usual and not value.is_integer():
-            raise SettingError(f"--set {one}: {name} is a whole number, such as {name}={usual[name]}")
-        found[name] = int(value) if name in usual else value
-    return found
+            raise SettingError(
+                f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {assignment!r}"
+            )
+        if name in integer_defaults and not value.is_integer():
+            example = f"{name}={integer_defaults[name]}"
+            raise SettingError(f"--set {assignment}: {name} must be an integer, such as {example}")
+        values[name] = int(value) if name in integer_defaults else value
+    return values
 
 
 def _check_program(path: Path) -> None:

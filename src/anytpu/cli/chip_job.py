@@ -1,4 +1,4 @@
-"""What `anytpu chip compile` was told to compile: a program file, or what a function of the user's file returns."""
+"""The job of `anytpu chip compile`: a program file, or the value that a function in the user's file returns."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from anytpu.cli.script import HOW, returned_by, wrong
 from anytpu.errors import SettingError
 
 _TO_COMPILE = (
-    "of which nothing can be compiled; it must return a Keras model, a pair (model, examples), or a triple (function, "
+    "which cannot be compiled; it must return a Keras model, a pair (model, examples), or a triple (function, "
     "examples, weights) with a JAX function outputs = function(weights, x)"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class ChipJob:
-    """What is compiled.
+    """A model to compile.
 
     Attributes:
-        job: as `chip.compile` takes it.
-        examples: that came with it, for the ranges of its numbers, or None.
-        weights: of a JAX function, or None.
+        job: the model, function or file, as `chip.compile` takes it.
+        examples: calibration examples of the job, or None.
+        weights: the weights of a JAX function, or None.
     """
 
     job: Any
@@ -31,27 +31,27 @@ class ChipJob:
 
 
 def chip_job(name: str) -> ChipJob:
-    """Return what was named: "train.py:create_model", or a program file.
+    """Load the job of "train.py:create_model" or of a program file.
 
     Raises:
-        SettingError: it is neither, there is no such function, it fails, or what it returns cannot be compiled.
+        SettingError: the name has another form, the function does not exist or fails, or its value cannot be compiled.
     """
     if Path(name).suffix == ".anytpu":
         return ChipJob(name)
     path, colon, function = name.rpartition(":")
     if not colon or not path:
-        raise SettingError(f"name what to compile: a function of a file, like {HOW}, or a program file, .anytpu")
+        raise SettingError(f"name the job to compile: a function in a file, like {HOW}, or a program file, .anytpu")
     returned = returned_by(path, function)
-    several = isinstance(returned, tuple) and len(returned) in (2, 3)
-    found = ChipJob(*returned) if several else ChipJob(returned)
-    if not _can_be_compiled(found):
+    is_tuple = isinstance(returned, tuple) and len(returned) in (2, 3)
+    job = ChipJob(*returned) if is_tuple else ChipJob(returned)
+    if not _can_be_compiled(job):
         raise wrong(path, function, returned, _TO_COMPILE)
-    return found
+    return job
 
 
-def _can_be_compiled(found: ChipJob) -> bool:
+def _can_be_compiled(chosen: ChipJob) -> bool:
     from anytpu.program.makers import is_job
     from anytpu.train.makers import KERAS_MAKER
 
-    is_function = callable(found.job) and not KERAS_MAKER.claims(found.job)
-    return is_job(found.job) and is_function == (found.weights is not None)
+    is_function = callable(chosen.job) and not KERAS_MAKER.claims(chosen.job)
+    return is_job(chosen.job) and is_function == (chosen.weights is not None)

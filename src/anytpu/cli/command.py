@@ -1,6 +1,6 @@
-"""`Command`: one sub-command of `anytpu`, and the arguments that several of them take.
+"""`Command`: a sub-command of `anytpu`, and the arguments that several of them share.
 
-Rule: what stands here, and at the top of each command's file, is loaded for `--help`; nothing heavy is imported there.
+Rule: `--help` loads this file and the top level of each command's file, so neither imports anything heavy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class Command:
     """A sub-command.
 
     Attributes:
-        name: what is typed.
-        summary: what it does, in one line without a full stop.
-        description: what it does, in a paragraph or more, as its help shows it.
-        add_arguments: gives a parser its arguments.
-        run: does the work and returns the exit status.
-        actions: what a command does that is several, such as `anytpu chip run`; it has then no arguments of its own.
+        name: the command's name on the command line.
+        summary: its purpose in one line without a full stop.
+        description: the text of its help, one or more paragraphs.
+        add_arguments: adds its arguments to a parser.
+        run: executes it and returns the exit status.
+        actions: nested sub-commands, such as `anytpu chip run`; a command with actions has no arguments of its own.
     """
 
     name: str
@@ -32,24 +32,24 @@ class Command:
 
 
 def add_system_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser --tpu and --cores: which system to use, and how many cores of it."""
+    """Add --tpu and --cores: the system to use and the number of its cores."""
     parser.add_argument(
         "--tpu",
         metavar="NAME",
         default="",
-        help="which system: local (a TPU or GPU of this machine), virtual, or a virtual slice such as v2-8; "
-        "without it, the best that is found",
+        help="the system: local (a TPU or GPU of this machine), virtual, or a virtual slice such as v2-8 "
+        "(default: the best system found)",
     )
     parser.add_argument(
-        "--cores", metavar="N", type=positive_integer, help="how many cores; without it, all there are, 8 virtual ones"
+        "--cores", metavar="N", type=positive_integer, help="number of cores (default: all; 8 on a virtual system)"
     )
 
 
 def positive_integer(text: str) -> int:
-    """Read a positive integer from the command line.
+    """Parse a positive integer of the command line.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a positive integer.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")

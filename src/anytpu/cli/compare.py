@@ -16,23 +16,23 @@ _HOW = "bench.py:job"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the job, --rounds and --json."""
+    """Add the job, --rounds and --json."""
     parser.add_argument(
         "job",
         metavar="JOB",
         nargs="?",
         default="digits",
-        help="digits (the default), iris, imdb or mnist; or path.py:function, a function of yours that takes a "
+        help="digits (the default), iris, imdb or mnist; or path.py:function, your own function that takes a "
         "strategy and returns (model, x, y, batch_size)",
     )
     parser.add_argument(
         "--rounds", metavar="N", type=positive_integer, default=ROUNDS, help="epochs to measure (default: %(default)s)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the numbers to a file as well")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the numbers to a file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job everywhere, in turns, and print what it took."""
+    """Run the job on every system in turns, and print the times."""
     import anytpu
     from anytpu.cli.outputs import check_file
     from anytpu.report.comparison import print_comparison
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_named(arguments.job)
     with console.status("") as status:
         comparison = anytpu.compare(
-            job, arguments.rounds, on_epoch=lambda place, number: status.update(f"{place}, round {number}")
+            job, arguments.rounds, on_epoch=lambda system, index: status.update(f"{system}, round {index}")
         )
     print_comparison(console, comparison)
     if arguments.json:
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def job_named(name: str) -> Job:
-    """Return the job of a name, or the function that `path.py:function` names.
+    """Return a built-in job, or the function at `path.py:function`.
 
     Raises:
         SettingError: there is no such job.
@@ -65,11 +65,13 @@ def job_named(name: str) -> Job:
         return JOBS[name]
     path, colon, function = name.rpartition(":")
     if not colon:
-        raise SettingError(f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or name yours, path.py:function")
-    found = vars(load(Path(path), _HOW)).get(function)
-    if not callable(found):
-        raise SettingError(f"{path} has no function {function!r}; a job of yours is named path.py:function")
-    job: Any = found
+        raise SettingError(
+            f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or your own function, path.py:function"
+        )
+    member = vars(load(Path(path), _HOW)).get(function)
+    if not callable(member):
+        raise SettingError(f"{path} has no function {function!r}; name your own job as path.py:function")
+    job: Any = member
     return job
 
 
@@ -93,10 +95,10 @@ COMMAND = Command(
     name="compare",
     summary="run one job on every system of this machine, side by side",
     description="""\
-Train the same job on 1 virtual core, on 8, on this machine's GPU and on its TPU, an
-epoch each in turns, and show what an epoch and an example took, how good the model
-became, and how many times as fast as 1 core each was. Systems that are not here
-are listed with the reason. Virtual cores are made of the CPU and no faster than it.
+Train the same job on 1 virtual core, on 8, on this machine's GPU and on its TPU, one
+epoch each in turns. Show the time of an epoch and of an example, the metrics, and
+the speedup over 1 core. Missing systems are listed with the reason. Virtual cores
+run on the CPU and are no faster than it.
 """,
     add_arguments=add_arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""`anytpu demo`: trains a small network on handwritten digits over all cores."""
+"""`anytpu demo`: train a small network on handwritten digits on all cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path("anytpu-demo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser --tpu, --cores, --epochs and --output."""
+    """Add --tpu, --cores, --epochs and --output."""
     add_system_arguments(parser)
     parser.add_argument(
         "--epochs", metavar="N", type=positive_integer, default=EPOCHS, help="epochs to train (default: %(default)s)"
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, save, load, and show what the network reads."""
+    """Train, save, load, and show predictions."""
     import anytpu
     from anytpu.cli.demonstration import demonstrate
 
@@ -34,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="demo",
-    summary="train a small network on handwritten digits over all cores",
+    summary="train a small network on handwritten digits on all cores",
     description="""\
-Train a small convolutional network on real handwritten digits, over all cores that
-are found; without a TPU or a GPU they are 8 virtual ones, made of the CPU. Then
-save the weights, load them into a fresh network, and show what it reads.
+Train a small convolutional network on real handwritten digits, on all cores of this
+machine. Without a TPU or a GPU these are 8 virtual cores of the CPU. Then save the
+weights, load them into a fresh network, and show its predictions.
 """,
     add_arguments=add_arguments,
     run=run,

@@ -1,6 +1,6 @@
-"""What `anytpu demo` shows: a network that learns to read digits on all cores, saved, loaded, and at work.
+"""The work of `anytpu demo`: train a digit classifier on all cores, save it, load it, and show predictions.
 
-Idea: it is a plain client of the public names, as a program of yours would be, and prints what happens on the way.
+Idea: it uses the public API only, as a user's program would, and prints each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anytpu.report.digits import gallery
 from anytpu.report.progress import ProgressBar
 from anytpu.report.terminal import is_ascii_only, open_console, say
 
-# With these, and 20 epochs, each of five seeds reads 98.6 % or more of the test digits.
+# With these and 20 epochs, each of five seeds reaches 98.6 % test accuracy or more.
 BATCH = 64
 LEARNING_RATE = 0.005
 SEED = 7
@@ -31,12 +31,12 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 def demonstrate(resolver: anytpu.TPUClusterResolver, epochs: int, folder: Path) -> None:
-    """Show the cores, train, save, load, and show what the network reads.
+    """Show the cores, train, save, load, and show predictions.
 
     Args:
         resolver: the cores to train on.
-        epochs: how long to train.
-        folder: where to save the weights.
+        epochs: number of epochs to train.
+        folder: the folder for the weights.
 
     Raises:
         SettingError: the folder cannot be made.
@@ -48,12 +48,12 @@ def demonstrate(resolver: anytpu.TPUClusterResolver, epochs: int, folder: Path) 
     train, test = anytpu.pipeline.digits()
     model = trained(console, strategy, train, epochs)
     accuracy = accuracy_on(model, test)
-    say(console, f"Test accuracy {accuracy:.1%}, on {len(test[0])} digits that it has not seen.\n")
+    say(console, f"Test accuracy {accuracy:.1%}, on {len(test[0])} digits that were not trained on.\n")
     model.save_weights(path)
     say(console, f"Saved the weights to {path} ({units.format_bytes(path.stat().st_size)}).")
     fresh = loaded(strategy, path)
     again = accuracy_on(fresh, test)
-    verdict = "the same" if again == accuracy else f"not the {accuracy:.1%} that it was"
+    verdict = "the same" if again == accuracy else f"not the {accuracy:.1%} of before"
     say(console, f"Loaded them into a fresh network: test accuracy {again:.1%}, {verdict}.\n")
     show_digits(console, fresh, *test)
 
@@ -74,13 +74,13 @@ def weights_path(folder: Path) -> Path:
 
 
 def show_cores(console: Console, resolver: anytpu.TPUClusterResolver) -> None:
-    """Start the system, and print its cores and why there are no others."""
+    """Start the system, and print its cores and the reasons why other systems were not used."""
     topology = anytpu.initialize_tpu_system(resolver)
     say(console, headline(topology), style="bold")
-    devices = [one for one in anytpu.list_logical_devices() if one.device_type != "CPU"]
+    devices = [device for device in anytpu.list_logical_devices() if device.device_type != "CPU"]
     lines = [f"  {names_line(devices)}"]
     if resolver.reasons:
-        lines += ["Looked for before, and not found:", *reason_lines(resolver.reasons, console.width)]
+        lines += ["Tried before, and not found:", *reason_lines(resolver.reasons, console.width)]
     say(console, "\n".join([*lines, ""]))
 
 
@@ -88,8 +88,8 @@ def compiled(epochs: int = 1, steps: int = 1) -> keras.Model:
     """Return a compiled network of two convolutions; call it in a strategy's scope.
 
     Args:
-        epochs: epochs that it will be trained, over which the learning rate falls to 0.
-        steps: steps of an epoch.
+        epochs: number of training epochs, over which the learning rate falls to 0.
+        steps: number of steps per epoch.
     """
     model = keras.Sequential(
         [
@@ -115,7 +115,7 @@ def trained(console: Console, strategy: anytpu.TPUStrategy, train: Rows, epochs:
         model: Any = compiled(epochs, steps=-(-len(x) // BATCH))
     cores, virtual = strategy.num_replicas_in_sync, "virtual " * strategy.cluster_resolver.is_virtual
     size = f"{model.count_params():,} weights on {len(x):,} digits"
-    say(console, f"Training {size}, {BATCH} a step over {cores} {virtual}{'core' if cores == 1 else 'cores'}")
+    say(console, f"Training {size}, {BATCH} per step on {cores} {virtual}{'core' if cores == 1 else 'cores'}")
     bar = ProgressBar(examples=len(x), console=console)
     try:
         model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[bar])
@@ -134,16 +134,16 @@ def loaded(strategy: anytpu.TPUStrategy, path: Path) -> keras.Model:
 
 
 def accuracy_on(model: Any, rows: Rows) -> float:
-    """Return the share of images that a network reads right."""
+    """Return a network's accuracy on images, 0 to 1."""
     return model.evaluate(*rows, verbose=0, return_dict=True)["accuracy"]
 
 
 def show_digits(console: Console, model: Any, x: np.ndarray, y: np.ndarray) -> None:
-    """Print a few digits of different kinds with what the network reads: right ones, then one that it gets wrong."""
-    read = model.predict(x, verbose=0).argmax(axis=-1)
-    wrong = np.flatnonzero(read != y)[:1]
-    right = np.flatnonzero((read == y) & ~np.isin(y, y[wrong]))
+    """Print a few digits of different classes with their predictions: correct ones, then a wrong one, if any."""
+    predicted = model.predict(x, verbose=0).argmax(axis=-1)
+    wrong = np.flatnonzero(predicted != y)[:1]
+    right = np.flatnonzero((predicted == y) & ~np.isin(y, y[wrong]))
     _, firsts = np.unique(y[right], return_index=True)
     chosen = np.append(right[np.sort(firsts)[: PICTURES - len(wrong)]], wrong)
-    for line in gallery(x[chosen], read[chosen].tolist(), y[chosen].tolist(), is_ascii_only(console)):
+    for line in gallery(x[chosen], predicted[chosen].tolist(), y[chosen].tolist(), is_ascii_only(console)):
         console.print(line, no_wrap=True, overflow="crop", crop=True)

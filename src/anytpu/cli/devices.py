@@ -1,4 +1,4 @@
-"""`anytpu devices`: the cores that are found here, and why each other place has none."""
+"""`anytpu devices`: the cores of this machine, and the reason why each other system was not found."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ def run(arguments: argparse.Namespace) -> int:
 
     resolver = anytpu.TPUClusterResolver(arguments.tpu, cores=arguments.cores)
     topology = anytpu.initialize_tpu_system(resolver)
-    devices = [one for one in anytpu.list_logical_devices() if one.device_type != "CPU"]
+    devices = [device for device in anytpu.list_logical_devices() if device.device_type != "CPU"]
     console = open_console()
     say(console, headline(topology), style="bold")
     lines = ["", *device_lines(devices, topology.cores), *numerics_lines(topology.cores, console.width)]
     if resolver.reasons:
-        lines += ["", "Looked for before, and not found:", *reason_lines(resolver.reasons, console.width)]
+        lines += ["", "Tried before, and not found:", *reason_lines(resolver.reasons, console.width)]
     say(console, "\n".join(lines))
     return 0
 
 
 COMMAND = Command(
     name="devices",
-    summary="show the cores found on this machine, and why there are no others",
+    summary="show the cores of this machine, and why other systems were not found",
     description="""\
-Show the cores that a program gets here, in the order in which anytpu looks: what
-the environment names (TPU_NAME and its like), this machine's TPU, its GPU, and a
-virtual TPU of the CPU. For each place that had none, say why.
+Show the cores that a program gets on this machine. anytpu looks in this order: the
+system that the environment names (TPU_NAME and similar), this machine's TPU, its
+GPU, and a virtual TPU of the CPU. Each system that was not found has a reason.
 """,
     add_arguments=add_system_arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""`python -m anytpu.cli.docs`: prints docs/cli.md, made of the help texts, so that it says what they say."""
+"""`python -m anytpu.cli.docs`: print docs/cli.md, which is generated from the help texts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _INTRODUCTION = """\
 # The command line
 
 `anytpu COMMAND`, or `python -m anytpu COMMAND`. An error is one message on stderr and exit status 2; `--traceback`
-shows where it comes from.
+shows its origin.
 
-This page is made of the help texts: `python -m anytpu.cli.docs > docs/cli.md`
+This page is generated from the help texts: `python -m anytpu.cli.docs > docs/cli.md`
 """
 
 
 def page() -> str:
-    """Return docs/cli.md."""
+    """Return the text of docs/cli.md."""
     sections = [_INTRODUCTION, _block(help_of(""))]
     for command in COMMANDS:
         sections.append(_section("##", command.name))

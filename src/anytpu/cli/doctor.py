@@ -1,4 +1,4 @@
-"""`anytpu doctor`: looks at everything that training needs, tries a small step, and says what to type about each."""
+"""`anytpu doctor`: check everything that training needs, run a small step, and name a command for each problem."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks as they come; the status is 1 when one failed."""
+    """Print each check when it is done; the status is 1 if one failed."""
     from anytpu.report.checks import print_check, summary
     from anytpu.report.terminal import open_console, say
 
     console = open_console()
-    done = []
+    checks = []
     for check in _checks(arguments):
-        done.append(check)
+        checks.append(check)
         print_check(console, check)
-    is_bad = any(check.status == "failed" for check in done)
-    following = "look at what failed, from the top" if is_bad else "next: anytpu demo"
-    say(console, f"\n{summary(done)}; {following}", style="bold")
-    return 1 if is_bad else 0
+    has_failed = any(check.status == "failed" for check in checks)
+    advice = "fix the failed checks, the first one first" if has_failed else "next: anytpu demo"
+    say(console, f"\n{summary(checks)}; {advice}", style="bold")
+    return 1 if has_failed else 0
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
-    """Yield the checks; without those that need JAX where it could not be started."""
+    """Yield the checks; leave out those that need JAX if its settings are wrong."""
     try:
         _env.check_jax_settings()
     except SettingError as error:
@@ -50,12 +50,12 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
 
 COMMAND = Command(
     name="doctor",
-    summary="check what training needs, try a small step, say what to type next",
+    summary="check this machine for training, and name a command for each problem",
     description="""\
-Look at everything that training needs: versions, memory, disk, ports, Keras's
+Check everything that training needs: versions, memory, disk, ports, Keras's
 backend, libtpu, threads, extras. Look for the cores, run a small step on each, and
-an all-reduce over all of them. Each check is ok, a warning, or failed, with what to
-type about it. The exit status is 1 when a check failed.
+an all-reduce over all of them. Each check is ok, a warning, or failed, with the
+command to type next. The exit status is 1 if a check failed.
 """,
     add_arguments=add_system_arguments,
     run=run,

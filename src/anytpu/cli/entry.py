@@ -1,7 +1,7 @@
-"""`main`: what the command `anytpu` does.
+"""`main`: the entry point of the command `anytpu`.
 
 Rule: an error that anytpu raises on purpose is one message on stderr and exit status 2. Any other exception is a
-mistake of ours and keeps its traceback.
+bug of anytpu and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from anytpu.errors import AnyTPUError
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
-"""What a shell reports for a command that Ctrl-C ended."""
+"""Exit status of a command that Ctrl-C ended, as shells report it."""
 CLOSED_PIPE_STATUS = 141
-"""What a shell reports for a command whose reader went away, as in `anytpu env | head -1`."""
+"""Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
 
 _WITHOUT_JAX = ("doctor", "env", "docs", "port")
-"""The commands that do without JAX, or tell of its settings themselves."""
+"""Commands that need no JAX, or that report its settings themselves."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
     Args:
-        words: what was typed after `anytpu`; None is `sys.argv[1:]`.
+        words: the words after `anytpu`; None is `sys.argv[1:]`.
 
     Example:
         >>> main(["--version"])  # doctest: +ELLIPSIS
@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     try:
         status = _run(words)
-        sys.stdout.flush()  # here, where a closed pipe is still caught
+        sys.stdout.flush()  # inside the try, so that a closed pipe is caught
         return status
     except AnyTPUError as error:
         if "--traceback" in words:
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("anytpu: interrupted", file=sys.stderr)
         return INTERRUPTED_STATUS
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends; that must not fail again.
+        # Python flushes stdout again at exit; redirect it so that this cannot fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE_STATUS
 

@@ -1,4 +1,4 @@
-"""`anytpu env`: what one pastes in a bug report."""
+"""`anytpu env`: the environment report for a bug report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anytpu.cli.command import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser --json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of markdown")
 
 
@@ -35,7 +35,7 @@ def environment() -> dict[str, dict[str, str]]:
 
 
 def devices() -> dict[str, str]:
-    """Return what was found and why each other place had nothing; or the error, which the report is then about."""
+    """Return the system found and the reason against each other one; or the error of the search."""
     import anytpu
     from anytpu.report.devices import headline
 
@@ -51,9 +51,9 @@ COMMAND = Command(
     name="env",
     summary="print versions, devices and environment, to paste in a bug report",
     description="""\
-Print what a bug report needs to say, as markdown: the versions of anytpu, Python,
-JAX, Keras and NumPy, the machine, the devices found and why there are no others,
-and the environment variables that matter, as they are once anytpu is imported.
+Print the facts for a bug report as markdown: versions, the machine, the devices
+found and the reasons against other systems. The environment variables are listed
+with their values after the import of anytpu.
 """,
     add_arguments=add_arguments,
     run=run,

@@ -1,6 +1,6 @@
-"""What `anytpu doctor` does: it looks at the machine, looks for the cores, and tries them.
+"""The work of `anytpu doctor`: inspect the machine, find the cores, and run a step on them.
 
-Rule: whatever raises is a check that failed, so that one trouble never hides the next.
+Rule: an exception becomes a failed check, so one problem never hides the next.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from anytpu.report.checks import Check
 from anytpu.report.devices import headline
 
 SIDE = 128
-"""Rows and columns of the matrix that the small step multiplies."""
+"""Rows and columns of the matrices that the small step multiplies."""
 
 
 def examine(tpu: str, cores: int | None) -> Iterator[Check]:
-    """Yield every check, each as soon as it is done.
+    """Yield every check as soon as it is done.
 
     Args:
         tpu: the system to look for, as `TPUClusterResolver` takes it.
-        cores: how many cores of it; None is all.
+        cores: number of its cores; None is all.
     """
     machine = look_at_machine()
     yield from judgement.judge_machine(machine)
@@ -55,15 +55,15 @@ def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[Che
 
 
 def kernels() -> Check:
-    """Tell who computes convolutions on virtual cores."""
+    """Report the library that computes convolutions on virtual cores."""
     try:
         reason, foreign = why_not(), foreign_kernels()
     except SettingError as error:
         return Check("failed", "kernels", str(error), "unset ANYTPU_KERNELS")
     if foreign is not None:
         return Check("ok", "kernels", f"oneDNN {foreign.onednn_version()} computes convolutions on virtual cores")
-    found = f"XLA computes convolutions on virtual cores, slower than oneDNN: {reason}"
-    return Check("optional", "kernels", found, "scripts/venv .")
+    text = f"XLA computes convolutions on virtual cores, slower than oneDNN: {reason}"
+    return Check("optional", "kernels", text, "scripts/venv .")
 
 
 def try_cores(strategy: anytpu.TPUStrategy) -> Check:
@@ -71,21 +71,21 @@ def try_cores(strategy: anytpu.TPUStrategy) -> Check:
     import jax
 
     def step(matrix):
-        number = jax.lax.axis_index(REPLICA_AXIS) + 1
-        return jax.lax.psum(number * jax.numpy.matmul(matrix, matrix, precision="highest"), REPLICA_AXIS)
+        factor = jax.lax.axis_index(REPLICA_AXIS) + 1
+        return jax.lax.psum(factor * jax.numpy.matmul(matrix, matrix, precision="highest"), REPLICA_AXIS)
 
     matrix, count = np.arange(SIDE * SIDE, dtype=np.float32).reshape(SIDE, SIDE) % 7, strategy.num_replicas_in_sync
     start_s = time.perf_counter()
     sums = strategy.experimental_local_results(strategy.run(step, args=(matrix,)))
-    took = units.format_seconds(time.perf_counter() - start_s)
-    right = count * (count + 1) / 2 * (matrix @ matrix)
+    duration = units.format_seconds(time.perf_counter() - start_s)
+    expected = count * (count + 1) / 2 * (matrix @ matrix)
     cores = "1 core" if count == 1 else f"{count} cores"
-    if not all(np.allclose(one, right, rtol=1e-4) for one in sums):
+    if not all(np.allclose(local_sum, expected, rtol=1e-4) for local_sum in sums):
         return Check("failed", "small step", f"the all-reduce over {cores} gave a wrong sum", "anytpu env")
-    return Check("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {took}")
+    return Check("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {duration}")
 
 
 def _in_one_line(error: Exception) -> str:
-    # What is listed, a line each, stays a list.
-    listed = re.sub(r"\.?\n +", "; ", str(error))
-    return " ".join(listed.split()).rstrip(".") or type(error).__name__
+    # Indented lines of an error are list items; separate them by semicolons.
+    items = re.sub(r"\.?\n +", "; ", str(error))
+    return " ".join(items.split()).rstrip(".") or type(error).__name__

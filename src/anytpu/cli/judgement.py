@@ -1,7 +1,7 @@
-"""What `anytpu doctor` thinks of a machine: records in, `Check`s out, nothing is started.
+"""The checks of `anytpu doctor` on a machine's record: records in, `Check`s out, nothing is started.
 
-Idea: looking and judging are two things. What was seen is in a `Machine`; what is good or bad about it is decided here,
-so that every judgement can be tried on a machine that does not exist.
+Idea: inspection and judgement are separate. A `Machine` has the observed facts; this file judges them, so a test can
+judge a machine that does not exist.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from anytpu.cli.machine import WORKER_PORTS, Machine
 from anytpu.report.checks import Check
 from anytpu.system.probes import Reason
 
-LEAST_DISK_BYTES = units.GIB
-LEAST_MEMORY_BYTES = units.GIB
+MIN_DISK_BYTES = units.GIB
+MIN_MEMORY_BYTES = units.GIB
 
 EXTRAS = {
     "gpu": (("jax_cuda13_plugin", "jax_cuda12_plugin"), "NVIDIA GPUs"),
@@ -32,15 +32,15 @@ EXTRAS = {
     "https": (("aiohttp",), "records at https:// addresses"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),
 }
-"""Extra -> the modules that it brings, one of which is enough ("dev": all), and what it is for."""
+"""Extra -> its modules, of which one is enough ("dev": all), and its purpose."""
 
 
 def judge_machine(machine: Machine, keras_json: Path | None = None) -> Iterator[Check]:
-    """Judge what was seen before anything is started.
+    """Judge a machine's record, before any device is started.
 
     Args:
-        machine: what was seen.
-        keras_json: Keras's own settings; None is `~/.keras/keras.json`.
+        machine: the machine's record.
+        keras_json: path of Keras's settings; None is `~/.keras/keras.json`.
     """
     yield Check("ok", "system", f"{machine.system}; {machine.cpu}")
     yield versions(machine.versions, importlib.metadata.requires("anytpu") or [])
@@ -53,39 +53,38 @@ def judge_machine(machine: Machine, keras_json: Path | None = None) -> Iterator[
 
 
 def versions(installed: Mapping[str, str], required: Sequence[str]) -> Check:
-    """Judge the versions of the packages that anytpu stands on.
+    """Judge the versions of the packages that anytpu depends on.
 
     Args:
         installed: package -> version.
-        required: what anytpu asks for, as its metadata says it: "jax<0.12,>=0.10".
+        required: anytpu's requirements in the format of its metadata: "jax<0.12,>=0.10".
     """
     from packaging.requirements import Requirement
 
-    asked = [Requirement(text) for text in required]
-    wrong = [one for one in asked if one.name in installed and not one.specifier.contains(installed[one.name])]
-    wrong = [one for one in wrong if one.marker is None or one.marker.evaluate({"extra": ""})]
+    needs = [need for need in map(Requirement, required) if need.marker is None or need.marker.evaluate({"extra": ""})]
+    wrong = [need for need in needs if need.name in installed and not need.specifier.contains(installed[need.name])]
     if wrong:
-        found = ", ".join(f"{one.name} {installed[one.name]} is installed, {one.specifier} is needed" for one in wrong)
-        command = "pip install " + " ".join(f"'{one.name}{one.specifier}'" for one in wrong)
-        return Check("failed", "versions", found, command)
+        text = ", ".join(f"{n.name} {installed[n.name]} is installed, {n.specifier} is needed" for n in wrong)
+        command = "pip install " + " ".join(f"'{need.name}{need.specifier}'" for need in wrong)
+        return Check("failed", "versions", text, command)
     shown = ("anytpu", "python", "jax", "keras", "numpy")
     return Check("ok", "versions", ", ".join(f"{name} {installed[name]}" for name in shown if name in installed))
 
 
 def memory(machine: Machine) -> Check:
-    """Judge the memory that is free."""
+    """Judge the free memory."""
     if machine.memory_bytes is None:
-        return Check("ok", "memory", "this system does not say how much is free")
+        return Check("ok", "memory", "this system does not report its free memory")
     free = f"{units.format_bytes(machine.memory_bytes)} free"
-    if machine.memory_bytes < LEAST_MEMORY_BYTES:
+    if machine.memory_bytes < MIN_MEMORY_BYTES:
         return Check("warning", "memory", f"{free}; training may need more", "free -h")
     return Check("ok", "memory", free)
 
 
 def disk(machine: Machine) -> Check:
-    """Judge the disk on which the current folder lies: weights are saved there."""
+    """Judge the free space of the current folder's disk: weights are saved there."""
     free = f"{units.format_bytes(machine.disk_bytes)} free in {machine.folder}"
-    if machine.disk_bytes < LEAST_DISK_BYTES:
+    if machine.disk_bytes < MIN_DISK_BYTES:
         return Check("warning", "disk", f"{free}; weights and checkpoints may not fit", f"df -h '{machine.folder}'")
     return Check("ok", "disk", free)
 
@@ -96,66 +95,66 @@ def ports(taken: Sequence[int]) -> Check:
     if not taken:
         return Check("ok", "ports", f"{first} to {last} are free for TPU workers")
     listed = ", ".join(str(port) for port in taken)
-    found = f"{listed}: something else listens there, so no TPU worker can; training here needs none"
-    return Check("warning", "ports", found, f"ss -ltnp 'sport >= {first} and sport <= {last}'")
+    text = f"{listed}: another program uses these, so a TPU worker cannot; training here needs no worker"
+    return Check("warning", "ports", text, f"ss -ltnp 'sport >= {first} and sport <= {last}'")
 
 
 def keras_backend(settings: Mapping[str, str], keras_json: Path) -> Check:
-    """Judge which backend Keras will use: anytpu needs JAX."""
+    """Judge Keras's choice of a backend: anytpu needs JAX."""
     chosen = settings.get("KERAS_BACKEND", "jax")
     if chosen != "jax":
-        found = f"KERAS_BACKEND={chosen} makes Keras use {chosen}; anytpu needs jax"
-        return Check("failed", "Keras backend", found, "export KERAS_BACKEND=jax")
+        text = f"KERAS_BACKEND={chosen} makes Keras use {chosen}; anytpu needs jax"
+        return Check("failed", "Keras backend", text, "export KERAS_BACKEND=jax")
     saved = _saved_backend(keras_json)
     if saved not in (None, "jax"):
-        # Not a warning: Keras writes this file itself, and "tensorflow" into it.
-        found = f"jax, if anytpu is imported before keras; keras alone takes {saved!r} from {keras_json}"
-        return Check("ok", "Keras backend", found)
+        # Not a warning: Keras creates this file itself with "tensorflow" in it.
+        text = f"jax, if anytpu is imported before keras; keras alone takes {saved!r} from {keras_json}"
+        return Check("ok", "Keras backend", text)
     return Check("ok", "Keras backend", "jax")
 
 
 def libtpu(machine: Machine) -> Check:
-    """Judge libtpu against the chips that are there: without a chip, JAX must be kept from looking for one."""
+    """Judge libtpu and JAX_PLATFORMS against the chips: without a chip, JAX must not look for one."""
     version, platforms = machine.versions.get("libtpu"), machine.settings.get("JAX_PLATFORMS", "")
     if machine.tpu_chips and version is None:
-        found = f"{machine.tpu_chips} TPU chips are here, and libtpu, which drives them, is not installed"
-        return Check("failed", "libtpu", found, "pip install 'anytpu[tpu]'")
+        text = f"this machine has {machine.tpu_chips} TPU chips, but their driver libtpu is not installed"
+        return Check("failed", "libtpu", text, "pip install 'anytpu[tpu]'")
     if not machine.tpu_chips and "tpu" in platforms.split(","):
-        found = f"JAX_PLATFORMS={platforms} makes JAX look for a TPU, and there is no TPU chip here"
-        return Check("failed", "libtpu", found, "unset JAX_PLATFORMS")
+        text = f"JAX_PLATFORMS={platforms} makes JAX look for a TPU, but this machine has no TPU chip"
+        return Check("failed", "libtpu", text, "unset JAX_PLATFORMS")
     if version is None:
-        return Check("ok", "libtpu", "not installed, and there is no TPU chip that needs it")
-    there = "drives the TPU chips of this machine" if machine.tpu_chips else "for planning only: no TPU chip is here"
-    return Check("ok", "libtpu", f"{version}, {there}")
+        return Check("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")
+    use = "drives the TPU chips of this machine" if machine.tpu_chips else "for planning only: no TPU chip here"
+    return Check("ok", "libtpu", f"{version}, {use}")
 
 
 def threads(settings: Mapping[str, str]) -> Check:
-    """Judge XLA's threads where it is told to make several host devices: with too few, all-reduces hang and abort."""
+    """Judge the number of XLA's threads if XLA_FLAGS requests host devices; too few make all-reduces hang and abort."""
     counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", settings.get("XLA_FLAGS", ""))
     if not counts:
-        return Check("ok", "PJRT_NPROC", "not needed: XLA_FLAGS asks for no host devices of its own")
-    needed, found = 2 * int(counts[-1]), settings.get("PJRT_NPROC", "")
-    if found.isdecimal() and int(found) >= needed:
-        return Check("ok", "PJRT_NPROC", f"{found}, enough for the {counts[-1]} host devices that XLA_FLAGS asks for")
-    text = f"{found or 'not set'}, and XLA_FLAGS asks for {counts[-1]} host devices: all-reduces over them can hang"
+        return Check("ok", "PJRT_NPROC", "not needed: XLA_FLAGS does not request host devices")
+    needed, value = 2 * int(counts[-1]), settings.get("PJRT_NPROC", "")
+    if value.isdecimal() and int(value) >= needed:
+        return Check("ok", "PJRT_NPROC", f"{value}, enough for the {counts[-1]} host devices that XLA_FLAGS requests")
+    text = f"{value or 'not set'}, and XLA_FLAGS requests {counts[-1]} host devices: all-reduces over them can hang"
     return Check("warning", "PJRT_NPROC", text, f"export PJRT_NPROC={max(needed, 16)}")
 
 
 def reasons(lost: Sequence[Reason], machine: Machine) -> Iterator[Check]:
-    """Judge why the places before had no TPU: a warning where there is hardware, or a setting, that goes unused."""
-    is_there = {"TPU": bool(machine.tpu_chips), "GPU": machine.has_nvidia}
+    """Judge the reasons against the systems tried first; unused hardware and an unused setting are warnings."""
+    is_present = {"TPU": bool(machine.tpu_chips), "GPU": machine.has_nvidia}
     for reason in lost:
-        if reason.source not in is_there:
+        if reason.source not in is_present:
             yield Check("warning", "looked for", str(reason), f"unset {reason.source}")
         else:
-            yield Check("warning" if is_there[reason.source] else "ok", "looked for", str(reason))
+            yield Check("warning" if is_present[reason.source] else "ok", "looked for", str(reason))
 
 
 def extras() -> Iterator[Check]:
-    """Tell which extras are installed, and what each is for. None of them is needed to train."""
+    """Report each extra, installed or not, and its purpose. Training needs none of them."""
     for name, (modules, purpose) in EXTRAS.items():
-        there = [importlib.util.find_spec(module) is not None for module in modules]
-        if all(there) if name == "dev" else any(there):
+        installed = [importlib.util.find_spec(module) is not None for module in modules]
+        if all(installed) if name == "dev" else any(installed):
             yield Check("ok", f"extra {name}", f"installed, for {purpose}")
         else:
             yield Check("optional", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")

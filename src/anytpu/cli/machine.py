@@ -1,4 +1,4 @@
-"""`Machine`: what the command line needs to know of the computer and its packages, gathered without JAX or Keras."""
+"""`Machine`: facts about the computer and its packages, gathered without JAX or Keras."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WORKER_PORTS = range(8470, 8477)
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What is there before anything is started.
+    """Facts about a computer, before any device is started.
 
     Attributes:
-        system: the operating system and its architecture.
-        cpu: the processor's name and how many of its cores this process may use.
-        memory_bytes: memory that is free for programs, or None when the system does not say.
+        system: operating system, kernel release and architecture.
+        cpu: the processor's name and the number of cores that this process may use.
+        memory_bytes: bytes of memory available to programs, or None if the system does not report them.
         disk_bytes: free bytes of the disk under `folder`.
         folder: the current folder.
-        ports_taken: those of `WORKER_PORTS` on which something listens.
-        versions: package -> version, those that are installed, and Python.
-        settings: the environment variables that matter, those that are set.
-        tpu_chips: TPU chips in this machine, by its PCI bus.
+        ports_taken: the ports of `WORKER_PORTS` that are in use.
+        versions: package -> version, of Python and the installed packages.
+        settings: relevant environment variables that are set.
+        tpu_chips: number of TPU chips on the PCI bus.
         has_nvidia: whether there is an NVIDIA GPU with its driver.
     """
 
@@ -50,7 +50,7 @@ class Machine:
 
 
 def look_at_machine() -> Machine:
-    """Return what this machine is."""
+    """Return the record of this machine."""
     folder = Path.cwd()
     return Machine(
         system=f"{_system_name()}, {platform.release()}, {platform.machine()}",
@@ -68,26 +68,26 @@ def look_at_machine() -> Machine:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the version of each package that is installed."""
-    found = {}
+    installed = {}
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def is_taken(port: int) -> bool:
-    """Return whether something on this machine listens on a TCP port."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return whether a program on this machine uses a TCP port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return True
     return False
 
 
 def memory_text(machine: Machine) -> str:
-    """Return the free memory as people read it."""
+    """Return the free memory as text with a unit."""
     return "unknown" if machine.memory_bytes is None else f"{units.format_bytes(machine.memory_bytes)} free"
 
 

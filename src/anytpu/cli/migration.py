@@ -1,4 +1,4 @@
-"""`docs/migrate.md`, made of the table that the porter works by: `python -m anytpu.cli.migration > docs/migrate.md`."""
+"""Generate docs/migrate.md from the porter's table: `python -m anytpu.cli.migration > docs/migrate.md`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from anytpu._replaced import REPLACEMENTS, Replacement
 _OPENING = """\
 # Coming from TensorFlow
 
-`anytpu port old.py` shows what a TensorFlow program becomes here, and `anytpu port --write old.py` changes it. This is
-the table that it works by: a line of a program for TensorFlow 1 or 2 (`-`) and what to write here (`+`); lines without
-a sign stay as they are. Nothing of `tf.*` is emulated: a ported program imports `anytpu` and `keras`, no TensorFlow.
+`anytpu port old.py` shows the changes to a TensorFlow program, and `anytpu port --write old.py` makes them. This page
+is its table: lines of a program for TensorFlow 1 or 2 (`-`), and their replacement (`+`). Lines without a sign are
+unchanged. Nothing of `tf.*` is emulated: a ported program imports `anytpu` and `keras`, not TensorFlow.
 
-    import anytpu as tpu  # before keras: it has Keras run on JAX
+    import anytpu as tpu  # before keras: it makes Keras run on JAX
     import keras
 
-This page is made of the table: `python -m anytpu.cli.migration > docs/migrate.md`
+This page is generated from the table: `python -m anytpu.cli.migration > docs/migrate.md`
 """
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of docs/migrate.md."""
     return "\n".join([_OPENING, *(part for section, rows in REPLACEMENTS.items() for part in _section(section, rows))])
 
 

@@ -1,6 +1,6 @@
-"""Where a command is asked to write: looked at before anything takes time.
+"""Check a command's output paths before its long work.
 
-Rule: a file is put into a folder that is there; a folder is made where it is missing, with those above it.
+Rule: the folder of an output file must exist; an output folder is created with its parents.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from anytpu.files.opening import is_opened_pipe
 
 
 def check_file(option: str, path: Path | None, example: str) -> None:
-    """Check a file that will be written; None, for an option that was left out, is right.
+    """Check the path of a file to write; None, an option that was not given, is valid.
 
     Args:
-        option: what was typed before it, "--html".
+        option: the path's option, "--html".
         path: the file.
-        example: a name for it, "plan.html".
+        example: an example of a file name, "plan.html".
 
     Raises:
-        SettingError: it is a folder or a named pipe, its folder is missing, or it cannot be written.
+        SettingError: the path is a folder or a named pipe, its folder is missing, or it cannot be written.
     """
     if path is None:
         return
@@ -30,40 +30,42 @@ def check_file(option: str, path: Path | None, example: str) -> None:
         raise SettingError(f"{option} {path} is a folder; name a file in it: {option} {path / example}")
     if not os.path.isdir(path.parent):
         raise SettingError(f"{option} {path}: there is no folder {str(path.parent)!r}; make it: mkdir -p {path.parent}")
-    if why := _why_not(path):
-        raise SettingError(f"{option} {path} cannot be written: {why}; name another file: {option} {example}")
+    if reason := _reason_against(path):
+        raise SettingError(f"{option} {path} cannot be written: {reason}; name another file: {option} {example}")
     if not _is_writable(path if os.path.exists(path) else path.parent, os.W_OK):
         raise SettingError(f"{option} {path} cannot be written; name a file elsewhere: {option} {_elsewhere(path)}")
 
 
 def check_folder(option: str, path: Path | None) -> None:
-    """Check a folder that files will be written into; None, for an option that was left out, is right.
+    """Check the path of an output folder; None, an option that was not given, is valid.
 
     Raises:
-        SettingError: it, or one above it, is no folder, or must not be written.
+        SettingError: it or a parent is not a folder, or is not writable.
     """
     if path is None:
         return
-    there = next(one for one in (path, *path.absolute().parents) if os.path.lexists(one))
-    if not os.path.isdir(there):
-        raise SettingError(f"{option} {path}: {str(there)!r} is no folder; name one, which is made: {option} plots")
-    if why := _why_not(path):
-        raise SettingError(f"{option} {path} cannot be made: {why}; name another: {option} plots")
-    if not _is_writable(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+    if not os.path.isdir(existing):
+        raise SettingError(
+            f"{option} {path}: {str(existing)!r} is not a folder; name a folder, which is created: {option} plots"
+        )
+    if reason := _reason_against(path):
+        raise SettingError(f"{option} {path} cannot be made: {reason}; name another: {option} plots")
+    if not _is_writable(existing, os.W_OK | os.X_OK):
         raise SettingError(f"{option} {path} cannot be written; name a folder elsewhere: {option} {_elsewhere(path)}")
 
 
-def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...], what: str) -> None:
-    """Check how the name of a file ends; None is right.
+def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...], content: str) -> None:
+    """Check a file name's suffix; None is valid.
 
     Args:
-        option: what was typed before it, "-o".
+        option: the path's option, "-o".
         path: the file.
-        suffixes: those that are right, the usual one first.
-        what: is written, "a program".
+        suffixes: the valid suffixes, the usual one first.
+        content: the file's content for the error, "a program".
 
     Raises:
-        SettingError: it ends otherwise.
+        SettingError: the suffix is another.
 
     Example:
         >>> check_suffix("-o", Path("model.bin"), (".tpu",), "a program")
@@ -74,20 +76,20 @@ def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...], what
     if path is not None and path.suffix not in suffixes:
         ends = " or ".join(suffixes)
         raise SettingError(
-            f"{option} {path}: {what} is written to a file whose name ends in {ends}: "
+            f"{option} {path}: {content} is written to a file whose name ends in {ends}: "
             f"{option} {path.with_suffix(suffixes[0]) if path.name else 'x' + suffixes[0]}"
         )
 
 
-def _why_not(path: Path) -> str | None:
-    """Return why nothing can be written to a path, for what its rights do not say."""
+def _reason_against(path: Path) -> str | None:
+    """Return a reason, other than its permissions, why a path cannot be written; None if there is none."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, PermissionError):
         return None
     except OSError as error:
         return error.strerror
-    # To open one waits for a reader, which may never come.
+    # Opening a named pipe for writing blocks until a reader opens it, which may never happen.
     return "Is a named pipe" if stat.S_ISFIFO(mode) and not is_opened_pipe(path, mode) else None
 
 

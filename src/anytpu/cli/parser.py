@@ -1,4 +1,4 @@
-"""The parser of the whole command line, made of the commands."""
+"""The parser of the whole command line, built from the commands."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ COMMANDS: tuple[Command, ...] = (
 HELP_COLUMNS = 80
 
 _DESCRIPTION = """\
-The TPU programming system for any machine: it finds a TPU or a GPU, or makes a
-virtual TPU of the CPU, and trains on all of its cores.
+The TPU programming system for any machine. It finds a TPU or a GPU, or makes a
+virtual TPU from the CPU, and trains on all of its cores.
 """
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills each paragraph of a description by itself, and leaves one that is indented, such as examples, as it is."""
+    """Fills each paragraph of a description separately; an indented paragraph, such as an example, is kept as it is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.strip("\n").split("\n\n")
         return "\n\n".join(
-            one if one[:1] == " " else super(_Formatter, self)._fill_text(one, width, indent) for one in paragraphs
+            paragraph if paragraph[:1] == " " else super(_Formatter, self)._fill_text(paragraph, width, indent)
+            for paragraph in paragraphs
         )
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Show the value behind the last name only, "-o, --output FILE", on every Python as 3.13 does."""
+        """Show the value after the last name only, "-o, --output FILE", as Python 3.13 does; older ones repeat it."""
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
@@ -54,27 +55,27 @@ _Format = functools.partial(_Formatter, width=HELP_COLUMNS, max_help_position=20
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are anytpu's errors, and whose help is the same on every terminal."""
+    """A parser that raises anytpu's errors and whose help has the same width on every terminal."""
 
     def __init__(self, **keywords: Any) -> None:
-        """Make a parser; abbreviated options are refused, so that a new option never changes what a script means."""
+        """Make a parser. It refuses abbreviated options, so that a new option never changes a script's meaning."""
         super().__init__(formatter_class=_Format, allow_abbrev=False, **keywords)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
-        raise SettingError(f"{message}; `{self.prog} --help` shows what it takes")
+        raise SettingError(f"{message}; see `{self.prog} --help`")
 
     def refuse(self, unknown: Sequence[str], command: str) -> NoReturn:
-        """Raise because of words that no parser took.
+        """Raise an error about unknown words.
 
         Args:
             unknown: the words.
-            command: the command that they were given to, with its action ("chip run"), or "".
+            command: the command that they follow, with its action ("chip run"), or "".
         """
-        taker = f"{self.prog} {command}" if command else self.prog
+        full_command = f"{self.prog} {command}" if command else self.prog
         near = _near_option(unknown, help_of(command))
         hint = f"did you mean {near}? " if near else ""
-        raise SettingError(f"{taker} does not take {' '.join(unknown)}; {hint}`{taker} --help` shows what it takes")
+        raise SettingError(f"{full_command} does not take {' '.join(unknown)}; {hint}see `{full_command} --help`")
 
 
 def build_parser() -> Parser:
@@ -83,43 +84,43 @@ def build_parser() -> Parser:
 
 
 def help_of(name: str) -> str:
-    """Return the help of a command; "" is that of `anytpu` itself."""
+    """Return the help text of a command; "" stands for `anytpu` itself."""
     return _parsers()[name].format_help()
 
 
 def _parsers() -> dict[str, Parser]:
-    """Return the parser of each command, and under "" the one that they are all part of."""
+    """Return the parser of each command and action by name; "" has the top-level parser."""
     parser = Parser(
         prog="anytpu",
         description=_DESCRIPTION,
-        epilog="`anytpu COMMAND --help` tells more about one command. Start with `anytpu demo`.",
+        epilog="See `anytpu COMMAND --help` for one command. Start with `anytpu demo`.",
     )
     parser.add_argument("--version", action="store_true", help="print the version of anytpu and exit")
     _add_traceback(parser, default=False)
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     parsers = {"": parser}
     for command in COMMANDS:
-        described = _add_command(commands, command)
-        parsers[command.name] = described
+        command_parser = _add_command(commands, command)
+        parsers[command.name] = command_parser
         if command.actions:
-            actions = described.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-            parsers |= {f"{command.name} {one.name}": _add_command(actions, one) for one in command.actions}
+            actions = command_parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+            parsers |= {f"{command.name} {action.name}": _add_command(actions, action) for action in command.actions}
     return parsers
 
 
 def _add_command(commands: Any, command: Command) -> Parser:
-    described = commands.add_parser(command.name, help=command.summary, description=command.description)
-    command.add_arguments(described)
-    _add_traceback(described, default=argparse.SUPPRESS)
-    described.set_defaults(run=command.run)
-    return described
+    command_parser = commands.add_parser(command.name, help=command.summary, description=command.description)
+    command.add_arguments(command_parser)
+    _add_traceback(command_parser, default=argparse.SUPPRESS)
+    command_parser.set_defaults(run=command.run)
+    return command_parser
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that does not exist, and name the nearest one that does.
+    """Refuse an unknown command, and suggest the nearest known one.
 
     Raises:
-        SettingError: the first word that is no option is no command.
+        SettingError: the first word that is not an option is not a command.
     """
     names = [command.name for command in COMMANDS]
     word = next((word for word in words if not word.startswith("-")), None)
@@ -131,11 +132,12 @@ def check_command(words: Sequence[str]) -> None:
 
 
 def _near_option(unknown: Sequence[str], text: str) -> str | None:
-    """Return the option that one of some words may mean, in the text of a help: "--infer" for "--mode infer"."""
+    """Return the help text's option that is nearest to the words, "--infer" for "--mode infer", or None."""
     known = list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", text)))
-    meant = [f"--{word.lstrip('-').partition('=')[0]}" for word in unknown if word.strip("-")]
-    same = [word for word in meant if word in known]
-    return next(iter([*same, *(one for word in meant for one in difflib.get_close_matches(word, known, 1, 0.8))]), None)
+    candidates = [f"--{word.lstrip('-').partition('=')[0]}" for word in unknown if word.strip("-")]
+    same = [word for word in candidates if word in known]
+    similar = [near for word in candidates for near in difflib.get_close_matches(word, known, 1, 0.8)]
+    return next(iter([*same, *similar]), None)
 
 
 def _add_traceback(parser: argparse.ArgumentParser, default: Any) -> None:

@@ -1,4 +1,4 @@
-"""`anytpu plan`: how fast a program would be on a TPU, whether it fits and what it costs, before one is rented."""
+"""`anytpu plan`: predict a program's speed, memory and cost on a TPU, before one is rented."""
 
 from __future__ import annotations
 
@@ -13,70 +13,73 @@ DIFFERS_STATUS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the job, what to plan it for, what to ask, and where to write the answer."""
+    """Add the job, the settings, the questions and the output files."""
     parser.add_argument(
         "job",
         metavar="JOB",
         nargs="?",
-        help="train.py:create_model, a function of a file that returns a compiled Keras model, a pair (model, "
-        "input_specs) where the model does not know its shapes, or a pair (step, input_specs) for a JAX function "
-        "step(state, batch); one with an argument devices is called with the number of devices of each system; or a "
-        "program file, .anytpu (which anytpu.program.write makes) or .mlir (StableHLO)",
+        help="train.py:create_model, a function in a file that returns a compiled Keras model, a pair (model, "
+        "input_specs) if the model does not know its shapes, or a pair (step, input_specs) for a JAX function "
+        "step(state, batch); a function with an argument devices is called with each system's number of devices; or a "
+        "program file, .anytpu (written by anytpu.program.write) or .mlir (StableHLO)",
     )
-    _add_settings(parser.add_argument_group("what is planned"))
+    _add_settings(parser.add_argument_group("settings"))
     _add_run(parser.add_argument_group("the run"))
     _add_questions(parser.add_argument_group("other questions"))
     _add_compiler(parser.add_argument_group("the compiler"))
-    _add_files(parser.add_argument_group("where the answer goes, beside the terminal"))
+    _add_files(parser.add_argument_group("output files"))
 
 
 def _add_settings(group: Any) -> None:
     group.add_argument(
         "--tpu", metavar="NAMES", type=names, default=names(SYSTEMS), help=f"the systems (default: {SYSTEMS})"
     )
-    group.add_argument("--batch", metavar="N", type=positive_integer, help="examples of a step, over all devices")
+    group.add_argument("--batch", metavar="N", type=positive_integer, help="examples per step, over all devices")
     group.add_argument(
         "--batch-axis",
         metavar="AXES",
         type=axes,
-        help="the axis of a JAX function's batch along which examples lie, or one for each of its arrays, none for one "
-        "that has no examples: 3,0,none; by default the axis that a sharding splits over the data, else 0",
+        help="the example axis of a JAX function's batch: one, or one per array, none for an array without "
+        "examples: 3,0,none (default: the axis that a sharding splits over the data, else 0)",
     )
-    group.add_argument("--infer", action="store_true", help="a prediction, not a step of training")
+    group.add_argument("--infer", action="store_true", help="plan a prediction, not a training step")
     group.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
     )
     group.add_argument(
-        "--steps-per-execution", metavar="N", type=positive_integer, help="steps that one call of the host starts"
+        "--steps-per-execution", metavar="N", type=positive_integer, help="steps started by one call of the host"
     )
-    group.add_argument("--input-rate", metavar="N", type=positive_number, help="examples a second that the input gives")
+    group.add_argument("--input-rate", metavar="N", type=positive_number, help="examples per second of the input")
     group.add_argument(
         "--split",
         metavar="NUMBERS",
         type=numbers,
-        help="arguments of a .mlir file, from 0, whose rows are split",
+        help="indices, from 0, of the arguments of a .mlir file whose rows are split",
     )
 
 
 def _add_run(group: Any) -> None:
-    group.add_argument("--examples", metavar="N", type=positive_integer, help="examples of an epoch")
+    group.add_argument("--examples", metavar="N", type=positive_integer, help="examples per epoch")
     group.add_argument("--epochs", metavar="N", type=positive_integer, help="epochs of the run")
-    group.add_argument("--prices", metavar="FILE", type=Path, help="a CSV of prices that goes before the one in here")
+    group.add_argument("--prices", metavar="FILE", type=Path, help="a CSV of prices that overrides anytpu's own")
 
 
 def _add_questions(group: Any) -> None:
-    group.add_argument("--advise", action="store_true", help="try what is advised, by compiling more")
-    group.add_argument("--sweep-batch", metavar="LIST", type=positive_integers, default=[], help="other batches too")
+    group.add_argument("--advise", action="store_true", help="compile the advised changes too, and report their gain")
+    group.add_argument(
+        "--sweep-batch", metavar="LIST", type=positive_integers, default=[], help="plan these batches as well"
+    )
     group.add_argument(
         "--scaling",
         metavar="LIST",
         type=positive_integers,
-        help="ever larger slices of one TPU, --tpu v3: 8,32,128; --batch is that of the smallest, and grows with them",
+        help="plan slices of one TPU with these numbers of cores, --tpu v3: 8,32,128; --batch is that of the smallest "
+        "and grows with them",
     )
-    group.add_argument("--max-batch", action="store_true", help="the largest batch that fits on each system")
-    group.add_argument("--check", action="store_true", help="whether 1 core and 8 compute the same, layer by layer")
+    group.add_argument("--max-batch", action="store_true", help="find the largest batch that fits on each system")
+    group.add_argument("--check", action="store_true", help="compare the results of 1 core and 8, layer by layer")
     group.add_argument(
-        "--calibrate", action="store_true", help="predictions beside runs of yours; corrects later ones by them"
+        "--calibrate", action="store_true", help="compare predictions with your own runs, and correct later plans"
     )
 
 
@@ -86,91 +89,89 @@ def _add_compiler(group: Any) -> None:
         metavar="S",
         type=positive_number,
         default=600.0,
-        help="of one compilation, after which there is a floor in place of a forecast (default: 600 seconds)",
+        help="limit of one compilation; after it the plan has a lower bound, no forecast (default: 600 seconds)",
     )
-    group.add_argument("--no-cache", action="store_true", help="compile anew what lies compiled on the disk")
+    group.add_argument("--no-cache", action="store_true", help="do not reuse compiled programs from the disk")
 
 
 def _add_files(group: Any) -> None:
-    group.add_argument("--html", metavar="FILE", type=Path, help="a page that needs no network")
-    group.add_argument("--json", metavar="FILE", type=Path, help="all numbers")
-    group.add_argument("--svg", metavar="FOLDER", type=Path, help="the plots, as SVG")
-    group.add_argument("--png", metavar="FOLDER", type=Path, help="the plots, as PNG")
+    group.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained page")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write all numbers")
+    group.add_argument("--svg", metavar="FOLDER", type=Path, help="write the plots as SVG")
+    group.add_argument("--png", metavar="FOLDER", type=Path, help="write the plots as PNG")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer the question that was asked, and write the files."""
+    """Answer the requested question, and write the files."""
     from anytpu.cli import questions, typed
 
     if not arguments.calibrate:
         questions.check_question(arguments, names(SYSTEMS))
         typed.check(arguments)
-    # It loads JAX: only after what was typed is checked.
+    # This import loads JAX, so the arguments are checked first.
     from anytpu.cli import planning
 
     if arguments.calibrate:
         return planning.calibrate()
-    asked = planning.asked(arguments)
+    request = planning.load_request(arguments)
     if arguments.check:
-        return DIFFERS_STATUS if planning.check(asked) else 0
+        return DIFFERS_STATUS if planning.check(request) else 0
     if arguments.max_batch:
-        planning.show_largest(asked)
+        planning.show_largest(request)
     else:
-        planning.show(planning.scaling(asked) if arguments.scaling else planning.plan(asked), arguments)
+        planning.show(planning.scaling(request) if arguments.scaling else planning.plan(request), arguments)
     return 0
 
 
 def names(text: str) -> list[str]:
-    """Read names that commas separate.
+    """Parse comma-separated names.
 
     Raises:
-        argparse.ArgumentTypeError: there is none.
+        argparse.ArgumentTypeError: there is no name.
     """
-    found = [name for name in (one.strip() for one in text.split(",")) if name]
-    if not found:
-        raise argparse.ArgumentTypeError(f"must be one name or more, with commas between them, not {text!r}")
-    return found
+    stripped = [name for name in (part.strip() for part in text.split(",")) if name]
+    if not stripped:
+        raise argparse.ArgumentTypeError(f"must be one or more names separated by commas, not {text!r}")
+    return stripped
 
 
 def positive_integers(text: str) -> list[int]:
-    """Read positive integers that commas separate.
+    """Parse comma-separated positive integers.
 
     Raises:
-        argparse.ArgumentTypeError: one is none.
+        argparse.ArgumentTypeError: a part is not a positive integer.
     """
-    return [positive_integer(one) for one in names(text)]
+    return [positive_integer(part) for part in names(text)]
 
 
 def numbers(text: str) -> list[int]:
-    """Read numbers, counted from 0, that commas separate.
+    """Parse comma-separated indices, from 0.
 
     Raises:
-        argparse.ArgumentTypeError: one is none.
+        argparse.ArgumentTypeError: a part is not an index.
     """
-    if not all(one.isdecimal() for one in names(text)):
-        raise argparse.ArgumentTypeError(f"must be numbers from 0, with commas between them, not {text!r}")
-    return [int(one) for one in names(text)]
+    if not all(part.isdecimal() for part in names(text)):
+        raise argparse.ArgumentTypeError(f"must be integers from 0 separated by commas, not {text!r}")
+    return [int(part) for part in names(text)]
 
 
 def axes(text: str) -> list[int | None]:
-    """Read axes that commas separate: integers, or "none".
+    """Parse comma-separated axes: integers, or "none".
 
     Raises:
-        argparse.ArgumentTypeError: one is neither.
+        argparse.ArgumentTypeError: a part is neither.
     """
     try:
-        return [None if one == "none" else int(one) for one in names(text)]
+        return [None if part == "none" else int(part) for part in names(text)]
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be axes, with commas between them, like 3,0,none, not {text!r}"
-        ) from None
+        raise argparse.ArgumentTypeError(f"must be axes separated by commas, like 3,0,none, not {text!r}") from None
 
 
 def positive_number(text: str) -> float:
-    """Read a positive number.
+    """Parse a positive, finite number.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a positive number.
     """
     try:
         value = float(text)
@@ -185,9 +186,9 @@ COMMAND = Command(
     name="plan",
     summary="predict speed, memory and cost on any TPU, without one",
     description="""\
-Compile a program with the real TPU compiler, which needs no TPU, and predict from
-what it made how long a step takes, how much memory it needs and what it costs. No
-step is run, and a Keras model needs no data: only its input shapes, and --batch.
+Compile a program with the real TPU compiler, which needs no TPU, and predict the
+time, memory and cost of a step from the compiled program. No step is run, and a
+Keras model needs no data: only its input shapes, and --batch.
 """,
     add_arguments=add_arguments,
     run=run,

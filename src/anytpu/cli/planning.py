@@ -1,6 +1,6 @@
-"""What `anytpu plan` does: loads the job, asks the public functions, and shows what they found.
+"""The work of `anytpu plan`: load the job, call the public functions, and print their results.
 
-Idea: it is a plain client of `anytpu.plan` and its siblings, as a program of yours would be.
+Idea: it uses the public API only (`anytpu.plan`, `scaling`, `max_batch_size`, `check`), as a user's program would.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _FILES = (".anytpu", ".mlir")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What was typed, as the public functions take it.
+class PlanRequest:
+    """The command's arguments in the form that the public functions take.
 
     Attributes:
-        job: what is planned.
-        tpu: the systems.
-        batch_size: examples of a step, or None.
-        arguments: everything as it was typed.
+        job: the job to plan.
+        tpu: names of the systems.
+        batch_size: examples per step over all devices, or None.
+        arguments: the parsed command line.
         specs: the input specs of the job, or None.
-        batch_axis: the axis of the batch along which examples lie, or a tree of axes; None for the job's own.
+        batch_axis: the example axis of the batch, or a tree of axes; None for the job's default.
     """
 
     job: Any
@@ -47,7 +47,7 @@ class Asked:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What every question takes."""
+        """Keyword arguments that all questions share."""
         typed = self.arguments
         return {
             "input_specs": self.specs,
@@ -56,12 +56,12 @@ class Asked:
             "batch_axis": self.batch_axis,
             "timeout_s": typed.timeout,
             "use_cache": not typed.no_cache,
-            "name": typed.job,  # As it was typed: a file may have several models of one name.
+            "name": typed.job,  # models of one file may share a name, so plans are titled by this
         }
 
     @property
     def run_settings(self) -> dict[str, Any]:
-        """What a plan takes beyond them."""
+        """Keyword arguments of `anytpu.plan` and `anytpu.scaling`: `settings` and those of the run."""
         typed = self.arguments
         return {
             **self.settings,
@@ -74,59 +74,59 @@ class Asked:
         }
 
 
-def asked(arguments: argparse.Namespace) -> Asked:
-    """Load the job that was named.
+def load_request(arguments: argparse.Namespace) -> PlanRequest:
+    """Load the job and return the request.
 
     Raises:
-        SettingError: none was named, or it cannot be loaded.
+        SettingError: no job is named, or the job cannot be loaded.
     """
     job, specs = _job(arguments.job, arguments.split, arguments.batch_axis)
-    is_file = isinstance(job, str)  # whose layouts are its specs
+    is_file = isinstance(job, str)  # a file's specs are layouts, which have the axes already
     axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
-    return Asked(job, arguments.tpu, arguments.batch, arguments, specs, axis)
+    return PlanRequest(job, arguments.tpu, arguments.batch, arguments, specs, axis)
 
 
-def plan(asked: Asked) -> Any:
+def plan(request: PlanRequest) -> Any:
     """Return the plan of a job, with the batches of a sweep."""
-    _need_batch(asked)
+    _check_batch(request)
     with Steps() as progress:
         return anytpu.plan(
-            asked.job,
-            batch_size=asked.batch_size,
-            tpu=asked.tpu,
-            sweep_batches=asked.arguments.sweep_batch,
+            request.job,
+            batch_size=request.batch_size,
+            tpu=request.tpu,
+            sweep_batches=request.arguments.sweep_batch,
             progress=progress,
-            **asked.run_settings,
+            **request.run_settings,
         )
 
 
-def scaling(asked: Asked) -> Any:
-    """Return the plan of a job on ever larger slices of the first system."""
-    _need_batch(asked)
+def scaling(request: PlanRequest) -> Any:
+    """Return the plan of a job on several slices of the first system's chip."""
+    _check_batch(request)
     with Steps() as progress:
         return anytpu.scaling(
-            asked.job,
-            asked.tpu[0].partition("-")[0],
-            asked.arguments.scaling,
-            batch_size=asked.batch_size,
+            request.job,
+            request.tpu[0].partition("-")[0],
+            request.arguments.scaling,
+            batch_size=request.batch_size,
             progress=progress,
-            **asked.run_settings,
+            **request.run_settings,
         )
 
 
 def show(plan: Any, arguments: argparse.Namespace) -> None:
-    """Write the files that were asked for, and print a plan: in this order, for `| head` ends what prints."""
+    """Write the requested files, then print a plan: printing may end early, as in `| head`."""
     console = open_console()
     try:
         wrote = _write(plan, arguments)
     finally:
-        plan.show()  # also where a file could not be written
+        plan.show()  # also if a file could not be written
     for line in wrote:
         say(console, line)
 
 
 def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
-    """Write the files that were asked for, and return a line on each."""
+    """Write the requested files, and return a line on each."""
     wrote = []
     if arguments.html:
         wrote.append(f"Wrote {plan.to_html(arguments.html)}")
@@ -139,52 +139,55 @@ def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
     return wrote
 
 
-def show_largest(asked: Asked) -> None:
+def show_largest(request: PlanRequest) -> None:
     """Print the largest batch that fits on each system."""
     console = open_console()
-    for name in asked.tpu:
+    for name in request.tpu:
         with Steps() as progress:
-            batch = anytpu.max_batch_size(asked.job, name, progress=progress, **asked.settings)
-        fits = f"{format_count(batch)} examples a step" if batch else "not even one example a device fits"
+            batch = anytpu.max_batch_size(request.job, name, progress=progress, **request.settings)
+        fits = f"{format_count(batch)} examples per step" if batch else "not even one example per device fits"
         say(console, f"{name}: {fits}")
 
 
-def check(asked: Asked) -> bool:
-    """Print whether 1 core and many compute the same, and return whether they differ."""
+def check(request: PlanRequest) -> bool:
+    """Print a comparison of 1 core with many, and return whether their results differ."""
     with Steps() as progress:
         progress("one step on 1 core, on virtual cores and on partitioned devices")
-        found = anytpu.check(asked.job, **{} if asked.batch_size is None else {"batch_size": asked.batch_size})
-    say(open_console(), str(found))
-    return not found.agrees
+        batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
+        comparison = anytpu.check(request.job, **batch)
+    say(open_console(), str(comparison))
+    return not comparison.agrees
 
 
 def calibrate() -> int:
-    """Print predictions beside this user's own runs, and keep the corrections."""
+    """Print predictions beside this user's own runs, and save the correction factors."""
     from anytpu.planning import calibration
     from anytpu.report.calibration import print_calibration
 
-    found = calibration.calibrate()
-    print_calibration(open_console(), found)
-    if found.factors:
-        calibration.save(found)
+    result = calibration.calibrate()
+    print_calibration(open_console(), result)
+    if result.factors:
+        calibration.save(result)
     return 0
 
 
-def _need_batch(asked: Asked) -> None:
-    if asked.batch_size is None and asked.specs is None and KERAS_MAKER.claims(asked.job):
+def _check_batch(request: PlanRequest) -> None:
+    if request.batch_size is None and request.specs is None and KERAS_MAKER.claims(request.job):
         raise SettingError(
-            f"the model {asked.job.name!r} can be planned for any batch; say which, the examples of a step over all "
-            "devices: --batch 1024"
+            f"the model {request.job.name!r} has no fixed batch; give the examples per step over all devices: "
+            "--batch 1024"
         )
 
 
 def _job(name: str | None, split: list[int] | None, axes: list[int | None] | None) -> tuple[Any, Any]:
     if name is None:
-        raise SettingError(f"name what to plan: a function of a file, like {HOW}, or a program file, .anytpu or .mlir")
+        raise SettingError(
+            f"name the job to plan: a function in a file, like {HOW}, or a program file, .anytpu or .mlir"
+        )
     if Path(name).suffix in _FILES:
         return name, _layouts(name, split, axes)
     if split is not None:
-        raise SettingError(f"--split names arguments of a .mlir file, and {name!r} is none; leave it out")
+        raise SettingError(f"--split names arguments of a .mlir file, but {name!r} is not one; leave it out")
     path, colon, function = name.rpartition(":")
     if not colon or not path:
         raise SettingError(_no_function(name))
@@ -192,42 +195,42 @@ def _job(name: str | None, split: list[int] | None, axes: list[int | None] | Non
 
 
 def _layouts(name: str, split: list[int] | None, axes: list[int | None] | None) -> Any:
-    """Return the layout of each argument of a file that is split, or None."""
+    """Return the layout of each argument of a file named by --split, by its index, or None without --split."""
     if split is None:
         if axes is not None:
-            raise SettingError(f"--batch-axis is that of the arguments of {name} that --split names; add --split 0")
+            raise SettingError(
+                f"--batch-axis gives the axes of the arguments of {name} that --split names; add --split 0"
+            )
         return None
-    each = axes or [0]
-    each = each * len(split) if len(each) == 1 else each
-    if len(each) != len(split):
-        raise SettingError(_other_number(len(each), f"--split names {len(split)} arguments", "argument"))
-    if any(axis is not None and axis < 0 for axis in each):
+    split_axes = axes or [0]
+    split_axes = split_axes * len(split) if len(split_axes) == 1 else split_axes
+    if len(split_axes) != len(split):
+        raise SettingError(_axes_mismatch(len(split_axes), f"--split names {len(split)} arguments", "argument"))
+    if any(axis is not None and axis < 0 for axis in split_axes):
         raise SettingError("--batch-axis counts the axes of a file's arguments from 0; write 3, not -1")
-    return {number: anytpu.program.Layout(axis) for number, axis in zip(split, each, strict=True)}
+    return {index: anytpu.program.Layout(axis) for index, axis in zip(split, split_axes, strict=True)}
 
 
 def _batch_axis(axes: list[int | None] | None, specs: Any) -> Any:
-    """Return the axes that were typed as `anytpu.plan` takes them: one, or a tree like the batch."""
+    """Return the axes of the command line as `anytpu.plan` takes them: one, or a tree like the batch."""
     if axes is None or len(axes) == 1:
         return axes[0] if axes else None
     if not isinstance(specs, tuple | list) or len(specs) != 2:
-        return tuple(axes)  # The batch of a function of the devices, most likely; of anything else it is refused.
+        # The structure is unknown here: the job is a function of `devices`, or `anytpu.plan` refuses these axes.
+        return tuple(axes)
     structure = jax.tree.structure(specs[1])
     if structure.num_leaves != len(axes):
-        raise SettingError(_other_number(len(axes), f"the batch has {structure.num_leaves} arrays", "array"))
+        raise SettingError(_axes_mismatch(len(axes), f"the batch has {structure.num_leaves} arrays", "array"))
     return jax.tree.unflatten(structure, axes)
 
 
-def _other_number(axes: int, has: str, of: str) -> str:
-    return f"--batch-axis names {axes} axes, and {has}; name one axis, or one for each {of}"
+def _axes_mismatch(axes: int, expected: str, noun: str) -> str:
+    return f"--batch-axis names {axes} axes, but {expected}; name one axis, or one per {noun}"
 
 
 def _no_function(name: str) -> str:
     if Path(name).suffix != ".py":
-        return (
-            f"{name!r} is nothing that can be planned; name a function of a file, like {HOW}, or a program file, "
-            ".anytpu or .mlir"
-        )
+        return f"{name!r} cannot be planned; name a function in a file, like {HOW}, or a program file, .anytpu or .mlir"
     check_readable(Path(name))
     names = _functions(Path(name))
     hint = f"; its functions are {', '.join(names)}" if names else ""
@@ -235,9 +238,10 @@ def _no_function(name: str) -> str:
 
 
 def _functions(path: Path) -> list[str]:
-    """Return the functions of a file that stand at its left edge, without running it."""
+    """Return a file's public top-level functions, without running it."""
     try:
         body = ast.parse(read_file(path)).body
     except (OSError, SyntaxError, ValueError):
         return []
-    return [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+    functions = [statement.name for statement in body if isinstance(statement, ast.FunctionDef)]
+    return [name for name in functions if not name.startswith("_")]

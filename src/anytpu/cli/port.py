@@ -1,4 +1,4 @@
-"""`anytpu port`: rewrites the TPU calls of TensorFlow programs to ours."""
+"""`anytpu port`: rewrite the TPU calls of TensorFlow programs to anytpu."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LEFT_STATUS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the paths and --write."""
+    """Add the paths and --write."""
     parser.add_argument(
         "paths", metavar="PATH", type=Path, nargs="+", help="a program, a notebook, or a folder of them"
     )
     parser.add_argument(
-        "--write", action="store_true", help="change the files; each old one is kept beside the new one, as NAME.bak"
+        "--write", action="store_true", help="change the files; each old file is kept as NAME.bak in its folder"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the diffs and what is left; the status is 1 when something is left to do by hand."""
+    """Print the diffs and the findings; the status is 1 if a line must be changed by hand."""
     from anytpu.port import ported_file, program_files, write
     from anytpu.report.porting import summary
     from anytpu.report.terminal import open_console, say
@@ -52,7 +52,7 @@ def _show(console: Console, file: PortedFile) -> None:
 
     print_diff(console, diff_lines(file.program.old, file.program.new, str(file.path)))
     for kind, title in (("by hand", "to port by hand"), ("note", "worth a look")):
-        findings = [one for one in file.program.findings if one.kind == kind]
+        findings = [finding for finding in file.program.findings if finding.kind == kind]
         if findings:
             console.print(f"\n{file.path}: {title}", soft_wrap=True)
             console.print("\n".join(finding_lines(findings, console.width)), soft_wrap=True)
@@ -64,10 +64,10 @@ COMMAND = Command(
     name="port",
     summary="rewrite the TPU calls of a TensorFlow program to anytpu's",
     description="""\
-Find the TPU calls of TensorFlow 1 and 2 in programs, however they are imported, and
-show as a diff what they become here; --write makes the change. What has to be done
-by hand is listed by line with what to type. docs/migrate.md has the whole table.
-The exit status is 1 when something is left to do by hand.
+Find the TPU calls of TensorFlow 1 and 2 in programs, under any import name, and show
+the rewritten program as a diff; --write changes the files. Lines to change by hand
+are listed with the code to type. docs/migrate.md has the whole table. The exit
+status is 1 if a line must be changed by hand.
 """,
     add_arguments=add_arguments,
     run=run,

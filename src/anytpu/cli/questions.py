@@ -1,7 +1,6 @@
-"""Which question `anytpu plan` was asked, and whether everything that was typed has a part in its answer.
+"""Check that all options of `anytpu plan` apply to the requested question.
 
-Rule: an option that a question would leave aside is refused, never dropped: who typed it would take the answer for
-another one.
+Rule: an option that does not apply is refused, never ignored: the user would misread the answer.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from anytpu.errors import SettingError
 _FILES = ("html", "json", "svg", "png")
 _RUN = ("steps_per_execution", "input_rate", "examples", "epochs", "prices")
 
-LEFT_ASIDE = {
+UNUSED_OPTIONS = {
     "check": (
         "infer",
         "precision",
@@ -29,7 +28,7 @@ LEFT_ASIDE = {
     "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", *_FILES),
     "scaling": ("sweep_batch",),
 }
-"""What has no part in the answer to a question, by the question; the first of them that was typed is the one asked."""
+"""Question -> the options that do not apply to it. The first question given on the command line is answered."""
 
 _SAYS = {
     "check": "compares one training step on 1 core and on many",
@@ -39,24 +38,24 @@ _SAYS = {
 
 
 def check_question(arguments: argparse.Namespace, usual_tpu: list[str]) -> None:
-    """Refuse options that the question leaves aside.
+    """Refuse options that do not apply to the question.
 
     Args:
-        arguments: everything that was typed.
-        usual_tpu: the systems where none is named.
+        arguments: the parsed command line.
+        usual_tpu: the default systems.
 
     Raises:
-        SettingError: there are some; the message names them.
+        SettingError: there are such options; the message names them.
     """
-    question = next((one for one in LEFT_ASIDE if getattr(arguments, one)), None)
+    question = next((name for name in UNUSED_OPTIONS if getattr(arguments, name)), None)
     if question is None:
         return
-    typed = [_option(one) for one in LEFT_ASIDE[question] if getattr(arguments, one) not in (None, False, [])]
-    if typed:
-        has, them = ("has", "it") if len(typed) == 1 else ("have", "them")
+    unused = [_option(name) for name in UNUSED_OPTIONS[question] if getattr(arguments, name) not in (None, False, [])]
+    if unused:
+        does, them = ("does", "it") if len(unused) == 1 else ("do", "them")
         raise SettingError(
-            f"{_option(question)} {_SAYS[question]}: {', '.join(typed)} {has} no part in it; leave {them} out, or ask "
-            f"without {_option(question)}"
+            f"{_option(question)} {_SAYS[question]}: {', '.join(unused)} {does} not apply; leave {them} out, or leave "
+            f"out {_option(question)}"
         )
     if question == "scaling":
         _check_chip(arguments.tpu, arguments.scaling, usual_tpu)
@@ -67,15 +66,15 @@ def _check_chip(tpu: list[str], cores: list[int], usual_tpu: list[str]) -> None:
     if len(tpu) > 1 and tpu != usual_tpu:
         chip = tpu[0].partition("-")[0]
         raise SettingError(
-            f"--scaling plans larger slices of one TPU, and --tpu names {len(tpu)}: {', '.join(tpu)}; name one, and "
-            f"ask for each: --tpu {chip} --scaling {slices}"
+            f"--scaling plans larger slices of one TPU, but --tpu names {len(tpu)}: {', '.join(tpu)}; run one command "
+            f"per TPU: --tpu {chip} --scaling {slices}"
         )
     if ":" in tpu[0]:
         chip, _, single = tpu[0].partition(":")
         chip = chip.partition("-")[0]
-        names = ",".join(f"{chip}-{number}:{single}" for number in cores)
+        names = ",".join(f"{chip}-{count}:{single}" for count in cores)
         raise SettingError(
-            f"--scaling takes the chip alone, and {tpu[0]!r} says how its cores run; plan the slices by name instead: "
+            f"--scaling takes a chip without a core mode, not {tpu[0]!r}; plan the slices by name instead: "
             f"--tpu {names}"
         )
 

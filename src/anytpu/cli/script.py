@@ -1,9 +1,9 @@
-"""A function of the user's file, by its name: "train.py:create_model", and the job that it returns.
+"""Load a function of the user's file, "train.py:create_model", and the job that it returns.
 
-Idea: the file is loaded as a module of a name of its own, so that what stands under `if __name__ == "__main__":` does
-not run; it sees a command line without arguments, and what stands beside it can be imported.
+Idea: the file is loaded as a module with a private name, so code under `if __name__ == "__main__":` does not run. It
+sees an empty command line, and it can import files of its folder.
 
-Rule: whatever goes wrong inside the file is told with the line of the file where it did.
+Rule: an error inside the file is reported with the file's line.
 """
 
 from __future__ import annotations
@@ -23,41 +23,42 @@ from anytpu.errors import SettingError
 from anytpu.files.opening import open_file
 
 HOW = "train.py:create_model"
-"""How a function of a file is named, for errors."""
+"""Example of a function's name on the command line, for errors."""
 
 _TO_PLAN = (
-    "of which nothing can be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
+    "which cannot be planned; it must return a compiled Keras model, a pair (model, input_specs) with "
     "input_specs=(x, y), or a pair (step, input_specs) with a JAX function step(state, batch) and "
     "input_specs=(state, batch)"
 )
 
 
 def job_of(name: str, function: str) -> tuple[Any, Any]:
-    """Return what a function of a file makes: a job as `program.of` takes it, and its input specs.
+    """Return a job as `program.of` takes it, and its input specs, from a function in a file.
+
+    A function without an argument `devices` is called without arguments; it returns a job or a pair (job, specs). A
+    function with an argument `devices` is the job itself, as `anytpu.plan` takes it, and the specs are None.
 
     Args:
         name: the path of the file.
-        function: the function; it is called without arguments and returns the job, or a pair (job, input_specs). One
-            with an argument `devices` is called with the number of devices of each system: it is the job itself, as
-            `anytpu.plan` takes it, and the specs are None.
+        function: the name of the function.
 
     Raises:
-        SettingError: there is no such file or function, it needs arguments, it fails, or returns something else.
+        SettingError: there is no such file or function, it needs arguments, it fails, or its value is not a job.
     """
     path = Path(name)
-    found = _function(path, function)
-    if "devices" not in inspect.signature(found).parameters:
-        return _pair(name, function, _called(path, function, found))
+    make_job = _function(path, function)
+    if "devices" not in inspect.signature(make_job).parameters:
+        return _job_and_specs(name, function, _call(path, function, make_job))
 
-    def made(devices: int) -> tuple[Any, Any]:
-        with _told(path):
-            returned = found(devices=devices)
-        return _pair(name, function, returned)
+    def job_for(devices: int) -> tuple[Any, Any]:
+        with _located_errors(path):
+            returned = make_job(devices=devices)
+        return _job_and_specs(name, function, returned)
 
-    return made, None
+    return job_for, None
 
 
-def _pair(name: str, function: str, returned: Any) -> tuple[Any, Any]:
+def _job_and_specs(name: str, function: str, returned: Any) -> tuple[Any, Any]:
     from anytpu.program.makers import is_job
 
     job, specs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
@@ -67,60 +68,60 @@ def _pair(name: str, function: str, returned: Any) -> tuple[Any, Any]:
 
 
 def returned_by(name: str, function: str) -> Any:
-    """Return what a function of a file returns; it is called without arguments.
+    """Call a function in a file without arguments, and return its value.
 
     Raises:
         SettingError: there is no such file or function, it needs arguments, or it fails.
     """
     path = Path(name)
-    return _called(path, function, _function(path, function))
+    return _call(path, function, _function(path, function))
 
 
 def wrong(name: str, function: str, returned: Any, wanted: str) -> SettingError:
-    """Return the error that a function of a file returned something of no use.
+    """Return the error for a function that returned a value of the wrong kind.
 
     Args:
         name: the path of the file.
-        function: the function.
-        returned: what it returned.
-        wanted: what that is no use for, and what is: "of which nothing can be planned; it must return ...".
+        function: the name of the function.
+        returned: its value.
+        wanted: the end of the message, with the expected value: "which cannot be planned; it must return ...".
     """
     return SettingError(f"{function}() in {Path(name)} returned {_short(returned)}, {wanted}")
 
 
 def load(path: Path, how: str = HOW) -> ModuleType:
-    """Run a file as a module, without what stands under `if __name__ == "__main__":`, and return it.
+    """Run a file as a module, without its `if __name__ == "__main__":` block, and return the module.
 
     Args:
         path: the file.
-        how: how a function of a file is named, for errors.
+        how: example of a function's name on the command line, for errors.
 
     Raises:
-        SettingError: there is no such file, it is no Python, or it fails.
+        SettingError: there is no such file, it is not Python, or it fails.
     """
     if path.suffix != ".py":
-        raise SettingError(f"{str(path)!r} is no Python file, so it has no functions; name one like {how}")
+        raise SettingError(f"{str(path)!r} is not a Python file; name a function in a file, like {how}")
     check_readable(path, how)
     name = f"_anytpu_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where pickle and dataclasses look for it
+    sys.modules[name] = module  # pickle and dataclasses look the module up here
     sys.path.insert(0, str(path.parent.resolve()))
-    with _told(path), _alone(path):
+    with _located_errors(path), _without_arguments(path):
         spec.loader.exec_module(module)
     return module
 
 
 def check_readable(path: Path, how: str = HOW) -> None:
-    """Check that a file of functions is there and can be read.
+    """Check that a file exists and can be read.
 
     Args:
         path: the file.
-        how: how a function of a file is named, for errors.
+        how: example of a function's name on the command line, for errors.
 
     Raises:
-        SettingError: it is not, or cannot.
+        SettingError: the file does not exist or cannot be read.
     """
     try:
         open_file(path).close()
@@ -128,35 +129,36 @@ def check_readable(path: Path, how: str = HOW) -> None:
         raise SettingError(f"there is no file {str(path)!r}; {_near_file(path, how)}") from error
     except OSError as error:
         raise SettingError(
-            f"{str(path)!r} cannot be read: {error.strerror}; name a function of a file, like {how}"
+            f"{str(path)!r} cannot be read: {error.strerror}; name a function in a file, like {how}"
         ) from error
 
 
 def _function(path: Path, function: str) -> Callable[..., Any]:
     module = load(path)
-    found = vars(module).get(function)
-    if callable(found):
-        return found
-    own = [name for name, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__]
+    value = vars(module).get(function)
+    if callable(value):
+        return value
+    functions = [(name, member) for name, member in vars(module).items() if inspect.isfunction(member)]
+    own = [name for name, member in functions if member.__module__ == module.__name__]
     near = difflib.get_close_matches(function, own, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, own)) or 'no function at all'}"
     raise SettingError(f"{path} has no function {function!r}; {hint}")
 
 
-def _called(path: Path, function: str, found: Callable[[], Any]) -> Any:
-    _check_takes_nothing(path, function, found)
-    with _told(path):
-        return found()
+def _call(path: Path, function: str, target: Callable[[], Any]) -> Any:
+    _check_no_arguments(path, function, target)
+    with _located_errors(path):
+        return target()
 
 
-def _check_takes_nothing(path: Path, function: str, found: Callable[..., Any]) -> None:
-    signature = inspect.signature(found)
+def _check_no_arguments(path: Path, function: str, target: Callable[..., Any]) -> None:
+    signature = inspect.signature(target)
     try:
         signature.bind()
     except TypeError as error:
         raise SettingError(
-            f"{function}{signature} in {path} is called without arguments ({error}); give each a default, or name "
-            "another function, one that calls it"
+            f"{function}{signature} in {path} is called without arguments ({error}); give each a default, or name a "
+            "function without arguments that calls it"
         ) from error
 
 
@@ -166,8 +168,8 @@ def _short(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let a file see a command line of its own, without arguments."""
+def _without_arguments(path: Path) -> Iterator[None]:
+    """Set `sys.argv` to the file's own command line, without arguments."""
     before = sys.argv
     sys.argv = [str(path)]
     try:
@@ -177,15 +179,17 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Tell of an error inside with the last line of the file that it went through."""
+def _located_errors(path: Path) -> Iterator[None]:
+    """Turn any error inside into a `SettingError` that names the file's innermost line in the traceback."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise SettingError(f"{_where(path, error)}: {_what(error)}; --traceback shows the whole of it") from error
+        raise SettingError(
+            f"{_location(path, error)}: {_summary(error)}; --traceback shows the whole traceback"
+        ) from error
 
 
-def _where(path: Path, error: BaseException) -> str:
+def _location(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and _is_same(path, error.filename):
         return f"{path}, line {error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_same(path, frame.filename)]
@@ -199,16 +203,16 @@ def _is_same(path: Path, filename: str | None) -> bool:
     return filename is not None and Path(filename).resolve() == path.resolve()
 
 
-def _what(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return f"it ended by sys.exit({error.code!r})"
-    said = error.msg if isinstance(error, SyntaxError) else str(error).strip()
-    first = said.splitlines()[0] if said else ""
+        return f"it called sys.exit({error.code!r})"
+    message = error.msg if isinstance(error, SyntaxError) else str(error).strip()
+    first = message.splitlines()[0] if message else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _near_file(path: Path, how: str) -> str:
     folder = path.parent
-    names = sorted(one.name for one in folder.glob("*.py")) if folder.is_dir() else []
+    names = sorted(file.name for file in folder.glob("*.py")) if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f"did you mean {str(folder / near[0])!r}?" if near else f"name a function of a file, like {how}"
+    return f"did you mean {str(folder / near[0])!r}?" if near else f"name a function in a file, like {how}"

@@ -1,8 +1,8 @@
-"""What was typed after `anytpu plan`, checked before anything takes time.
+"""Check the arguments of `anytpu plan` before its long work.
 
-Idea: to load Keras and the user's file takes seconds, a plan minutes; a name that is written wrong can be told at once.
+Idea: loading Keras and the user's file takes seconds, a plan minutes; a misspelt name can be reported at once.
 
-Rule: what is checked here loads neither JAX nor Keras.
+Rule: these checks load neither JAX nor Keras.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from anytpu.planning.target import target_named
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Look at the names of systems, the prices, and where the files go.
+    """Check the names of the systems, the prices file, and the output paths.
 
     Raises:
         UnknownTPUError: there is no such system.
-        SettingError: the prices cannot be read, or a file or a folder cannot be written there.
+        SettingError: the prices cannot be read, or an output path cannot be written.
     """
-    for name in arguments.tpu if not arguments.scaling else ():  # which takes a chip alone too, "v3"
+    for name in arguments.tpu if not arguments.scaling else ():  # --scaling also takes a chip without a size, "v3"
         target_named(name)
     if arguments.prices:
         read_prices(arguments.prices)
