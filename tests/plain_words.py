@@ -74,7 +74,7 @@ def split(docstring: str) -> Iterator[str]:
             is_code = True
         elif not stripped:
             is_code = False
-        is_table = stripped.startswith(("|", "+-", "```")) or line.startswith("    ") and "  " in stripped
+        is_table = stripped.startswith(("|", "+-", "```")) or (line.startswith("    ") and "  " in stripped)
         kept.append("" if is_code or is_table else line)
     text = _SECTION.sub("\n\n", "\n".join(kept))
     # An argument or attribute begins a new line with its name and a colon.
