@@ -8,7 +8,7 @@ cores is seen at once. The contenders take turns; the ratio is that of the media
     jit          jax.jit of jax.value_and_grad, the parameters handed from step to step
     run          the parameters that `run` returned go into the next `run`; gradients by tpu.value_and_grad
     run_steps    ten steps a call, the parameters are `state`; gradients by tpu.value_and_grad
-    own          as run, but with jax.value_and_grad and pmean: one gradient for each replica, which anytpu warns of
+    own          as run, but with jax.value_and_grad and pmean, as code for jax.pmap has it
 """
 
 from __future__ import annotations

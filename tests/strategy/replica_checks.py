@@ -428,6 +428,20 @@ def check_parameters_that_come_back_the_same_go_in_again_as_one_array(strategy: 
         near(params.stacked(), np.stack([expected] * replicas))
 
 
+def check_gradients_of_jax_are_averaged_as_under_pmap(strategy: Any) -> None:
+    kernel, x = floats((6, 4)), floats((ROWS, 6), 1)
+
+    def loss_fn(kernel: Any, x: Any) -> Any:
+        return (jnp.tanh(x @ kernel) ** 2).mean()
+
+    def step(kernel: Any, x: Any) -> Any:
+        return kernel - 0.1 * jax.lax.pmean(jax.grad(loss_fn)(kernel, x), "replica")
+
+    value = strategy.run(step, args=(kernel, split(strategy, x)))
+    expected = kernel - 0.1 * jax.grad(loss_fn)(jnp.asarray(kernel), x)
+    near(parts(strategy, value), np.stack([expected] * strategy.num_replicas_in_sync))
+
+
 CHECKS: dict[str, Callable[[Any], None]] = {
     name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
 }

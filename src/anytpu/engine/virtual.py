@@ -25,6 +25,7 @@ from anytpu.engine.small_loops import next_loop_left
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
+from anytpu.program.summed_products import summing_products
 from anytpu.system.cores import Core, Numerics
 
 _SMALL_BYTES = 2**20
@@ -67,7 +68,10 @@ class VirtualBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the CPU."""
-        step = computed_by(self._numerics, carried(program, one_device_step(program)))
+        step = carried(program, one_device_step(program))
+        if program.replicas is not None and program.replicas > 1:
+            step = summing_products(step)
+        step = computed_by(self._numerics, step)
         state, batch = self._here(program.state), self._here(program.batch)
         kernels = fast_kernels(lstm=self._numerics == "machine")
         try:

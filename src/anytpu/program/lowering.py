@@ -55,7 +55,8 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
         >>> int(state), outputs.shape
         (6, (4,))
     """
-    if program.replicas is None:
+    replicas = program.replicas
+    if replicas is None:
         return program.step
 
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
@@ -67,7 +68,7 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
 
         try:
             new_state, outputs = _over_replicas(program, pair, (None, 0), state, batch)
-            return new_state, sharing.joined(outputs, program.replicas) if program.shares_outputs else outputs
+            return new_state, sharing.joined(outputs, replicas) if program.shares_outputs else outputs
         except ValueError as error:
             if "out_axes" not in str(error):
                 raise

@@ -1,0 +1,292 @@
+"""`with_summed_products`: gradients of each replica, summed over the replicas, as one product.
+
+Idea: under `vmap` the gradient of a shared weight is a product with a batch axis, and a `psum` adds the gradients of
+the replicas. The sum over a batch axis of a product is the product that contracts this axis too. It makes one gradient,
+with an eighth of the memory, and a twentieth of the time for a large Dense layer. So code that was written for
+`jax.pmap` (`jax.grad` and `jax.lax.pmean`) takes as long as `jax.jit` on one device.
+
+Rule: a sum moves back to the product through operations that are linear and act on each replica alike: transpositions,
+reshapes that keep the axis, conversions, products with a number, additions. A sum that does not reach a product stays
+as it is. Only the order of additions changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+
+from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, with_items
+from anytpu.program.program import Tree
+
+_INLINED = ("jit", "pjit")
+
+Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
+Atom = Var | Literal
+
+
+def summing_products(step: Step) -> Step:
+    """Return a step that computes what `step` does, with each sum of products over the replicas as one product.
+
+    Args:
+        step: `(state, batch) -> (state, outputs)`, its replicas mapped by `vmap`.
+    """
+
+    def summing_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        closed, form = jax.make_jaxpr(step, return_shape=True)(state, batch)
+        flat = jaxpr_as_fun(with_summed_products(closed))
+        return jax.tree.unflatten(jax.tree.structure(form), flat(*jax.tree.leaves((state, batch))))
+
+    return summing_step
+
+
+def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a traced function with each sum of products over the replicas as one product.
+
+    Args:
+        closed: a trace under `vmap`, in which a `psum` names the position of the axis.
+
+    Example:
+        >>> def step(w, x):
+        ...     return jax.lax.psum(jax.grad(lambda w: (x @ w).sum())(w), "replica")
+        >>> over = jax.vmap(step, in_axes=(None, 0), out_axes=None, axis_name="replica")
+        >>> trace = jax.make_jaxpr(over)(np.ones((3, 2)), np.ones((8, 4, 3)))
+        >>> "psum" in str(trace), "psum" in str(with_summed_products(trace))
+        (True, False)
+    """
+    return _inside(closed)
+
+
+def sums_over_replicas(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield each sum over the replicas of a trace, also in the functions that it calls."""
+    for equation in jaxpr.eqns:
+        if summed_axes(equation):
+            yield equation
+        for inner in inner_jaxprs(equation):
+            yield from sums_over_replicas(level_of(inner))
+
+
+def summed_axes(equation: JaxprEqn) -> tuple[int, ...]:
+    """Return the positions of the axes that an equation sums over the replicas; () for any other equation."""
+    if equation.primitive.name != "psum" or equation.params.get("axis_index_groups") is not None:
+        return ()
+    return tuple(axis for axis in equation.params["axes"] if isinstance(axis, int))
+
+
+def _inside(value: Any) -> Any:
+    """Return a jaxpr, or a parameter of an equation that may hold some, with the sums in it rewritten."""
+    # `Jaxpr` first: since jax 0.11 the two are one class.
+    if isinstance(value, Jaxpr):
+        return _rewritten(value)
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=_inside(value.jaxpr))
+    if isinstance(value, tuple | list) and any(isinstance(part, ClosedJaxpr | Jaxpr) for part in value):
+        return with_items(value, [_inside(part) for part in value])
+    return value
+
+
+def _rewritten(jaxpr: Jaxpr) -> Jaxpr:
+    if next(sums_over_replicas(jaxpr), None) is None:
+        return jaxpr
+    level = _Level(any(summed_axes(equation) for equation in jaxpr.eqns))
+    level.add(jaxpr.eqns)
+    return jaxpr.replace(eqns=level.equations, outvars=[level.read(atom) for atom in jaxpr.outvars])
+
+
+class _Level:
+    """The equations of one function, rewritten.
+
+    Args:
+        has_sums: whether the function itself sums over the replicas; calls of compiled functions are inlined then, so
+            that a sum reaches the products inside.
+    """
+
+    def __init__(self, has_sums: bool) -> None:
+        self.equations: list[JaxprEqn] = []
+        self._has_sums = has_sums
+        self._made_by: dict[Atom, JaxprEqn] = {}
+        self._renamed: dict[Atom, Atom] = {}
+
+    def read(self, atom: Atom) -> Atom:
+        """Return the variable that stands for a variable of the original function."""
+        return atom if isinstance(atom, Literal) else self._renamed.get(atom, atom)
+
+    def add(self, equations: Sequence[JaxprEqn]) -> None:
+        """Add equations of the original function."""
+        for equation in equations:
+            equation = equation.replace(invars=[self.read(atom) for atom in equation.invars])
+            called = called_jaxpr(equation) if equation.primitive.name in _INLINED else None
+            if axes := summed_axes(equation):
+                self._add_sum(equation, axes)
+            elif self._has_sums and called is not None and not called.constvars:
+                self._inline(called, equation.invars, equation.outvars)
+            else:
+                self._append(equation.replace(params={name: _inside(v) for name, v in equation.params.items()}))
+
+    def _append(self, equation: JaxprEqn) -> None:
+        self.equations.append(equation)
+        self._made_by.update(dict.fromkeys(equation.outvars, equation))
+
+    def _inline(self, called: Jaxpr, operands: Sequence[Atom], results: Sequence[Any]) -> None:
+        """Add the equations of a called function, each with variables of its own: it may be called twice."""
+        names: dict[Any, Atom] = dict(zip(called.invars, operands, strict=True))
+
+        def read(atom: Any) -> Atom:
+            return atom if isinstance(atom, Literal) else names[atom]
+
+        for equation in called.eqns:
+            made = [Var(variable.aval) for variable in equation.outvars]
+            self.add([equation.replace(invars=[read(atom) for atom in equation.invars], outvars=made)])
+            names.update(zip(equation.outvars, [self.read(variable) for variable in made], strict=True))
+        self._renamed.update(zip(results, [self.read(read(atom)) for atom in called.outvars], strict=True))
+
+    def _add_sum(self, equation: JaxprEqn, axes: tuple[int, ...]) -> None:
+        """Add a sum over the replicas; leave out the operands whose sum is a product."""
+        kept: list[tuple[Atom, Any]] = []
+        for operand, result in zip(equation.invars, equation.outvars, strict=True):
+            summed = self._sum(operand, axes[0]) if len(equation.params["axes"]) == 1 else None
+            if summed is None:
+                kept.append((operand, result))
+            else:
+                self._renamed[result] = summed
+        if kept:
+            operands, results = zip(*kept, strict=True)
+            self._append(equation.replace(invars=list(operands), outvars=list(results)))
+
+    def _emit(self, function: Callable[..., Any], *operands: Atom) -> Atom:
+        """Add the equations of a function of arrays, and return its result."""
+        closed = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(_aval(a).shape, _aval(a).dtype) for a in operands])
+        names: dict[Any, Atom] = dict(zip(closed.jaxpr.invars, operands, strict=True))
+        for equation in closed.jaxpr.eqns:
+            invars = [atom if isinstance(atom, Literal) else names[atom] for atom in equation.invars]
+            made = [Var(variable.aval) for variable in equation.outvars]
+            self._append(equation.replace(invars=invars, outvars=made))
+            names.update(zip(equation.outvars, made, strict=True))
+        (result,) = closed.jaxpr.outvars
+        return names[result]
+
+    def _sum(self, atom: Atom, axis: int) -> Atom | None:
+        """Return the sum of an array over an axis, computed by a product; None if no product makes the array."""
+        equation = None if isinstance(atom, Literal) else self._made_by.get(atom)
+        rule = None if equation is None else getattr(self, f"_sum_{equation.primitive.name}", None)
+        return None if rule is None else rule(equation, axis)
+
+    def _sum_dot_general(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
+        if axis >= len(left_batch):
+            return None
+        contracted = (*left, left_batch[axis]), (*right, right_batch[axis])
+        batch = _without(left_batch, axis), _without(right_batch, axis)
+        settings = {name: equation.params[name] for name in ("precision", "preferred_element_type")}
+        return self._emit(lambda x, y: lax.dot_general(x, y, (contracted, batch), **settings), *equation.invars)
+
+    def _sum_transpose(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        order = equation.params["permutation"]
+        summed = self._sum(equation.invars[0], order[axis])
+        kept = [source - (source > order[axis]) for source in _without(order, axis)]
+        return None if summed is None else self._emit(lambda x: lax.transpose(x, kept), summed)
+
+    def _sum_convert_element_type(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        summed = self._sum(equation.invars[0], axis)
+        dtype = _aval(equation.outvars[0]).dtype
+        return None if summed is None else self._emit(lambda x: lax.convert_element_type(x, dtype), summed)
+
+    def _sum_neg(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        summed = self._sum(equation.invars[0], axis)
+        return None if summed is None else self._emit(lax.neg, summed)
+
+    def _sum_mul(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        left, right = equation.invars
+        return self._scaled(left, right, axis, lax.mul) or self._scaled(right, left, axis, lax.mul)
+
+    def _sum_div(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        array, number = equation.invars
+        return self._scaled(array, number, axis, lax.div)
+
+    def _scaled(self, array: Atom, number: Atom, axis: int, operation: Callable) -> Atom | None:
+        """Return the sum of an array that is multiplied or divided by one number."""
+        if _aval(number).shape != ():
+            return None
+        summed = self._sum(array, axis)
+        return None if summed is None else self._emit(operation, summed, number)
+
+    def _sum_add_any(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        if _aval(equation.invars[0]).shape != _aval(equation.invars[1]).shape:
+            return None
+        parts = [self._sum(operand, axis) for operand in equation.invars]
+        if all(part is None for part in parts):
+            return None
+        both = zip(parts, equation.invars, strict=True)
+        parts = [self._emit(lambda x: x.sum(axis), o) if part is None else part for part, o in both]
+        return self._emit(lax.add, *parts)
+
+    _sum_add = _sum_add_any
+
+    def _sum_reshape(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        source, shape = equation.invars[0], _aval(equation.outvars[0]).shape
+        if equation.params.get("dimensions") is not None:
+            return None
+        sizes = _aval(source).shape
+        for position, size in enumerate(sizes):
+            if math.prod(sizes[:position]) != math.prod(shape[:axis]):
+                continue
+            if size == shape[axis]:
+                summed = self._sum(source, position)
+            elif size % shape[axis] == 0 and size:
+                summed = self._sum_groups(source, position, shape[axis])
+            else:
+                continue
+            return None if summed is None else self._emit(lambda x: lax.reshape(x, _without(shape, axis)), summed)
+        return None
+
+    def _sum_groups(self, atom: Atom, position: int, groups: int) -> Atom | None:
+        """Return the sum over the groups of a convolution, along the axis of its output features.
+
+        The gradient of a convolution's weights is a convolution that contracts the rows. `vmap` makes one with a group
+        for each replica. The sum over the groups is the convolution that contracts the rows of all replicas.
+        """
+        equation = None if isinstance(atom, Literal) else self._made_by.get(atom)
+        if equation is None or equation.primitive.name != "conv_general_dilated":
+            return None
+        params, numbers = dict(equation.params), equation.params["dimension_numbers"]
+        if params["feature_group_count"] != groups or numbers.out_spec[1] != position or groups == 1:
+            return None
+        features, rows = numbers.rhs_spec[:2]
+        settings: dict[str, Any] = {name: params[name] for name in _CONVOLUTION} | {"feature_group_count": 1}
+
+        def convolve(left: Any, right: Any) -> Any:
+            shape = right.shape
+            parted = right.reshape(*shape[:features], groups, shape[features] // groups, *shape[features + 1 :])
+            # The groups go in front of the rows: those of the first replica come first, as in the other operand.
+            target = rows + (rows > features)
+            moved = jax.numpy.moveaxis(parted, features, target - (target > features))
+            merged = [*shape]
+            merged[features], merged[rows] = shape[features] // groups, shape[rows] * groups
+            return lax.conv_general_dilated(left, moved.reshape(merged), **settings)
+
+        return self._emit(convolve, *equation.invars)
+
+
+_CONVOLUTION = (
+    "window_strides",
+    "padding",
+    "lhs_dilation",
+    "rhs_dilation",
+    "dimension_numbers",
+    "batch_group_count",
+    "precision",
+    "preferred_element_type",
+)
+
+
+def _aval(atom: Any) -> Any:
+    """Return the shape and dtype of a variable or literal; JAX types them too widely to have any."""
+    return atom.aval
+
+
+def _without(items: Sequence[int], index: int) -> tuple[int, ...]:
+    return (*items[:index], *items[index + 1 :])
