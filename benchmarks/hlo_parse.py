@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from plan_speed import network
 
 from anytpu.planning import hlo
-from anytpu.planning.compiler import Compiled, compile_program
+from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.memory.liveness import peak_of
 from anytpu.planning.target import target_named
 
@@ -35,7 +35,7 @@ def compiled() -> str:
     model = network()
     specs = (jax.ShapeDtypeStruct((1024, 28, 28, 1), jnp.float32), jax.ShapeDtypeStruct((1024,), jnp.int32))
     answer = compile_program(tpu.program.of(model, specs), target_named("v3-8"))
-    assert isinstance(answer, Compiled)
+    assert isinstance(answer, CompiledProgram)
     return answer.hlo
 
 

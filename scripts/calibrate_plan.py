@@ -38,7 +38,7 @@ from plan_cases.case import Case  # noqa: E402
 from anytpu import _env  # noqa: E402
 from anytpu.errors import AnyTPUError  # noqa: E402
 from anytpu.planning import compiler, hlo, timing  # noqa: E402
-from anytpu.planning.compiler.answer import Compiled  # noqa: E402
+from anytpu.planning.compiler.answer import CompiledProgram  # noqa: E402
 from anytpu.planning.target import Target, target_named  # noqa: E402
 from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
@@ -181,7 +181,7 @@ def look(case: Case, folder: Path, only_kept: bool) -> Seen | None:
             if only_kept:
                 return None
             answer = compiler.compile_program(of(*_built(case)), target, options=dict(case.options), timeout_s=1800)
-            if not isinstance(answer, Compiled):
+            if not isinstance(answer, CompiledProgram):
                 print(f"{case.name}: does not fit: {answer.said[:160]}")
                 return None
             path.write_bytes(gzip.compress(answer.hlo.encode()))

@@ -12,8 +12,8 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiler import compilation
+from anytpu.planning.estimate import Estimate
 from anytpu.planning.extrapolated import OFF, depths, extrapolated
-from anytpu.planning.found import Found
 from anytpu.planning.records import Memory, OpTime, StepTime
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 BY = "the TPU compiler (libtpu 0.0.42.1)"
 
 
-def found(blocks: int, memory: int = 100, **changes: Any) -> Found:
+def found(blocks: int, memory: int = 100, **changes: Any) -> Estimate:
     """Return what the compiler would say of so many blocks: 10 ms, and 2 ms each for a product and 1 ms for a copy."""
     ops = (
         OpTime("head", "fusion", "matmul", 0.010, flops=1e9, bytes=10.0, least_s=0.005),
@@ -32,12 +32,12 @@ def found(blocks: int, memory: int = 100, **changes: Any) -> Found:
     step_s = 1.1 * sum(op.time_s for op in ops)
     time = StepTime(ops, step_s, (0.9 * step_s, 1.2 * step_s), ("a kernel",), ("fitted",))
     held = Memory(memory + 10 * blocks, 1000, 2000, padding_waste_bytes=blocks)
-    return dataclasses.replace(Found(time, held, BY, 197e12, 1.5), **changes)
+    return dataclasses.replace(Estimate(time, held, BY, 197e12, 1.5), **changes)
 
 
-def floor(step_s: float = 0.001) -> Found:
+def floor(step_s: float = 0.001) -> Estimate:
     time = StepTime((), step_s, (step_s, math.inf))
-    return Found(time, Memory(1, 1000), "a floor", 197e12, notes=("It took too long.", "A floor."), basis="floor")
+    return Estimate(time, Memory(1, 1000), "a floor", 197e12, notes=("It took too long.", "A floor."), basis="floor")
 
 
 def test_more_blocks_lie_on_the_line_of_two():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anytpu.errors import UnknownTPUError
-from anytpu.planning.compiler import Compiled, compile_program
+from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.target import target_named
 from anytpu.system.topologies import slice_sizes
 from compiler_samples import program_of, train
@@ -91,7 +91,7 @@ def test_the_compiler_knows_one_chip_and_the_largest_slice(
     for number in (one, max(size for size in slice_sizes(chip) if chip != "v7x" or size < 1000)):
         target = target_named(f"{chip}-{number}")
         answer = compile_program(program_of(train), target)
-        assert isinstance(answer, Compiled)
+        assert isinstance(answer, CompiledProgram)
         assert f"num_partitions={target.devices}" in answer.hlo or target.devices == 1
         assert target.devices == math.prod(target.chip_bounds) * target.chip.replicas
 
@@ -105,7 +105,7 @@ def test_the_compiler_knows_single_cores_and_several_slices(
 ):
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     answer = compile_program(program_of(train), target_named(name))
-    assert isinstance(answer, Compiled)
+    assert isinstance(answer, CompiledProgram)
     assert [text for text in said if text not in answer.hlo] == []
 
 

@@ -121,7 +121,7 @@ def save(calibration: LocalCalibration) -> Path:
     path = calibration_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"factors": [dataclasses.asdict(one) for one in calibration.factors]}, indent=1)
+        text = json.dumps({"factors": [dataclasses.asdict(factor) for factor in calibration.factors]}, indent=1)
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingError(
@@ -143,7 +143,7 @@ def local_factor(target: Target) -> LocalFactor | None:
     except OSError:
         return None
     wanted = (target.chip.name, BY)
-    return next((one for one in _saved(path, stamp) if (one.chip, one.by) == wanted), None)
+    return next((factor for factor in _saved(path, stamp) if (factor.chip, factor.by) == wanted), None)
 
 
 @functools.lru_cache(maxsize=4)
@@ -161,9 +161,9 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
         said = read_json(path)
         if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
             raise ValueError("it has no list named 'factors'")
-        factors = tuple(record_of(LocalFactor, one) for one in said["factors"])
-        for one in factors:
-            check_positive(one, "factor")
+        factors = tuple(record_of(LocalFactor, record) for record in said["factors"])
+        for record in factors:
+            check_positive(record, "factor")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingError(
@@ -203,20 +203,20 @@ def corrected(time: StepTime, target: Target) -> StepTime:
     Raises:
         SettingError: the file of the corrections cannot be read.
     """
-    found = local_factor(target)
-    if found is None:
+    factor = local_factor(target)
+    if factor is None:
         return time
-    step_s = time.step_s * found.factor
-    low_s, high_s = (bound_s * found.factor for bound_s in time.interval_s)
-    if found.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
+    step_s = time.step_s * factor.factor
+    low_s, high_s = (bound_s * factor.factor for bound_s in time.interval_s)
+    if factor.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
         # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
-        width = math.exp(1.645 * found.spread)
-        certain_s = step_s - found.factor * sum(op.optional_s for op in time.ops)
-        most_s = step_s + found.factor * sum(op.further_s for op in time.ops)
+        width = math.exp(1.645 * factor.spread)
+        certain_s = step_s - factor.factor * sum(op.optional_s for op in time.ops)
+        most_s = step_s + factor.factor * sum(op.further_s for op in time.ops)
         low_s, high_s = max(low_s, certain_s / width), min(high_s, most_s * width)
     low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
-        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(found))
+        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(factor))
     )
 
 

@@ -1,4 +1,4 @@
-"""`by_compiler`: a prediction from what the TPU's own compiler made of a program."""
+"""`by_compiler`: a prediction from the module that the TPU's own compiler made of a program."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import collections
 import dataclasses
 
 from anytpu.planning import calibration
-from anytpu.planning.compiler import Compiled, compile_program
-from anytpu.planning.found import Found
+from anytpu.planning.compiler import CompiledProgram, compile_program
+from anytpu.planning.estimate import Estimate
 from anytpu.planning.hlo import Computation, Module, parse
 from anytpu.planning.memory import batch_padding_of, memory_of, with_next_batch
 from anytpu.planning.target import Target
@@ -17,8 +17,8 @@ from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
 
-def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
-    """Compile a program for a system, and price what the compiler made; the time as this user's own runs correct it.
+def by_compiler(program: Program, target: Target, wish: Wish) -> Estimate:
+    """Compile a program for a system and price the module, with the time corrected by this user's own runs.
 
     Raises:
         CompilerMissingError: libtpu is not installed.
@@ -26,7 +26,7 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
         PlanError: the compiler refused the program or crashed.
     """
     answer = compile_program(program, target, options=wish.options, timeout_s=wish.timeout_s, use_cache=wish.use_cache)
-    module = parse(answer.hlo) if isinstance(answer, Compiled) else None
+    module = parse(answer.hlo) if isinstance(answer, CompiledProgram) else None
     memory, time = with_next_batch(memory_of(answer, module, program, target), program, target), None
     if module is not None and memory.fits:
         time = step_time(module, target, steps_per_execution=wish.steps_per_execution)
@@ -34,7 +34,7 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
         time = calibration.kept(program, time, target, wish)
     compile_s = None if answer.from_cache else answer.compile_s
     peak = peak_flops_per_s(module, target) if module else target.flops_per_s
-    return Found(
+    return Estimate(
         time,
         memory,
         f"the TPU compiler ({answer.compiler})",
@@ -46,14 +46,14 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Found:
 
 
 def left_out_note(left_out: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a note on the calls of a step that a plan leaves out, or none."""
+    """Return a note on the calls of a step that a plan leaves out, or ()."""
     if not left_out:
         return ()
     return (f"Not in the plan: {', '.join(left_out)}. No number depends on it; on a TPU each call waits for the host.",)
 
 
 def peak_flops_per_s(module: Module, target: Target) -> float:
-    """Return the peak rate of one device for the type in which most of a module's products are computed."""
+    """Return the peak rate of one device for the type of most of a module's products, FLOP/s."""
     counts = _flops_by_dtype(module, module.entry)
     chip, main = target.chip, max(counts, key=lambda dtype: counts[dtype], default="")
     fast = {"s": chip.int8_ops_per_s, "u": chip.int8_ops_per_s, "f8": chip.fp8_flops_per_s}
@@ -63,10 +63,10 @@ def peak_flops_per_s(module: Module, target: Target) -> float:
 
 def _flops_by_dtype(module: Module, home: Computation) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter()
-    for one in home.instructions.values():
-        if one.opcode in ("while", "conditional", "call"):
-            for name in one.called:
+    for instruction in home.instructions.values():
+        if instruction.opcode in ("while", "conditional", "call"):
+            for name in instruction.called:
                 counts += _flops_by_dtype(module, module.computations[name])
-        elif one.opcode in ("fusion", "convolution", "dot"):
-            counts.update({dtype: int(flops) for dtype, flops in module.flops_by_dtype(one).items()})
+        elif instruction.opcode in ("fusion", "convolution", "dot"):
+            counts.update({dtype: int(flops) for dtype, flops in module.flops_by_dtype(instruction).items()})
     return counts

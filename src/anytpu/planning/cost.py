@@ -1,10 +1,10 @@
-"""What a predicted run costs: on demand, and on spot machines with the time that pre-emptions take.
+"""The cost of a predicted run: on demand, and on spot machines with the time that pre-emptions take.
 
 Idea: a slice is paid for by the chip and the hour, so a step costs its time. On spot the hour is cheaper and the run
 longer: work is lost and machines start again (`spot.py`).
 
-Rule: slices are rented whole: all chips of the target are paid for, also those that a job leaves idle. Storage, the
-network and virtual machines that are billed beside a TPU are not in it. What has no price has no cost: None, never 0.
+Rule: slices are rented whole, so all chips of the target are paid for, idle ones included. Storage, the network and
+virtual machines that are billed beside a TPU are not included. Without a price the cost is None, never 0.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def cost_of(
     checkpoint_s: float = CHECKPOINT_S,
     restart_s: float = RESTART_S,
 ) -> Cost | None:
-    """Return what a run costs.
+    """Return the cost of a run.
 
     Args:
         target: the slice that is rented.
         step_s: predicted time of a step, seconds.
         batch_size: examples of a step over all devices; None for a program without rows.
-        examples: examples of an epoch, or None: then only a step has a price.
+        examples: examples of an epoch, or None: then only the cost of a step is known.
         epochs: epochs of the run, or None.
-        prices: what `prices.read_prices` returned.
-        checkpoint_s: how long a save lasts, seconds.
+        prices: the result of `prices.read_prices`.
+        checkpoint_s: duration of a save, seconds.
         restart_s: from a pre-emption until the run computes again, seconds.
 
     Returns:
@@ -81,7 +81,7 @@ def cost_of(
 
 
 def hourly_cost(target: Target, prices: Mapping[str, Price]) -> Cost | None:
-    """Return what a slice costs an hour, for a step whose time is not known; None when no price is known at all.
+    """Return the hourly cost of a slice, for a step of unknown time; None if no price is known.
 
     Example:
         >>> hourly_cost(target_named("v3-8"), read_prices()).usd_per_hour
@@ -109,7 +109,7 @@ def _with_spot(cost: Cost, target: Target, run_s: float, checkpoint_s: float, re
 
 
 def _with_rate(price: Price) -> Price:
-    """Return the price with a rate of pre-emptions: its own, or the one assumed, which its note then says."""
+    """Return the price with a rate of pre-emptions: its own, or an assumed one, which its note then states."""
     if price.preemptions_per_hour is not None:
         return price
     every_hours = 1 / ASSUMED_PREEMPTIONS_PER_HOUR

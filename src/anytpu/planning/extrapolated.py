@@ -1,10 +1,10 @@
-"""`by_extrapolation`: a job that the compiler does not finish, from two of its own compilations with fewer blocks.
+"""`by_extrapolation`: predict a job that the compiler does not finish from two compilations with fewer blocks.
 
-Idea: of n equal blocks, each takes the same time and the same memory. Two compilations with few of them give the line
-that n lies on.
+Idea: each of n equal blocks takes the same time and the same memory. Two compilations with few blocks give the line,
+which is evaluated at n.
 
-Rule: it says that it is extrapolated, and from what; its interval is wider, and never starts below the floor. It is not
-kept for runs to correct it: nobody has seen the whole program.
+Rule: the prediction says that it is extrapolated, and from which compilations. Its interval is wider, and never starts
+below the floor. It is not stored for correction by runs, because the whole program was never compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from anytpu import units
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiled import by_compiler
-from anytpu.planning.found import Found
+from anytpu.planning.estimate import Estimate
 from anytpu.planning.job import Job, batch_rows, for_devices
 from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
 from anytpu.planning.target import Target
@@ -23,28 +23,29 @@ from anytpu.planning.tracing import TRACING
 from anytpu.planning.waiting import waiting
 from anytpu.planning.wish import Wish
 
-FEWEST = 6
-"""With fewer blocks than this little is gained by leaving some out."""
+MIN_BLOCKS = 6
+"""With fewer blocks than this, leaving some out gains little."""
 
 OFF = 0.05
-"""How far off the part that was not compiled may be, as a logarithm, beyond what the compilations themselves are off. A
-guess: 12 layers of 1,024 x 1,024 came out 1.4 % too fast of 2 and 4 (0.4 % of 4 and 8), and 6.5 % too small."""
+"""Assumed error of the part that was not compiled, as a logarithm, on top of the error of the compilations. A guess: 12
+layers of 1,024 x 1,024 extrapolated from 2 and 4 came out 1.4 % too fast (0.4 % from 4 and 8), and 6.5 % too small."""
 
 _PRICED_BY = "extrapolation"
 
 
-def by_extrapolation(job: Job, batch_size: int | None, target: Target, wish: Wish, floor: Found) -> Found | None:
-    """Return what a job would take by two compilations of fewer blocks; None where no blocks repeat, or neither ends.
+def by_extrapolation(job: Job, batch_size: int | None, target: Target, wish: Wish, floor: Estimate) -> Estimate | None:
+    """Return the estimate of a job from two compilations with fewer blocks; None if no blocks repeat, or neither
+    ends.
 
     Args:
         job: a job that the compiler gave no answer for.
         batch_size: its batch, or None for its own.
         target: the system.
-        wish: what holds for every prediction of the plan; each compilation has its time limit for itself.
+        wish: settings of every prediction of the plan; the time limit holds for each compilation.
         floor: the floor of the whole job.
     """
     repeats = job.repeats
-    if repeats is None or repeats.count < FEWEST:
+    if repeats is None or repeats.count < MIN_BLOCKS:
         return None
     counts = depths(repeats.count)
     wish.progress(f"compiling it with {counts[0]} and {counts[1]} of its {repeats.count} equal blocks instead")
@@ -53,15 +54,15 @@ def by_extrapolation(job: Job, batch_size: int | None, target: Target, wish: Wis
         few, more = (_compiled(job, count, batch_size, target, alone) for count in counts)
     except (PlanError, ProgramError):
         return None
-    found = extrapolated(few, more, counts, repeats.count, floor)
-    if found.time is None:
-        return found
+    result = extrapolated(few, more, counts, repeats.count, floor)
+    if result.time is None:
+        return result
     rows = batch_rows(job.program(batch_size))
-    return dataclasses.replace(found, time=waiting(found.time, wish, rows))
+    return dataclasses.replace(result, time=waiting(result.time, wish, rows))
 
 
 def depths(count: int) -> tuple[int, int]:
-    """Return how many blocks are compiled for so many: a third, 4 to 8, and half of that.
+    """Return the two numbers of blocks to compile for `count` blocks: a third, 4 to 8, and half of that.
 
     Fewer than two say little: the first and the last block have other neighbours than those between.
 
@@ -73,25 +74,25 @@ def depths(count: int) -> tuple[int, int]:
     return more // 2, more
 
 
-def extrapolated(few: Found, more: Found, counts: tuple[int, int], count: int, floor: Found) -> Found:
-    """Return what `count` blocks take by the line through two compilations.
+def extrapolated(few: Estimate, more: Estimate, counts: tuple[int, int], count: int, floor: Estimate) -> Estimate:
+    """Return the estimate for `count` blocks by the line through two compilations.
 
     Args:
         few: the compilation with fewer blocks.
-        more: the one with more.
-        counts: how many blocks each has.
-        count: how many there are.
-        floor: the floor of all of them, whose first note says why they were not compiled.
+        more: the compilation with more blocks.
+        counts: number of blocks of each.
+        count: number of blocks of the job.
+        floor: the floor of the whole job, whose first note says why it was not compiled.
     """
     further = count - counts[1]
     steps = further / (counts[1] - counts[0])
     memory = _memory(few.memory, more.memory, steps)
-    compile_s = [one.compile_s for one in (few, more) if one.compile_s is not None]
+    compile_s = [result.compile_s for result in (few, more) if result.compile_s is not None]
     said = f"Extrapolated: {counts[0]} and {counts[1]} of {count} equal blocks were compiled"
     time = None
     if few.time is not None and more.time is not None and memory.fits:
         time = _time(few.time, more.time, further, steps, floor)
-        of_each = " and ".join(units.format_seconds(one.step_s) for one in (few.time, more.time))
+        of_each = " and ".join(units.format_seconds(result.step_s) for result in (few.time, more.time))
         said += f", which take {of_each} a step"
     at_least = f" It takes at least {units.format_seconds(floor.time.step_s)} a step." if floor.time else ""
     note = f"{said}. The compiler has not seen the whole program: its memory is a guess, its interval wider.{at_least}"
@@ -106,13 +107,13 @@ def extrapolated(few: Found, more: Found, counts: tuple[int, int], count: int, f
     )
 
 
-def _compiled(job: Job, count: int, batch_size: int | None, target: Target, wish: Wish) -> Found:
+def _compiled(job: Job, count: int, batch_size: int | None, target: Target, wish: Wish) -> Estimate:
     with TRACING:
         program = job.with_repeats(count).program(batch_size)
     return by_compiler(for_devices(program, target.devices), target, wish)
 
 
-def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Found) -> StepTime:
+def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Estimate) -> StepTime:
     least_s = floor.time.step_s if floor.time is not None else 0.0
     step_s = max(more.step_s + steps * max(more.step_s - few.step_s, 0.0), least_s)
     off = math.exp(OFF * (1 - more.step_s / step_s))
@@ -122,10 +123,10 @@ def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Foun
 
 
 def _further(few: StepTime, more: StepTime, further: int, steps: float) -> list[OpTime]:
-    """Return an operation for each kind that blocks take time of: all blocks that were not compiled together."""
+    """Return one operation for each kind that takes time: all blocks that were not compiled, together."""
     blocks, ops = f"{further} further blocks", []
     for kind in KINDS:
-        before, after = (_sums(one, kind) for one in (few, more))
+        before, after = (_sums(time, kind) for time in (few, more))
         time_s, flops, moved, least_s = (steps * max(now - then, 0.0) for then, now in zip(before, after, strict=True))
         if time_s > 0:
             op = OpTime(blocks, "blocks", kind, time_s, flops=flops, bytes=moved, layer=blocks, priced_by=_PRICED_BY)
@@ -134,15 +135,15 @@ def _further(few: StepTime, more: StepTime, further: int, steps: float) -> list[
 
 
 def _sums(time: StepTime, kind: Kind) -> tuple[float, float, float, float]:
-    """Return the seconds, FLOPs, bytes and least seconds of a kind; FLOPs that are computed again do not count."""
+    """Return the seconds, FLOPs, bytes and minimum seconds of a kind; recomputed FLOPs do not count."""
     ops = [op for op in time.ops if op.kind == kind]
     flops = sum(op.flops for op in ops if not op.is_recomputed)
     return sum(op.time_s for op in ops), flops, sum(op.bytes for op in ops), sum(op.least_s for op in ops)
 
 
 def _memory(few: Memory, more: Memory, steps: float) -> Memory:
-    def at(one: int, other: int) -> int:
-        return round(other + steps * max(other - one, 0))
+    def at(few_bytes: int, more_bytes: int) -> int:
+        return round(more_bytes + steps * max(more_bytes - few_bytes, 0))
 
     return dataclasses.replace(
         more,

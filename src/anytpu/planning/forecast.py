@@ -1,7 +1,7 @@
 """`forecast`: one program on one system, from the compiler's answer to a `Prediction`.
 
-Rule: nothing of the program is run. Where the compiler has no answer, since it is not installed or took too much time
-or memory, there is a shorter way or a floor, which say that they are. A changed program that is only tried has neither.
+Rule: the program is never run. The compiler may have no answer: it is not installed, or took too much time or memory.
+Then there is an extrapolation or a floor, which say so. A changed program that is only tried has neither.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from collections.abc import Callable
 from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.compiled import by_compiler
 from anytpu.planning.cost import cost_of, hourly_cost
+from anytpu.planning.estimate import Estimate
 from anytpu.planning.floor import by_floor
-from anytpu.planning.found import Found
 from anytpu.planning.job import batch_rows, for_devices
 from anytpu.planning.records import Prediction
 from anytpu.planning.target import Target
 from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
-Shorter = Callable[[Found], Found | None]
-"""Predicts a program that the compiler did not finish in a shorter way, given its floor; None where there is none."""
+Shorter = Callable[[Estimate], Estimate | None]
+"""Predicts a program that the compiler did not finish by a shorter method, given its floor; None if there is none."""
 
 
 def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | None = None) -> Prediction:
-    """Return what one step of a program would take on a system.
+    """Return the prediction of one step of a program on a system.
 
     Args:
         program: the program.
         target: the system.
-        wish: what holds for every prediction of the plan.
-        shorter: asked where the compiler takes too much time or memory; None: then there is the floor.
+        wish: settings of every prediction of the plan.
+        shorter: called if the compiler takes too much time or memory; None: the result is then the floor.
 
     Raises:
-        PlanError: the compiler refused the program or crashed; of a trial, also: it had no answer.
+        PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
     """
     program = for_devices(program, target.devices)
-    found, rows = _found(program, target, wish, shorter), batch_rows(program)
-    time = found.time
+    result, rows = _estimate_of(program, target, wish, shorter), batch_rows(program)
+    time = result.time
     cost = hourly_cost(target, wish.prices)
     if time is not None:
         cost = cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices)
@@ -46,21 +46,21 @@ def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | No
         mode=program.mode,
         target=target,
         batch_size=rows,
-        predicted_by=found.predicted_by,
-        memory=found.memory,
+        predicted_by=result.predicted_by,
+        memory=result.memory,
         time=time,
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
-        peak_flops_per_s=found.peak_flops_per_s,
+        peak_flops_per_s=result.peak_flops_per_s,
         steps_per_execution=wish.steps_per_execution,
         cost=cost,
-        notes=(*found.notes, *notes(program, target)),
-        compile_s=found.compile_s,
-        basis=found.basis,
-        batch_padding=found.batch_padding,
+        notes=(*result.notes, *notes(program, target)),
+        compile_s=result.compile_s,
+        basis=result.basis,
+        batch_padding=result.batch_padding,
     )
 
 
-def _found(program: Program, target: Target, wish: Wish, shorter: Shorter | None) -> Found:
+def _estimate_of(program: Program, target: Target, wish: Wish, shorter: Shorter | None) -> Estimate:
     try:
         return by_compiler(program, target, wish)
     except (CompilerMissingError, NoAnswerError) as error:
@@ -72,7 +72,7 @@ def _found(program: Program, target: Target, wish: Wish, shorter: Shorter | None
 
 
 def notes(program: Program, target: Target) -> list[str]:
-    """Return what has to be said of how a program lies on a system."""
+    """Return the notes on the layout of a program over a system."""
     if program.placement is not None:
         return [*program.notes]
     rows = program.rows

@@ -1,10 +1,11 @@
-"""`waiting_for_host`: a step that waits where the host needs longer to start a call than the devices to run it.
+"""`waiting_for_host`: a step that waits because the host needs longer to start a call than the devices to run it.
 
-Idea: `fit` starts the next call while the devices run the one before, so a step takes as long as the longer of both.
+Idea: `fit` starts the next call while the devices run the one before, so a step takes the longer of both times.
 
-Rule: the host's time was measured on another machine than the TPU's, and is taken to be off by as much as twice.
+Rule: the host's time was measured on another machine than the TPU's, and may be off by a factor of two.
+
 Source: benchmarks/results/host_call.json, CPU time of a call of `fit` with a progress bar, its arrays on the device:
-565 µs on two cores of an AMD EPYC; 475 µs without the bar, 1.4 ms where the batches come from a generator.
+565 µs on two cores of an AMD EPYC; 475 µs without the bar, 1.4 ms with batches from a generator.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def waiting_for_host(time: StepTime, call_s: float, steps_per_execution: int) ->
     """Return the time of a step with the wait for the host's call.
 
     Args:
-        time: of a step whose host is fast enough.
-        call_s: the time that a call keeps the host busy, seconds; 0 where that is not known.
+        time: time of a step whose host is fast enough.
+        call_s: time that a call keeps the host busy, seconds; 0 if it is not known.
         steps_per_execution: steps that one call starts.
 
     Example:

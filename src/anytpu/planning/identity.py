@@ -1,7 +1,7 @@
-"""`digest`: what a program is known by, in the plan and in the run.
+"""`digest`: the identity of a program, the same in the plan and in the run.
 
-Idea: two programs that take the same arrays may compute quite differently, in bfloat16 or with another activation. So
-what a program is known by are its shapes, and how many operations of each kind give results of each type.
+Idea: two programs that take the same arrays may compute differently, in bfloat16 or with another activation. So the
+identity is made of the shapes, and of the number of operations of each kind with results of each type.
 
 Rule: it is the same in every process, and does not depend on names, on the order of operations or on source lines. It
 costs one more tracing of the step, once for each Program.
@@ -28,7 +28,7 @@ _KEPT: Remembered[str] = Remembered()
 
 
 def digest(program: Program) -> str:
-    """Return what a program is known by: the shapes and types of its state and batch, its mode, its operations.
+    """Return the identity of a program: the shapes and types of its state and batch, its mode, its operations.
 
     Raises:
         ProgramError: the step cannot be traced.
@@ -48,7 +48,7 @@ def _digest(program: Program) -> str:
     ]
     step = one_device_step(program)
     with inside(program.placement):
-        # A fresh function object: JAX's cache would hand back what a backend traced under a switch of its own.
+        # A fresh function object: JAX's cache would return the jaxpr that a backend traced under its own switches.
         traced = jax.make_jaxpr(lambda state, batch: step(state, batch))(*placed_specs(program))
     counts = sorted(collections.Counter(_operations(traced)).items())
     text = json.dumps([program.mode, program.replicas, leaves, counts])
@@ -56,7 +56,7 @@ def _digest(program: Program) -> str:
 
 
 def _operations(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[str]:
-    """Yield each operation with the types of its results: "dot_general bfloat16"; those inside others too."""
+    """Yield each operation with the types of its results, inner ones included: "dot_general bfloat16"."""
     for equation in level_of(jaxpr).eqns:
         types = (str(getattr(variable.aval, "dtype", "")) for variable in equation.outvars)
         yield " ".join([equation.primitive.name, *types])

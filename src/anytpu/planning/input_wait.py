@@ -1,8 +1,8 @@
-"""`waiting_for_input`: a step that waits where its batch comes too slowly.
+"""`waiting_for_input`: a step that waits because its batch comes too slowly.
 
-Idea: the input pipeline reads the next batch while the devices compute, so a step takes as long as the longer of both.
+Idea: the input pipeline reads the next batch while the devices compute, so a step takes the longer of both times.
 
-Rule: the rate is the user's. What is known of the devices, a correction by measured runs too, is settled before.
+Rule: the rate is the user's. The devices' time, with its correction by measured runs, is settled before.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def waiting_for_input(time: StepTime, input_examples_per_s: float | None, batch_
     """Return the time of a step with the wait for its batch.
 
     Args:
-        time: of a step that never waits.
-        input_examples_per_s: examples a second that the input pipeline delivers; None when it is never waited for.
-        batch_size: examples of a step over all devices, or None where nobody knows: then nothing is waited for.
+        time: time of a step that never waits.
+        input_examples_per_s: rate of the input pipeline, examples per second; None: never waited for.
+        batch_size: examples of a step over all devices; None if it is not known: then there is no wait.
 
     Example:
         >>> waiting_for_input(StepTime((), 0.1, (0.09, 0.11)), 1000.0, 500).step_s

@@ -1,9 +1,9 @@
-"""`Job`: what a user wants planned, which can be made into a Program of any batch, precision and number of devices.
+"""`Job`: the job of a plan, from which a Program of any batch, precision and number of devices can be made.
 
-Idea: a sweep, a search for the largest batch and advice that is tried all want the same job with one thing changed.
+Idea: a sweep, a search for the largest batch and tried advice all need the same job with one change.
 
-Rule: Programs are made once for each wish. Per-replica code is made for the devices of the system that it is planned
-for: the global batch stays, each replica's share changes.
+Rule: a Program is made once for each combination. Per-replica code is made for the devices of the planned system: the
+global batch is unchanged, each replica's share changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anytpu.program.repeats import Repeats
 
 
 class Job:
-    """A job and the wishes that hold for all of its Programs.
+    """A job and the settings of all of its Programs.
 
     Args:
         source: a Keras model, a JAX function, an Estimator, a Program, the path of a file.
@@ -51,12 +51,12 @@ class Job:
 
     @property
     def source(self) -> Any:
-        """What it was made of."""
+        """The object that the job was made from."""
         return self._source
 
     @property
     def has_batches(self) -> bool:
-        """Whether it can be made for another batch: not a Program, nor a file."""
+        """Whether it can be made for another batch: neither a Program nor a file."""
         return not isinstance(self._source, Program | str | Path)
 
     @property
@@ -70,14 +70,14 @@ class Job:
 
     @functools.cached_property
     def repeats(self) -> Repeats | None:
-        """Equal blocks of its layers, one after the other, or None."""
+        """The equal consecutive blocks among its layers, or None."""
         return repeats_of(self._source)
 
     def with_repeats(self, count: int) -> Job:
         """Return the job with so many of its equal blocks.
 
         Raises:
-            ProgramError: it cannot be made so.
+            ProgramError: it cannot be made with that number.
         """
         assert self.repeats is not None
         made = self.repeats.with_count(count)
@@ -101,20 +101,20 @@ def jobs_of(
     precision: str | None = None,
     batch_axis: Any = None,
 ) -> Callable[[int], Job]:
-    """Return the job for each number of devices: one for all, or the one that a function of that number returns.
+    """Return a function from the number of devices to the job.
 
-    A step that names a mesh is for as many devices as the mesh has. A function of one argument makes it for any:
-    `devices -> job` or `devices -> (job, input_specs)`.
+    A step that names a mesh is for as many devices as the mesh has. A function of one argument makes the job for any
+    number: `devices -> job` or `devices -> (job, input_specs)`.
 
     Args:
-        source: what `Job` takes, or such a function.
-        input_specs: as `Job` takes them; for such a function those of a job that comes without.
+        source: a source of `Job`, or a function of the number of devices.
+        input_specs: as `Job` takes them. For a function: those of a job that it returns without any.
         mode: as `Job` takes it.
         precision: as `Job` takes it.
         batch_axis: as `Job` takes it.
 
     Raises:
-        ProgramError: (when a job is asked for) the function returned none, or it raised and comes with input_specs as
+        ProgramError: (when a job is requested) the function returned no job, or it raised and comes with input_specs as
             a step does.
     """
     settings = (mode, precision, batch_axis)
@@ -148,9 +148,9 @@ def jobs_of(
 
 
 def makes_jobs(source: Any, input_specs: Any) -> bool:
-    """Return whether a job is a function of the number of devices: one that can be called with one argument.
+    """Return whether a job is a function of the number of devices: callable with one argument.
 
-    One that can be called with two is a step, if it comes with input_specs.
+    A function that is also callable with two arguments is a step, if it comes with input_specs.
 
     Example:
         >>> makes_jobs(lambda devices: (step, specs), None), makes_jobs(lambda state, batch: (state, {}), None)
@@ -174,9 +174,9 @@ def _call(source: Any, devices: int) -> str:
 
 
 def for_devices(program: Program, devices: int) -> Program:
-    """Return per-replica code as it is on that many devices; whole-batch code as it is.
+    """Return per-replica code for that many devices; whole-batch code is unchanged.
 
-    The global batch stays as it is, but for rows that the devices do not divide: those are rounded up.
+    The global batch is unchanged, but rows that the devices do not divide are rounded up.
 
     Example:
         >>> spec = jax.ShapeDtypeStruct((8, 16, 3), "float32")
@@ -193,7 +193,7 @@ def for_devices(program: Program, devices: int) -> Program:
 
 
 def batch_rows(program: Program) -> int | None:
-    """Return the examples of one step over all devices, or None where nothing is split."""
+    """Return the examples of one step over all devices, or None if nothing is split."""
     if program.replicas is None:
         return program.rows
     shares = [leaf.shape[:2] for leaf, layout in program.leaves() if layout.axis == 0 and len(leaf.shape) > 1]
@@ -201,7 +201,8 @@ def batch_rows(program: Program) -> int | None:
 
 
 def batch_parts(program: Program, devices: int) -> int:
-    """Return the number of parts in which examples lie over so many devices: fewer where a mesh splits other things.
+    """Return the number of parts into which so many devices split the examples: fewer if a mesh also splits other
+    things.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
@@ -223,7 +224,7 @@ def batch_parts(program: Program, devices: int) -> int:
 
 
 def weights_of(program: Program) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each leaf of the state that has a name."""
+    """Return the shape of each named leaf of the state."""
     return dict(zip(program.state_names, (leaf.shape for leaf in jax.tree.leaves(program.state)), strict=False))
 
 

@@ -1,10 +1,10 @@
-"""`limit_bytes`: what the TPU compiler lets a program use of a device's memory, for all who predict.
+"""`limit_bytes`: the part of a device's memory that the TPU compiler lets a program use.
 
-Idea: part of the memory is kept for the system, and no document says how much. It is found by asking: a program that
-takes one array and returns another of its size compiles up to a limit and not beyond.
+Idea: part of the memory is reserved for the system, and no document says how much. It was found by trial: a program
+that takes one array and returns another of the same size compiles up to a limit and not beyond.
 
-Source: libtpu 0.0.51, `x * 2 + 1` over all devices of a slice of one host, argument and result together, bisected to
-1 MiB. The compiler's own words for it stand beside each number; they are rounded to 0.01 GiB, and it needs some MiB
+Source: libtpu 0.0.51, `x * 2 + 1` over all devices of a slice of one host, argument and result together, bisected to 1
+MiB. The comment beside each number quotes the compiler. Its figure is rounded to 0.01 GiB, and it needs some MiB
 itself.
 """
 
@@ -27,7 +27,7 @@ _LIMITS_BYTES = {
 
 
 def limit_bytes(target: Target) -> int:
-    """Return what the TPU compiler lets a program use of one device's memory, bytes.
+    """Return the memory of one device that the TPU compiler lets a program use, bytes.
 
     Raises:
         PlanError: the limit of this chip is not known.

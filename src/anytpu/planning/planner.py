@@ -1,6 +1,6 @@
-"""`plan`, `max_batch_size` and `scaling`: the three questions to ask before renting a TPU.
+"""`plan`, `max_batch_size` and `scaling`: predict a job on TPUs before renting one.
 
-Idea: each is one job, some systems, some batches, and a `Prediction` for each pair.
+Idea: each is one job on some systems with some batches, and returns a `Prediction` for each pair.
 
 Rule: no step of the job is run, and a Keras model needs only its input shapes.
 """
@@ -26,11 +26,11 @@ from anytpu.planning.target import Target, target_named
 from anytpu.planning.wish import Wish, positive_integer
 
 AT_ONCE = 2
-"""Compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
+"""Number of compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
 
 STEPS_BY_THE_CLOCK = 1024
-"""Steps of one call that a plan reckons with where `fit` chooses them: as many as take a quarter of a second, at most
-these. Where it starts fewer, a step is so long that the host's share is next to nothing."""
+"""Steps of one call that a plan assumes when `fit` chooses them. `fit` starts as many steps as take a quarter of a
+second, at most this number. When it starts fewer, a step is so long that the host's share is negligible."""
 
 
 def plan(
@@ -59,28 +59,28 @@ def plan(
 
     Args:
         job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator, a Program,
-            or the path of a program file or of a StableHLO file (".mlir"). Also a function of one argument, the number
-            of devices, that returns one of these or a pair (job, input_specs): for steps that name a mesh.
-        batch_size: examples of one step over all devices, one number for all systems or one for each; None for a job
-            that brings its own.
+            or the path of a program file or of a StableHLO file (".mlir"). For a step that names a mesh: a function of
+            the number of devices that returns one of these or a pair (job, input_specs).
+        batch_size: examples of one step over all devices: one number for all systems or one for each. None for a job
+            that brings its own batch.
         tpu: one system or several: "v3-8", "v5e-8", ....
-        input_specs: the shapes that go in, as `program.of` takes them; a Keras model knows its own.
-        mode: "train" or "infer"; None is the job's own, "train" for one that can do both.
+        input_specs: shapes of the inputs, as `program.of` takes them; a Keras model knows its own.
+        mode: "train" or "infer"; None is the job's own mode, "train" for a job that supports both.
         precision: "float32" or "bfloat16" for a Keras model in that precision; None for the model's own.
-        batch_axis: the axis of a JAX function's batch along which examples lie: one for all leaves, or a tree of axes
-            like the batch, such as (3, 0) for images (height, width, channels, rows) and labels (rows,). None: the axis
-            that the sharding of the batch splits over a data axis, else axis 0; a note says where that was assumed.
-        steps_per_execution: steps that one call of the host starts. None is the model's own, or as many as `fit` would
-            choose, and 1 for what is no Keras model.
-        input_examples_per_s: what the input pipeline delivers; None: fast enough.
-        examples: examples of an epoch, for its time and cost; a call of `fit` starts no more steps than it has.
+        batch_axis: the axis of the examples in a JAX function's batch: one axis for all leaves, or a tree of axes like
+            the batch. Example: (3, 0) for images (height, width, channels, rows) and labels (rows,). None: the axis
+            that the batch's sharding splits over a data axis, else axis 0; a note says where axis 0 was assumed.
+        steps_per_execution: steps that one call of the host starts. None: the model's own number, or as many as `fit`
+            would choose; 1 for a job that is not a Keras model.
+        input_examples_per_s: rate of the input pipeline, examples per second; None: never waited for.
+        examples: examples of an epoch, for its time and cost. A call of `fit` starts no more steps than an epoch has.
         epochs: epochs of the run, for its time and cost.
         sweep_batches: further batch sizes to predict on each system.
-        advise: compile changed programs to see what each piece of advice gains.
-        prices: a file of prices that replaces those that come along; see docs/prices.md.
+        advise: whether to compile changed programs to measure the gain of each piece of advice.
+        prices: a file of prices that replaces the included table; see docs/prices.md.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: how long one compilation may take, seconds; then there is a floor in place of a forecast.
-        use_cache: take what was compiled before from the disk.
+        timeout_s: time limit of one compilation, seconds; after it the plan has a floor in place of a forecast.
+        use_cache: whether to reuse compilations from the disk.
         progress: called with one line before each step of the work.
         name: name of the job in the plan and in progress lines; None: the program's name.
 
@@ -112,7 +112,7 @@ def plan(
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
     for target, batch in (*pairs, *others):
-        jobs(target.devices).program(batch)  # before any thread: Keras traces in one only
+        jobs(target.devices).program(batch)  # Before any thread starts: Keras traces in one thread only.
 
     def ask_all(asked: Sequence[tuple[Target, int | None]]) -> list[Prediction]:
         return together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in asked])
@@ -126,16 +126,16 @@ def plan(
 
 
 def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
-    """Run tasks two at a time and return their results in order; the first error ends them all."""
+    """Run tasks two at a time and return their results in order; the first error cancels the others."""
     with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
         try:
-            # Not in order: an error is not to wait for the tasks before it.
+            # Not in order: an error must not wait for earlier tasks.
             done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
             return [future.result() for future in futures if future in done]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            ours.close()  # Or Ctrl-C would wait for the compilations that run.
+            ours.close()  # Otherwise Ctrl-C would wait for the running compilations.
             raise
 
 
@@ -153,20 +153,21 @@ def max_batch_size(
     progress: Callable[[str], None] | None = None,
     name: str | None = None,
 ) -> int:
-    """Return the largest batch that fits on a TPU, over all its devices, found by compiling for it.
+    """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
-    It is found to a 32nd: a multiple of 8 examples a device, or 1, 2 or 4 where no more fit; 0 when not one does.
+    The precision is a 32nd. The result is a multiple of 8 examples a device, or 1, 2 or 4 if no more fit; 0 if none
+    fits.
 
     Args:
-        job: as `plan` takes it; one whose batch can be changed.
+        job: as `plan` takes it; its batch must be changeable.
         tpu: the system.
         input_specs: as `plan` takes it.
         mode: as `plan` takes it.
         precision: as `plan` takes it.
         batch_axis: as `plan` takes it.
         options: as `plan` takes it.
-        timeout_s: how long one compilation may take, seconds.
-        use_cache: take what was compiled before from the disk.
+        timeout_s: time limit of one compilation, seconds.
+        use_cache: whether to reuse compilations from the disk.
         progress: called with one line before each step of the work.
         name: name of the job in progress lines; None: the program's name.
 
@@ -174,7 +175,7 @@ def max_batch_size(
         UnknownTPUError: no such TPU.
         ProgramError: the job has one batch only, or cannot be planned.
         CompilerMissingError: the TPU compiler is not installed; a floor cannot say what fits.
-        NoAnswerError: it took too much time or memory.
+        NoAnswerError: a compilation took too much time or memory.
 
     Example:
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
@@ -203,17 +204,18 @@ def scaling(
     grow: bool = True,
     **settings: Any,
 ) -> Plan:
-    """Predict one job on ever larger slices of a TPU.
+    """Predict one job on larger and larger slices of a TPU.
 
     Args:
-        job: as `plan` takes it; one whose batch can be changed, if it is to grow. A step that names a mesh comes as a
-            function `devices -> (step, input_specs)`, which makes it for each slice; without `batch_size` each has the
-            batch that the function gives it.
+        job: as `plan` takes it; its batch must be changeable if it is to grow. A step that names a mesh comes as a
+            function `devices -> (step, input_specs)`. Without `batch_size` each slice has the batch that the function
+            gives it.
         tpu: the chip: "v3".
-        cores: the numbers in the names of the slices: 8 for "v3-8".
+        cores: the number in the name of each slice: 8 for "v3-8".
         batch_size: examples of one step on the FIRST slice.
-        grow: the batch grows with the slice (weak scaling: each device keeps its share); False keeps it as it is.
-        **settings: all else that `plan` takes.
+        grow: whether the batch grows with the slice (weak scaling: each device keeps its share); False keeps it
+            constant.
+        **settings: the other arguments of `plan`.
 
     Raises:
         UnknownTPUError: no such chip, or no such slice.
@@ -273,8 +275,8 @@ def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
 def _steps_of_fit(job: Any) -> int | None:
     """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
 
-    A model that was compiled with a number has that number. One compiled without reads 1, Keras's default, and
-    anytpu's `fit` chooses by the clock: as many as `STEPS_BY_THE_CLOCK` where they are short, or an epoch has.
+    A model compiled with a number has that number. Without one it reads 1, Keras's default, and anytpu's `fit` chooses
+    by the clock: up to `STEPS_BY_THE_CLOCK` for short steps, never more than an epoch has.
     """
     steps = getattr(job, "steps_per_execution", None)
     if not isinstance(steps, int):

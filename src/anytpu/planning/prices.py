@@ -1,10 +1,10 @@
-"""What an hour of each chip costs: the table that comes along, `prices.csv`, and the user's own.
+"""The price of an hour of each chip: the included table `prices.csv`, and the user's own.
 
-Idea: prices change, differ between regions and are agreed upon in contracts; so each has its date and source, and a
-file of the user's says what he pays himself.
+Idea: prices change, differ between regions and depend on contracts. So each has its date and source, and the user may
+give a file with the prices that he pays.
 
-Rule: a row of the user's replaces that of the table whole. An empty cell means that there is no such offer, or that
-nobody knows; never 0.
+Rule: a row of the user's file replaces the whole row of the table. An empty cell means that there is no such offer, or
+that its price is not known; never 0.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def read_prices(path: str | Path | None = None) -> dict[str, Price]:
     """Return the price of each chip.
 
     Args:
-        path: a CSV file of the user's: a first line that names its columns, such as
-            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date", and a row for each chip that he pays another price
-            for; None for the table that comes along.
+        path: a CSV file of the user: a first line with the column names, such as
+            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date", then a row for each chip with another price. None: the
+            included table.
 
     Raises:
-        SettingError: the file cannot be read, or a line of it not understood; the message names the line.
+        SettingError: the file cannot be read, or one of its lines is malformed; the message names the line.
 
     Example:
         >>> read_prices()["v3"].usd_per_chip_hour

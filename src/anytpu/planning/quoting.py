@@ -1,4 +1,4 @@
-"""`quoted`: a value of a file in an error text, cut where it is long."""
+"""`quoted`: a value from a file for an error text, cut if it is long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ MAX_LENGTH = 80
 
 
 def quoted(value: Any, length: int = MAX_LENGTH) -> str:
-    """Return a value as Python writes it, at most so many characters of it.
+    """Return a value as Python writes it, cut after so many characters.
 
     Args:
         value: text, a number, or anything else.
-        length: the most characters that are shown.
+        length: maximum number of characters.
 
     Example:
         >>> quoted("v3"), quoted("v" * 100, 8)

@@ -133,8 +133,8 @@ def _system(chip: str, devices: int) -> str:
     """Return the slice that so many devices are."""
     replicas = CHIPS[chip].replicas
     sizes = slice_sizes(chip)
-    found = [number for number, (x, y, z) in sizes.items() if x * y * z * replicas == devices]
-    return f"{chip}-{found[0]}" if found else f"{devices} x {chip}"
+    numbers = [number for number, (x, y, z) in sizes.items() if x * y * z * replicas == devices]
+    return f"{chip}-{numbers[0]}" if numbers else f"{devices} x {chip}"
 
 
 def _batch_size(program: Program) -> int | None:
@@ -145,10 +145,10 @@ def _batch_size(program: Program) -> int | None:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

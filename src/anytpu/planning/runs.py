@@ -155,15 +155,17 @@ def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[R
         path: the file of runs; None is this user's.
         forecasts: the file of predictions; None is this user's.
     """
-    predicted = {_key(one): one for one in _read(forecasts or forecasts_file(), Forecast)}
+    predicted = {_key(forecast): forecast for forecast in _read(forecasts or forecasts_file(), Forecast)}
     newest = {run.run: run for run in _read(path or runs_file(), Run)}
     return [_with_forecast(run, predicted.get(_key(run))) for run in newest.values()]
 
 
 def forecast_for(program: str, system: str, devices: int) -> Forecast | None:
     """Return what was last predicted for a program on a system, or None."""
-    found = [one for one in _read(forecasts_file(), Forecast) if _key(one) == (program, system, devices)]
-    return found[-1] if found else None
+    forecasts_ = [
+        forecast for forecast in _read(forecasts_file(), Forecast) if _key(forecast) == (program, system, devices)
+    ]
+    return forecasts_[-1] if forecasts_ else None
 
 
 def _with_forecast(run: Run, forecast: Forecast | None) -> Run:
@@ -173,8 +175,8 @@ def _with_forecast(run: Run, forecast: Forecast | None) -> Run:
     return dataclasses.replace(run, predicted_s=predicted_s, predicted_by=forecast.by)
 
 
-def _key(one: Run | Forecast) -> tuple[str, str, int]:
-    return one.program, one.system, one.devices
+def _key(record: Run | Forecast) -> tuple[str, str, int]:
+    return record.program, record.system, record.devices
 
 
 def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
@@ -183,9 +185,9 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            one = record_of(kind, from_json(line))
-            check_positive(one, "step_s", *(("predicted_s",) if kind is Run else ()))
-            yield one
+            record = record_of(kind, from_json(line))
+            check_positive(record, "step_s", *(("predicted_s",) if kind is Run else ()))
+            yield record
         except ValueError as error:  # Cut off by a full disk or an end, or edited.
             faults.append(f"line {number} of {str(path)!r} is left out: {error}")
     if faults:

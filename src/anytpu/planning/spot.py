@@ -1,7 +1,7 @@
-"""A run on machines that are taken away now and then: how often to save, and how long it takes in the end.
+"""A run on pre-emptible machines: the best interval between saves, and the expected duration.
 
-Idea: a pre-emption costs what was not saved yet and the time to start again; a save costs time too. There is an
-interval between saves at which both together are least.
+Idea: a pre-emption costs the unsaved work and the time to start again; a save costs time too. One interval between
+saves minimises the sum.
 
 Rule: pre-emptions come at random at a steady rate (exponential times between them, mean `M`), as in J. T. Daly, "A
 higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22(3),
@@ -23,8 +23,8 @@ class SpotRun:
     """A run with pre-emptions.
 
     Attributes:
-        run_s: how long it is expected to take, seconds; infinity where it would never end.
-        checkpoint_every_s: seconds of work between two saves; None where none is worth its time.
+        run_s: expected duration, seconds; infinity if the run would never end.
+        checkpoint_every_s: seconds of work between two saves; None if no save is worth its time.
     """
 
     run_s: float
@@ -32,11 +32,11 @@ class SpotRun:
 
 
 def best_interval_s(checkpoint_s: float, mean_between_s: float) -> float:
-    """Return the seconds of work between two saves at which least time is lost.
+    """Return the seconds of work between two saves that lose the least time.
 
     Args:
-        checkpoint_s: how long a save takes.
-        mean_between_s: mean time between two pre-emptions.
+        checkpoint_s: duration of a save, seconds.
+        mean_between_s: mean time between two pre-emptions, seconds.
 
     Example:
         >>> round(best_interval_s(checkpoint_s=300, mean_between_s=24 * 3600) / 60)
@@ -50,13 +50,14 @@ def best_interval_s(checkpoint_s: float, mean_between_s: float) -> float:
 
 
 def spot_run(work_s: float, preemptions_per_hour: float, checkpoint_s: float, restart_s: float) -> SpotRun:
-    """Return how a run goes with pre-emptions, when it saves as often as is best; its end is not counted as a save.
+    """Return the expected course of a run with pre-emptions and the best interval between saves, without a save at its
+    end.
 
     Args:
-        work_s: the run without interruption.
-        preemptions_per_hour: how often it is interrupted; 0 for never.
-        checkpoint_s: how long a save takes.
-        restart_s: from a pre-emption until it computes again.
+        work_s: duration without interruption, seconds.
+        preemptions_per_hour: number of interruptions an hour; 0 for never.
+        checkpoint_s: duration of a save, seconds.
+        restart_s: time from a pre-emption until the run computes again, seconds.
     """
     if preemptions_per_hour == 0:
         return SpotRun(work_s, None)

@@ -103,22 +103,24 @@ def check_positive(record: Any, *names: str) -> None:
 @functools.lru_cache(maxsize=16)
 def _types(kind: Any) -> dict[str, tuple[Any, ...]]:
     hints = typing.get_type_hints(kind)
-    return {name: typing.get_args(of) if isinstance(of, types.UnionType) else (of,) for name, of in hints.items()}
+    return {
+        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,) for name, hint in hints.items()
+    }
 
 
 def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if not any(_fits(value, typing.get_origin(of) or of) for of in allowed):
-        wanted = " or ".join(_IS[typing.get_origin(of) or of] for of in allowed)
+    if not any(_fits(value, typing.get_origin(kind) or kind) for kind in allowed):
+        wanted = " or ".join(_IS[typing.get_origin(kind) or kind] for kind in allowed)
         raise ValueError(f"{name!r} is {quoted(value)}, not {wanted}")
 
 
-def _fits(value: Any, of: Any) -> bool:
-    if of is int:
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is int:
         return type(value) is int and 0 < value <= MAX_NUMBER
-    if of is float:
+    if kind is float:
         return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # no NaN either
-    if of is str:
+    if kind is str:
         return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
-    if of is dict:
-        return isinstance(value, dict) and all(_fits(one, str) for pair in value.items() for one in pair)
+    if kind is dict:
+        return isinstance(value, dict) and all(_fits(text, str) for pair in value.items() for text in pair)
     return value is None

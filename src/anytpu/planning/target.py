@@ -126,20 +126,20 @@ def target_named(name: str) -> Target:
     """
     if name.strip().lower() in _NO_TPU:
         raise UnknownTPUError(_no_tpu(name))
-    found = _NAME.fullmatch(name.strip().lower())
-    chip_name = ALIASES.get(found["chip"], found["chip"]) if found else ""
-    if found is None or chip_name not in _SLICED or not 1 <= int(found["slices"] or 1) <= _MOST_SLICES:
+    match = _NAME.fullmatch(name.strip().lower())
+    chip_name = ALIASES.get(match["chip"], match["chip"]) if match else ""
+    if match is None or chip_name not in _SLICED or not 1 <= int(match["slices"] or 1) <= _MOST_SLICES:
         raise UnknownTPUError(_unknown(name))
-    if found["single"] and chip_name not in _JOINED_ON_DEMAND:
+    if match["single"] and chip_name not in _JOINED_ON_DEMAND:
         raise UnknownTPUError(
             f"{name!r} is not a TPU that exists: only v4 runs its cores both joined and one by one. Leave ':cores' out."
         )
-    chip, number = CHIPS[chip_name], int(found["number"])
+    chip, number = CHIPS[chip_name], int(match["number"])
     if number != _one_chip(chip) and number not in slice_sizes(chip_name):
         raise UnknownTPUError(_no_such_size(name, chip, number))
-    if found["single"]:
+    if match["single"]:
         chip = dataclasses.replace(chip, is_megacore=False)
-    return _target(chip, number, int(found["slices"] or 1), single=bool(found["single"]))
+    return _target(chip, number, int(match["slices"] or 1), single=bool(match["single"]))
 
 
 def every_target() -> list[Target]:
@@ -155,8 +155,8 @@ def _target(chip: Chip, number: int, slices: int, single: bool) -> Target:
     bounds = (1, 1, 1) if number == _one_chip(chip) else slice_sizes(chip.name)[number]
     sides = bounds if chip.torus_rank == 3 else bounds[:2]
     prefix, suffix = "" if slices == 1 else f"{slices}x", ":cores" if single else ""
-    names = [chip.name, *(alias for alias, of in ALIASES.items() if of == chip.name)]
-    first, *aliases = (f"{prefix}{one}-{number}{suffix}" for one in names)
+    names = [chip.name, *(alias for alias, chip_name in ALIASES.items() if chip_name == chip.name)]
+    first, *aliases = (f"{prefix}{name}-{number}{suffix}" for name in names)
     return Target(
         name=first,
         chip=chip,

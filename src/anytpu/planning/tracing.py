@@ -1,6 +1,6 @@
-"""`TRACING`: held by whoever traces a step.
+"""`TRACING`: the lock of the thread that traces a step.
 
-Rule: one thread traces at a time, since Keras keeps what it is doing where all threads see it.
+Rule: one thread traces at a time, because Keras keeps its tracing state in globals that all threads see.
 """
 
 from __future__ import annotations

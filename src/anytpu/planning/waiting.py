@@ -9,11 +9,11 @@ from anytpu.planning.wish import Wish
 
 
 def waiting(time: StepTime, wish: Wish, batch_size: int | None) -> StepTime:
-    """Return the time of a step that waits for whoever is slower than the devices.
+    """Return the time of a step that waits for the host or the input, if one is slower than the devices.
 
     Args:
-        time: of a step that never waits.
-        wish: what is known of the host and of the input.
+        time: time of a step that never waits.
+        wish: settings of the prediction, with the rates of the host and of the input.
         batch_size: examples of a step over all devices, or None.
     """
     hosted = waiting_for_host(time, wish.host_call_s, wish.steps_per_execution)

@@ -1,4 +1,4 @@
-"""`Wish`: what holds for every prediction of a plan, beyond the job itself."""
+"""`Wish`: settings that hold for every prediction of a plan, beside the job itself."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from anytpu.planning.records import Price
 
 
 def _silent(line: str) -> None:
-    """Say nothing."""
+    """Ignore a progress line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wish:
-    """What holds for every prediction of a plan.
+    """Settings of every prediction of a plan.
 
     Attributes:
         steps_per_execution: steps that one call of the host starts.
-        input_examples_per_s: what the input pipeline delivers, or None: fast enough.
+        input_examples_per_s: rate of the input pipeline, examples per second, or None: never waited for.
         examples: examples of an epoch, or None.
         epochs: epochs of the run, or None.
-        prices: what an hour of each chip costs, by the chip's name.
+        prices: price of an hour of each chip, by the chip's name.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: how long one compilation may take, seconds.
-        use_cache: take what was compiled before from the disk.
+        timeout_s: time limit of one compilation, seconds.
+        use_cache: whether to reuse compilations from the disk.
         progress: called with one line before each step of the work.
         name: name of the job in progress lines, or None: the program's name.
-        host_call_s: the time that one call keeps the host busy, seconds; 0 where that is not known.
-        is_trial: whether the program is not what was asked for, but a changed one that is tried.
+        host_call_s: time that one call keeps the host busy, seconds; 0 if it is not known.
+        is_trial: whether the program is a changed one that is only tried.
     """
 
     steps_per_execution: int = 1
@@ -46,7 +46,7 @@ class Wish:
     is_trial: bool = False
 
     def epoch_steps(self, rows: int | None) -> int | None:
-        """Return the steps of an epoch in batches of so many examples; None where that is not known.
+        """Return the steps of an epoch with batches of so many examples; None if the epoch is not known.
 
         Example:
             >>> Wish(examples=1438).epoch_steps(512)
@@ -55,7 +55,8 @@ class Wish:
         return -(-self.examples // rows) if self.examples and rows else None
 
     def of_fit(self, rows: int | None) -> Wish:
-        """Return the wish with the steps that a call of `fit` starts: it never runs across the end of an epoch."""
+        """Return the settings with the steps that a call of `fit` starts: a call never runs past the end of an
+        epoch."""
         steps = self.epoch_steps(rows)
         if not self.host_call_s or steps is None or steps >= self.steps_per_execution:
             return self
@@ -81,7 +82,7 @@ def _positive_number(name: str, value: float | None) -> None:
 
 
 def positive_integer(name: str, value: int | None) -> None:
-    """Refuse a number that is neither None nor a positive integer.
+    """Check that a number is None or a positive integer.
 
     Raises:
         SettingError: it is not.

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
-from anytpu.planning.compiler import Compiled, OutOfMemory, compile_program
+from anytpu.planning.compiler import CompiledProgram, OutOfMemory, compile_program
 from anytpu.planning.target import target_named
 from anytpu.program import of
 from compiler_samples import (
@@ -32,9 +32,9 @@ V3 = target_named("v3-8")
 HOW = "Write that part with other operations of jax.numpy, or compute it outside of the step."
 
 
-def compiled(program: Any, target: str = "v3-8", **settings: Any) -> Compiled:
+def compiled(program: Any, target: str = "v3-8", **settings: Any) -> CompiledProgram:
     answer = compile_program(program, target_named(target), **settings)
-    assert isinstance(answer, Compiled)
+    assert isinstance(answer, CompiledProgram)
     return answer
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.planning.compiler.places import Place, is_users, layer_of, operations
+from anytpu.planning.compiler.places import OperationPlace, is_users, layer_of, operations
 from compiler_samples import line_of
 
 
@@ -46,7 +46,7 @@ def outer(x: Any) -> Any:
 def test_an_operation_inside_of_calls_keeps_its_layers_and_line():
     found = {one.name: one for one in operations(jax.make_jaxpr(outer)(1.0))}
     line = line_of(inner.__wrapped__, "jnp.tanh")
-    assert found["tanh"].place == Place("tanh", "layer/deep", f"{line} (inner)")
+    assert found["tanh"].place == OperationPlace("tanh", "layer/deep", f"{line} (inner)")
     assert str(found["tanh"].place) == f"the operation 'tanh' of the layer 'layer/deep', at {line} (inner)"
     file, number = line.rsplit(":", 1)
     assert found["tanh"].passes(file, int(number))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.planning.compiler.places import Place
+from anytpu.planning.compiler.places import OperationPlace
 from anytpu.planning.compiler.refusal import reason, refused, where
 from compiler_samples import line_of
 
@@ -37,16 +37,18 @@ def test_reasons(said: str, expected: str):
 
 def test_an_operation_is_found_by_its_line_and_name():
     said = f'INVALID: bad, metadata={{op_name="jit(s)/jit(step)/layer/dot_general"}}\n\n  {LINE}:3 [step]\n'
-    assert where(said, JAXPR) == Place("dot_general", "layer", f"{LINE} (step)")
+    assert where(said, JAXPR) == OperationPlace("dot_general", "layer", f"{LINE} (step)")
 
 
 def test_an_operation_is_found_by_what_the_compiler_calls_it():
-    assert where("Unexpected operand type for FFT: c64[4,4]{1,0}", JAXPR) == Place("fft", "layer", f"{LINE} (step)")
+    assert where("Unexpected operand type for FFT: c64[4,4]{1,0}", JAXPR) == OperationPlace(
+        "fft", "layer", f"{LINE} (step)"
+    )
 
 
 def test_what_the_traced_step_does_not_know():
     said = 'INVALID: bad, metadata={op_name="jit(s)/jit(step)/block/dot"}\n\n  /elsewhere/model.py:7:3 [call]\n'
-    assert where(said, JAXPR) == Place("dot", "block", "/elsewhere/model.py:7 (call)")
+    assert where(said, JAXPR) == OperationPlace("dot", "block", "/elsewhere/model.py:7 (call)")
 
 
 def test_an_operation_that_is_not_said():

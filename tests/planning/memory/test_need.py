@@ -6,7 +6,7 @@ import pytest
 
 from anytpu.errors import PlanError
 from anytpu.planning import hlo
-from anytpu.planning.compiler.answer import Compiled, OutOfMemory
+from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.memory import memory_of, need_bytes
 from anytpu.planning.records.memory import Memory
 from anytpu.planning.target import target_named
@@ -16,7 +16,7 @@ from planning.hlo.saved import module
 
 V3 = target_named("v3-8")
 # What the compiler gave for the module "cnn_v3_entry".
-CNN = Compiled(
+CNN = CompiledProgram(
     hlo="",
     argument_bytes=11707392,
     output_bytes=2074624,

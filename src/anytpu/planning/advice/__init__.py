@@ -1,4 +1,4 @@
-"""What to change, what says so, and what was gained where the change was tried."""
+"""Advice: changes to a program, the evidence for each, and the gain of those that were tried."""
 
 from anytpu.planning.advice.facts import Facts, facts_of
 from anytpu.planning.advice.line import MemoryLine, is_relaxed, line_of

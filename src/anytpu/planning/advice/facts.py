@@ -1,4 +1,4 @@
-"""`Facts`: what advice has to know of a program beside its prediction."""
+"""`Facts`: properties of a program that advice needs beside its prediction."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What advice has to know of a program.
+    """Properties of a program that advice needs.
 
     Attributes:
-        weights: the shape of each leaf of the state, by its name: "conv1/kernel".
-        is_model: it is a Keras model, to be changed in Keras's words.
-        is_placed: it brings its own mesh along.
-        state_bytes: the bytes of the state, by its shapes.
-        batch_bytes: the bytes of a batch over all devices, by its shapes.
-        float32_share: the share of the products' FLOPs that multiply float32 at the default precision; None where
-            nobody knows.
-        saved: what its forward pass keeps for its backward pass.
-        batch_parts: the number of parts in which examples lie over the devices: fewer than these where a mesh splits
-            other things; None: one a device.
-        batch_axes: the axis of each leaf of the batch along which examples lie, by its name.
+        weights: shape of each leaf of the state, by its name: "conv1/kernel".
+        is_model: whether it is a Keras model; advice then uses Keras's names.
+        is_placed: whether it brings its own mesh.
+        state_bytes: bytes of the state, by its shapes.
+        batch_bytes: bytes of a batch over all devices, by its shapes.
+        float32_share: share of the products' FLOPs that multiply float32 at the default precision, 0 to 1; None if it
+            is not known.
+        saved: arrays that its forward pass keeps for its backward pass.
+        batch_parts: number of parts into which the devices split the examples: fewer than the devices if a mesh also
+            splits other things. None: one part a device.
+        batch_axes: axis of the examples in each leaf of the batch, by the leaf's name.
     """
 
     weights: Shapes = dataclasses.field(default_factory=dict)
@@ -51,7 +51,7 @@ class Facts:
 
 
 def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
-    """Return the facts of a program on so many devices; those of its traced step only where it can be traced."""
+    """Return the facts of a program on so many devices, without those of its traced step if it cannot be traced."""
     leaves = jax.tree.leaves(program.state)
     axes = zip(leaf_names(program.batch, "batch"), (layout.axis for _, layout in program.leaves()), strict=True)
     known = Facts(
@@ -61,7 +61,7 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         state_bytes=sum(map(_bytes, leaves)),
         batch_bytes=sum(map(_bytes, jax.tree.leaves(program.batch))),
         batch_parts=batch_parts(program, devices),
-        batch_axes={of: axis for of, axis in axes if axis is not None},
+        batch_axes={name: axis for name, axis in axes if axis is not None},
     )
     try:
         jaxpr: ClosedJaxpr = traced_jaxpr(program)

@@ -1,8 +1,9 @@
 """`odd_features`: the layer whose features leave lanes empty.
 
-Idea: a register has 128 lanes, and features lie along them: what is left of the last 128 is computed and thrown away.
+Idea: a register has 128 lanes, and features lie along them. The unused lanes of the last register are computed and
+discarded.
 
-Rule: what is advised is what the user writes, the units of a recurrent layer and not the features of its gates.
+Rule: advice is in the user's terms: the units of a recurrent layer, not the features of its gates.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ import math
 from collections.abc import Mapping
 
 from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.finding import ProposedChange
 from anytpu.planning.records import Prediction
 
 WORTH_SHARE = 0.05
-"""A layer that takes less of the step than this share is not worth a change."""
+"""A layer that takes a smaller share of the step is not worth a change."""
 
 LANES = 128
 """The lanes of a vector register; a matrix unit takes 128 or 256 of them."""
 
 WORTH_LANES = 0.01
-"""Lanes that stay empty for less than this share of the step are not worth a change."""
+"""Empty lanes that cost a smaller share of the step are not worth a change."""
 
-LEAST_FEATURES = 64
-"""Fewer features than this are what a layer is for, a class or a channel each; 64 more of them would be another model,
-and would gain little: that few outputs are little work."""
+MIN_FEATURES = 64
+"""A layer with fewer features is that small on purpose, one feature for each class or channel. 64 more features would
+make another model, and would gain little, because so few outputs are little work."""
 
 _KERNELS = ("kernel", "embeddings", "/w", "weight", "weights")
 
 
-def odd_features(prediction: Prediction, facts: Facts) -> Finding | None:
+def odd_features(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find the weights whose features do not fill the lanes, largest share of the time first."""
     for name, share in _share_by_layer(prediction).items():
         own = {weight: shape for weight, shape in facts.weights.items() if _is_of(weight, name)}
         gates = _gates(own)
-        widths = [width for width in _widths(own) if width % LANES and width >= LEAST_FEATURES]
+        widths = [width for width in _widths(own) if width % LANES and width >= MIN_FEATURES]
         if not widths or share < WORTH_SHARE:
             continue
         width = max(widths)
@@ -43,13 +44,13 @@ def odd_features(prediction: Prediction, facts: Facts) -> Finding | None:
         lanes = _lanes(width)
         if share * (1 - width / lanes) < WORTH_LANES:
             continue
-        what = f"{units_} units" if gates else f"{width} features"
-        of = f"{gates} gates of {units_} units are {width} features, which" if gates else f"{width} features"
-        return Finding(
+        wanted = f"{units_} units" if gates else f"{width} features"
+        features = f"{gates} gates of {units_} units are {width} features, which" if gates else f"{width} features"
+        return ProposedChange(
             "features",
-            f"Make the {what} of {name!r} a multiple of {LANES}: {better}.",
-            f"{name!r} takes {share:.0%} of the step, and {of} fill {width / lanes:.0%} of the {lanes} lanes that they "
-            "occupy.",
+            f"Make the {wanted} of {name!r} a multiple of {LANES}: {better}.",
+            f"{name!r} takes {share:.0%} of the step, and {features} fill {width / lanes:.0%} of the {lanes} lanes "
+            "that they occupy.",
         )
     return None
 
@@ -61,14 +62,15 @@ def _share_by_layer(prediction: Prediction) -> dict[str, float]:
 
 
 def _is_of(weight: str, layer: str) -> bool:
-    """Return whether a weight is a layer's. An optimizer's slots are weights of no layer: their names end otherwise."""
+    """Return whether a weight belongs to a layer: an optimizer's slots belong to none, and their names end
+    differently."""
     return f"{layer}/" in f"/{weight}" and weight.endswith(_KERNELS)
 
 
 def _widths(own: Mapping[str, tuple[int, ...]]) -> list[int]:
-    """Return the features of weights: the last dimension of those that have two or more.
+    """Return the number of features of each weight with two or more dimensions: its last dimension.
 
-    The heads of an attention and the size of each are two dimensions, which lie as one.
+    In attention, the heads and the size of each head are two dimensions that are stored as one.
     """
     widths = []
     for name, shape in own.items():
@@ -79,11 +81,12 @@ def _widths(own: Mapping[str, tuple[int, ...]]) -> list[int]:
 
 
 def _gates(own: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the gates of a recurrent layer, whose kernel has the features of all of them; 0 of another layer."""
+    """Return the number of gates of a recurrent layer, whose kernel holds the features of all gates; 0 for another
+    layer."""
     shapes = [shape for name, shape in own.items() if name.endswith("recurrent_kernel") and len(shape) == 2]
     return shapes[0][1] // shapes[0][0] if shapes else 0
 
 
 def _lanes(features: int) -> int:
-    """Return the lanes that features occupy."""
+    """Return the number of lanes that features occupy."""
     return math.ceil(features / LANES) * LANES

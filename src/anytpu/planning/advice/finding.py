@@ -1,4 +1,4 @@
-"""`Finding`: something to change, before it is tried."""
+"""`ProposedChange`: a change to a program, before it is tried."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """Something to change.
+class ProposedChange:
+    """A change to a program, before it is tried.
 
     Attributes:
-        topic: as `Advice` has it.
-        text: the change.
-        evidence: the numbers that ask for it.
+        topic: one of the topics of `Advice`.
+        text: the change, one sentence.
+        evidence: the numbers that ask for it, one sentence.
         batch_size: the batch to try, or None.
         precision: the precision to try, or None.
         tpu: the system to try, or None.
-        steps_per_execution: the steps a call to reckon with, or None.
+        steps_per_execution: the number of steps a call to compute the gain for, or None.
     """
 
     topic: str

@@ -1,6 +1,7 @@
-"""What in a prediction asks for a change: one function a topic, from the numbers to a sentence and its evidence.
+"""Changes that a prediction asks for: one function for each topic, from the numbers to a sentence and its evidence.
 
-Rule: a finding names its numbers. It says nothing where the change would gain little: each has its threshold beside it.
+Rule: a finding names its numbers. Where the change would gain little there is no finding; each threshold stands beside
+its function.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from anytpu import units
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.features import LANES, odd_features
-from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.finding import ProposedChange
 from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
 from anytpu.planning.advice.line import MemoryLine
 from anytpu.planning.host_wait import OP
@@ -24,51 +25,51 @@ COLLECTIVE_SHARE = 0.2
 """Communication above this share of a step bounds it."""
 
 WORTH_PADDING = 1.5
-"""A tensor that padding makes larger than this is named."""
+"""A tensor is named if padding makes it larger by this factor."""
 
 WORTH_MEMORY = 0.1
-"""Where less of the memory than this is in use, padding is no matter of memory."""
+"""If a smaller share of the memory is in use, padding does not matter."""
 
 ROOMY_SHARE = 0.45
-"""A step that needs less of the memory than this has room for twice the batch."""
+"""A step that needs a smaller share of the memory has room for twice the batch."""
 
 WORTH_CALL = 0.02
-"""The share of the devices' time that a call of the host may take."""
+"""Share of the devices' time that a call of the host may take."""
 
-MOST_STEPS = 1024
-"""The most steps that a call of `fit` runs."""
+MAX_STEPS = 1024
+"""Maximum number of steps in one call of `fit`."""
 
 SUBLANES = 8
-"""The rows of a vector register, and of a tile of the memory."""
+"""Rows of a vector register, and of a tile of the memory."""
 
 
-def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = None) -> list[Finding]:
-    """Return what a prediction asks to be changed.
+def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = None) -> list[ProposedChange]:
+    """Return the changes that a prediction asks for.
 
     Args:
-        prediction: what was predicted.
-        facts: of its program.
-        line: the memory as a function of the batch, of what does not fit; None where it is not known.
+        prediction: the prediction.
+        facts: properties of its program.
+        line: memory as a function of the batch, for a program that does not fit; None if it is not known.
     """
     if prediction.memory is not None and not prediction.fits:
-        found = [too_large(prediction), *fitting(prediction, facts, line), wide_floats(prediction, facts)]
+        candidates = [too_large(prediction), *fitting(prediction, facts, line), wide_floats(prediction, facts)]
     else:
-        found = [look(prediction, facts) for look in LOOKS]
-    return _each_batch_once([finding for finding in found if finding])
+        candidates = [look(prediction, facts) for look in LOOKS]
+    return _each_batch_once([finding for finding in candidates if finding])
 
 
-def _each_batch_once(found: list[Finding]) -> list[Finding]:
-    """Leave out a finding that asks for the batch of one before it: that is one change, with two reasons."""
+def _each_batch_once(candidates: list[ProposedChange]) -> list[ProposedChange]:
+    """Drop a finding that asks for the same batch as an earlier one: both are one change, with two reasons."""
     seen: set[int] = set()
     kept = []
-    for finding in found:
+    for finding in candidates:
         if finding.batch_size not in seen or finding.tpu:
             kept.append(finding)
         seen.update([finding.batch_size] if finding.batch_size else [])
     return kept
 
 
-def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
+def uneven_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a batch that the devices do not divide, or rows that do not fill the tiles of the memory."""
     batch, devices, padding = prediction.batch_size, prediction.target.devices, prediction.batch_padding
     parts = facts.batch_parts or devices
@@ -88,7 +89,7 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
         if padding is not None and unit > 1
         else f"A step takes as long as one of {_round_up(batch, parts):,} examples: the last devices take fewer."
     )
-    return Finding(
+    return ProposedChange(
         "batch",
         f"Use a batch of {better:,}: a multiple of {' x '.join(part for part in (by, rows) if part)}.",
         f"{said}. {lost}",
@@ -97,12 +98,12 @@ def uneven_batch(prediction: Prediction, facts: Facts) -> Finding | None:
 
 
 def _unit(prediction: Prediction) -> int:
-    """Return what the rows of a device should be a multiple of: 1 where padding takes little."""
+    """Return the number that a device's rows should be a multiple of: 1 if padding takes little."""
     padding = prediction.batch_padding
     return padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
 
 
-def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
+def room_for_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find memory that a larger batch would use, where the matrix units wait."""
     memory, batch, mfu = prediction.memory, prediction.batch_size, prediction.mfu
     if memory is None or batch is None or mfu is None or not prediction.fits:
@@ -113,7 +114,7 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     better = _round_up(2 * batch, (facts.batch_parts or prediction.target.devices) * _unit(prediction))
     trains = prediction.mode == "train" and prediction.has_backward is not False
     rate = ", with the learning rate that goes with it" if trains else ""
-    return Finding(
+    return ProposedChange(
         "batch",
         f"Try a batch of {better:,}{rate}.",
         f"A step uses {units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)} and "
@@ -122,10 +123,11 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
-def wide_floats(prediction: Prediction, facts: Facts) -> Finding | None:
+def wide_floats(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find float32 activations in a program that multiplies float32.
 
-    One that multiplies bfloat16 computes in it already: its float32 arrays are sums, and gradients of master weights.
+    A program that multiplies bfloat16 already computes in it: its float32 arrays are sums, and gradients of master
+    weights.
     """
     if facts.float32_share is None or facts.float32_share < 0.5:
         return None
@@ -141,7 +143,7 @@ def wide_floats(prediction: Prediction, facts: Facts) -> Finding | None:
     total = sum(buffer.bytes for buffer in temporaries)
     if not total or wide < total / 2:
         return None
-    return Finding(
+    return ProposedChange(
         "precision",
         'Compute in bfloat16: keras.mixed_precision.set_global_policy("mixed_bfloat16") before the model is made.'
         if facts.is_model
@@ -153,17 +155,17 @@ def wide_floats(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
-def small_steps(prediction: Prediction, facts: Facts) -> Finding | None:
-    """Find steps so short that the host's call counts."""
+def small_steps(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+    """Find steps so short that the host's call takes a visible share."""
     host = _seconds(prediction, "host")
     if not prediction.step_s or host / prediction.step_s < WORTH_SHARE:
         return None
     rest = max(prediction.step_s - host, 1e-9)
     call_s = call_of(prediction)
-    steps = min(max(1 << math.ceil(math.log2(max(call_s / (WORTH_CALL * rest), 1))), 2), MOST_STEPS)
+    steps = min(max(1 << math.ceil(math.log2(max(call_s / (WORTH_CALL * rest), 1))), 2), MAX_STEPS)
     if steps <= prediction.steps_per_execution:
         return None
-    return Finding(
+    return ProposedChange(
         "steps_per_execution",
         f"Start {steps} steps with one call: model.compile(..., steps_per_execution={steps}), or leave it to fit."
         if facts.is_model
@@ -176,10 +178,10 @@ def small_steps(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
-def padded_tensors(prediction: Prediction, facts: Facts) -> Finding | None:
-    """Find the tensor that padding makes largest, of those whose shape is the user's to choose.
+def padded_tensors(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+    """Find the tensor that loses most to padding, among those whose shape the user chooses.
 
-    A weight has the shape of its layer, and so have its gradient and its slots.
+    A weight has the shape of its layer, and so have its gradient and its optimizer slots.
     """
     memory = prediction.memory
     weights = {shape for shape in facts.weights.values() if shape}
@@ -198,7 +200,7 @@ def padded_tensors(prediction: Prediction, facts: Facts) -> Finding | None:
     worst = max(padded, key=lambda buffer: buffer.bytes - buffer.logical_bytes)
     factor = worst.padding_factor
     times = f"{factor:,.0f}" if factor >= 9.95 else f"{factor:.2g}"
-    return Finding(
+    return ProposedChange(
         "padding",
         f"Reshape {worst.name!r} so that its two fastest dimensions are multiples of {SUBLANES} and {LANES}.",
         f"{worst.shape} takes {units.format_bytes(worst.bytes)}, {times} times its "
@@ -206,15 +208,15 @@ def padded_tensors(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
-def slow_collectives(prediction: Prediction, facts: Facts) -> Finding | None:
+def slow_collectives(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a step that waits for the network between chips."""
     seconds = _seconds(prediction, "collective")
     if not prediction.step_s or seconds / prediction.step_s < COLLECTIVE_SHARE:
         return None
     if facts.batch_parts is not None and facts.batch_parts < prediction.target.devices:
-        return None  # Sums of activations, where a mesh splits the weights, grow with the batch.
+        return None  # If a mesh splits the weights, sums of activations grow with the batch.
     better = _round_up(2 * prediction.batch_size, prediction.target.devices) if prediction.batch_size else None
-    return Finding(
+    return ProposedChange(
         "collectives",
         "Give each device more rows, or use fewer devices: the gradients are summed once a step, however large it is.",
         f"{seconds / prediction.step_s:.0%} of a step is communication between the chips.",
@@ -222,29 +224,31 @@ def slow_collectives(prediction: Prediction, facts: Facts) -> Finding | None:
     )
 
 
-def slow_input(prediction: Prediction, facts: Facts) -> Finding | None:
+def slow_input(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a step that waits for its batch."""
     seconds = _seconds(prediction, "input")
     if not prediction.step_s or seconds / prediction.step_s < WORTH_SHARE:
         return None
     rate = prediction.examples_per_s or 0.0
     device_rate = rate * prediction.step_s / (prediction.step_s - seconds)
-    return Finding(
+    return ProposedChange(
         "input",
         f"Deliver {units.format_rate(device_rate, 'examples')}: more reading workers, records, or smaller images.",
         f"{seconds / prediction.step_s:.0%} of a step is waiting for the input pipeline.",
     )
 
 
-def too_large(prediction: Prediction) -> Finding | None:
+def too_large(prediction: Prediction) -> ProposedChange | None:
     """Find a program that does not fit, and the largest batch that does."""
     memory, largest = prediction.memory, prediction.largest_batch
     if memory is None or memory.fits or not largest:
         return None
-    return Finding("memory", f"Use a batch of {largest:,}, the largest that fits.", _missing(prediction), largest)
+    return ProposedChange(
+        "memory", f"Use a batch of {largest:,}, the largest that fits.", _missing(prediction), largest
+    )
 
 
-def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> list[Finding]:
+def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> list[ProposedChange]:
     """Find the changes after which a program fits."""
     memory, batch = prediction.memory, prediction.batch_size
     if memory is None or memory.fits:
@@ -254,7 +258,7 @@ def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> li
     return list(larger_slices(prediction))
 
 
-LOOKS: tuple[Callable[[Prediction, Facts], Finding | None], ...] = (
+LOOKS: tuple[Callable[[Prediction, Facts], ProposedChange | None], ...] = (
     uneven_batch,
     small_steps,
     slow_collectives,
@@ -277,7 +281,7 @@ def _missing(prediction: Prediction) -> str:
 
 
 def call_of(prediction: Prediction) -> float:
-    """Return the time that a call takes the host, seconds: all of it where the devices wait, else what it adds."""
+    """Return the host's time for one call, seconds: all of it if the devices wait, else the part that it adds."""
     waits = any(op.name == OP and op.time_s for op in (prediction.time.ops if prediction.time else ()))
     step_s = prediction.step_s or 0.0
     return (step_s if waits else _seconds(prediction, "host")) * prediction.steps_per_execution

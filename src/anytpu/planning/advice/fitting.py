@@ -1,10 +1,10 @@
-"""The changes after which a step that does not fit would fit: one function each, each with its arithmetic.
+"""Changes after which a step that does not fit would fit: one function for each, with its arithmetic.
 
-Idea: two compiled batches say how much of the memory stays and how much grows with the batch; the traced step says how
-much of what grows is kept for the backward pass. From these each change has a number.
+Idea: two compiled batches give the part of the memory that is fixed and the part that grows with the batch. The traced
+step gives the share of the growing part that is kept for the backward pass. From these each change gets a number.
 
-Rule: a change is named only where its number is below the limit, for the batch that was asked for or for one that is
-larger by half than what fits today. What is reckoned and not compiled says "about".
+Rule: a change is named only if its number is below the limit, for the requested batch or for one half as large again as
+the largest that fits today. A number that was computed and not compiled says "about".
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.finding import ProposedChange
 from anytpu.planning.advice.line import MemoryLine
 from anytpu.planning.advice.slices import cheapest, fastest
 from anytpu.planning.records import Holding, Memory, Prediction
 from anytpu.units import MIB, format_bytes, format_seconds
 
 WORTH_SAVING = 0.85
-"""A change that leaves more of the growing bytes than this share is not worth its trouble."""
+"""A change that leaves a larger share of the growing bytes is not worth its trouble."""
 
 WORTH_BATCH = 1.5
-"""A change that does not make the batch fit is worth naming where it makes one fit that is larger by this."""
+"""A change after which the requested batch still does not fit is named if it makes the largest batch larger by this
+factor."""
 
 WORTH_SHARE = 1 / 8
-"""A batch smaller than this share of what was asked for answers another question."""
+"""A batch smaller than this share of the requested one answers another question."""
 
 _MIN_BATCH_SHARE = 0.05
-"""A batch that takes a smaller share of the growing bytes is not told."""
+"""A batch that takes a smaller share of the growing bytes is not mentioned."""
 
 LARGE_BYTES = MIB
 """Weights smaller than this are not worth splitting."""
@@ -41,10 +42,10 @@ class Shortage:
     """A step that does not fit.
 
     Attributes:
-        prediction: of it.
-        memory: of it.
-        batch_size: the batch that was asked for.
-        facts: of its program.
+        prediction: its prediction.
+        memory: its memory.
+        batch_size: the requested batch, in examples over all devices.
+        facts: properties of its program.
         line: its memory as a function of the batch.
     """
 
@@ -56,21 +57,21 @@ class Shortage:
 
     @property
     def devices(self) -> int:
-        """The number of devices."""
+        """Number of devices."""
         return self.prediction.target.devices
 
     @property
     def batch_share(self) -> float:
-        """The share of the growing bytes that is the batch, and the next one: no change of the step saves these."""
+        """Share of the growing bytes that is this batch and the next one, 0 to 1: no change of the step saves these."""
         growing = self.line.growing(self.batch_size)
         return min(2 * self.facts.batch_bytes / self.devices / growing, 1.0) if growing else 0.0
 
     def outcome(self, share: float = 1.0, saved_bytes: float = 0.0) -> str | None:
-        """Return the memory after a change, in words, or None where too little would fit.
+        """Return the memory after a change, in words, or None if too small a batch would fit.
 
         Args:
-            share: the share that is left of the growing bytes, the batch aside.
-            saved_bytes: the fixed bytes that are saved.
+            share: share of the growing bytes that is left, without the batch itself, 0 to 1.
+            saved_bytes: fixed bytes that the change saves.
         """
         line, limit = self.line, format_bytes(self.line.limit_bytes)
         share += (1 - share) * self.batch_share
@@ -83,20 +84,20 @@ class Shortage:
         return f"a batch of about {largest:,} then fits, where {self.prediction.largest_batch or 0:,} fit today"
 
 
-def ways_to_fit(shortage: Shortage) -> list[Finding]:
+def ways_to_fit(shortage: Shortage) -> list[ProposedChange]:
     """Return the changes after which a step fits, the least trouble first."""
-    found = (way(shortage) for way in _WAYS)
-    return [*(finding for finding in found if finding), *larger_slices(shortage.prediction)]
+    candidates = (way(shortage) for way in _WAYS)
+    return [*(finding for finding in candidates if finding), *larger_slices(shortage.prediction)]
 
 
-def rematerialise(shortage: Shortage) -> Finding | None:
-    """Keep the inputs of blocks of layers, and compute their inside again."""
+def rematerialise(shortage: Shortage) -> ProposedChange | None:
+    """Keep the inputs of blocks of layers, and compute the inside of the blocks again."""
     saved, growing = shortage.facts.saved, shortage.line.growing(shortage.batch_size)
     share = saved.kept_bytes / saved.total_bytes if saved.total_bytes else 1.0
     outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
     if outcome is None:
         return None
-    return Finding(
+    return ProposedChange(
         "memory",
         "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about "
         f"{saved.blocks} blocks of layers."
@@ -113,14 +114,14 @@ def _of_batches(shortage: Shortage) -> str:
     return f", {format_bytes(batches)} of it this batch and the next" if shortage.batch_share > _MIN_BATCH_SHARE else ""
 
 
-def flash_attention(shortage: Shortage) -> Finding | None:
-    """Never keep softmax(QK)."""
+def flash_attention(shortage: Shortage) -> ProposedChange | None:
+    """Do not keep softmax(QK)."""
     saved = shortage.facts.saved
     share = 1 - saved.attention_bytes / saved.total_bytes if saved.total_bytes else 1.0
     outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
     if outcome is None:
         return None
-    return Finding(
+    return ProposedChange(
         "memory",
         "Use flash attention: keras.config.enable_flash_attention() before the model is made."
         if shortage.facts.is_model
@@ -130,7 +131,7 @@ def flash_attention(shortage: Shortage) -> Finding | None:
     )
 
 
-def accumulate(shortage: Shortage) -> Finding | None:
+def accumulate(shortage: Shortage) -> ProposedChange | None:
     """Sum the gradients of smaller batches before an update."""
     largest, batch, line = shortage.prediction.largest_batch or 0, shortage.batch_size, shortage.line
     sum_bytes = shortage.facts.state_bytes
@@ -141,7 +142,7 @@ def accumulate(shortage: Shortage) -> Finding | None:
     need = line.fixed_bytes + line.growing(part) + sum_bytes
     if part % shortage.devices or need > line.limit_bytes:
         return None
-    return Finding(
+    return ProposedChange(
         "memory",
         f"Accumulate gradients: gradient_accumulation_steps={parts} in the optimizer, and batches of {part:,}."
         if shortage.facts.is_model
@@ -153,7 +154,7 @@ def accumulate(shortage: Shortage) -> Finding | None:
     )
 
 
-def split_the_state(shortage: Shortage) -> Finding | None:
+def split_the_state(shortage: Shortage) -> ProposedChange | None:
     """Split weights and optimizer slots over the devices."""
     facts, devices = shortage.facts, shortage.devices
     if devices == 1 or facts.is_model or facts.is_placed or shortage.prediction.mode != "train":
@@ -166,7 +167,7 @@ def split_the_state(shortage: Shortage) -> Finding | None:
         return None
     share = sum(math.prod(shape) for shape in split.values()) / every
     largest = max(split, key=lambda name: math.prod(split[name]))
-    # One weight at a time is whole while it is used.
+    # While it is used, one weight at a time is whole on the device.
     whole_bytes = facts.state_bytes * math.prod(split[largest]) / every
     state_bytes = facts.state_bytes * share
     saved_bytes = state_bytes * (1 - 1 / devices) - whole_bytes
@@ -174,7 +175,7 @@ def split_the_state(shortage: Shortage) -> Finding | None:
     if outcome is None:
         return None
     parts = ", ".join('"data"' if axis == axes[largest] else "None" for axis in range(len(split[largest])))
-    return Finding(
+    return ProposedChange(
         "memory",
         f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",), '
         "(jax.sharding.AxisType.Auto,)), and "
@@ -185,45 +186,49 @@ def split_the_state(shortage: Shortage) -> Finding | None:
     )
 
 
-def larger_slices(prediction: Prediction) -> Iterator[Finding]:
-    """Name the slice that holds a step on which it costs least, and the one on which it takes least."""
+def larger_slices(prediction: Prediction) -> Iterator[ProposedChange]:
+    """Name the slice that holds the step at the lowest cost, and the one with the shortest step."""
     holding = prediction.holding
     best = {"costs least": cheapest(holding), "takes least time": fastest(holding)}
-    named = [one for one in dict.fromkeys(best.values()) if one is not None] or list(holding[:1])
-    for one in named:
-        why = " and ".join(what for what, winner in best.items() if winner == one)
+    named = [choice for choice in dict.fromkeys(best.values()) if choice is not None] or list(holding[:1])
+    for choice in named:
+        why = " and ".join(advantage for advantage, winner in best.items() if winner == choice)
         reason = f": of the smallest slices that hold it, a step {why} there" if why and len(holding) > 1 else ""
-        alone = f", the smallest slice of {one.target.chip.name} that holds it" if not reason else ""
-        yield Finding(
+        alone = f", the smallest slice of {choice.target.chip.name} that holds it" if not reason else ""
+        yield ProposedChange(
             "memory",
-            f"Use {one.target.name} ({_chips(one)}){reason}{alone}.",
-            f"{_need(one)}{_floor(one)}",
-            batch_size=one.batch_size if one.target.devices != prediction.target.devices else None,
-            tpu=one.target.name,
+            f"Use {choice.target.name} ({_chips(choice)}){reason}{alone}.",
+            f"{_need(choice)}{_floor(choice)}",
+            batch_size=choice.batch_size if choice.target.devices != prediction.target.devices else None,
+            tpu=choice.target.name,
         )
 
 
-def _need(one: Holding) -> str:
-    rows = f"With {math.ceil(one.batch_size / one.target.devices):,} examples a device it" if one.batch_size else "It"
+def _need(slice_: Holding) -> str:
+    rows = (
+        f"With {math.ceil(slice_.batch_size / slice_.target.devices):,} examples a device it"
+        if slice_.batch_size
+        else "It"
+    )
     return (
-        f"{rows} needs about {format_bytes(one.need_bytes)} of {format_bytes(one.limit_bytes)} (reckoned, not "
+        f"{rows} needs about {format_bytes(slice_.need_bytes)} of {format_bytes(slice_.limit_bytes)} (reckoned, not "
         "compiled)."
     )
 
 
-def _floor(one: Holding) -> str:
-    if one.least_step_s is None:
+def _floor(slice_: Holding) -> str:
+    if slice_.least_step_s is None:
         return ""
-    usd = one.least_usd_per_step
-    cost = f" and ${1e6 * usd / (one.batch_size or 1):,.2f} a million {_unit(one)}" if usd is not None else ""
-    return f" At the peak of its chips, a floor: {format_seconds(one.least_step_s)} a step{cost}."
+    usd = slice_.least_usd_per_step
+    cost = f" and ${1e6 * usd / (slice_.batch_size or 1):,.2f} a million {_unit(slice_)}" if usd is not None else ""
+    return f" At the peak of its chips, a floor: {format_seconds(slice_.least_step_s)} a step{cost}."
 
 
-def _unit(one: Holding) -> str:
-    return "examples" if one.batch_size else "steps"
+def _unit(slice_: Holding) -> str:
+    return "examples" if slice_.batch_size else "steps"
 
 
-_WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
+_WAYS: tuple[Callable[[Shortage], ProposedChange | None], ...] = (
     rematerialise,
     flash_attention,
     accumulate,
@@ -231,9 +236,9 @@ _WAYS: tuple[Callable[[Shortage], Finding | None], ...] = (
 )
 
 
-def _chips(one: Holding) -> str:
-    chips = "1 chip" if one.target.chips == 1 else f"{one.target.chips:,} chips"
-    return chips if one.usd_per_hour is None else f"{chips}, ${one.usd_per_hour:,.2f} an hour"
+def _chips(slice_: Holding) -> str:
+    chips = "1 chip" if slice_.target.chips == 1 else f"{slice_.target.chips:,} chips"
+    return chips if slice_.usd_per_hour is None else f"{chips}, ${slice_.usd_per_hour:,.2f} an hour"
 
 
 def _divisors(batch: int) -> Iterator[int]:
@@ -244,7 +249,7 @@ def _axes_text(axes: Mapping[str, int]) -> str:
     """Return the axes of the examples in words: "axis 0 of the batch", or "axis 3 of 'x' and axis 0 of 'y'"."""
     if len(set(axes.values())) <= 1:
         return f"axis {next(iter(axes.values()), 0)} of the batch"
-    return " and ".join(f"axis {axis} of {of!r}" for of, axis in axes.items())
+    return " and ".join(f"axis {axis} of {name!r}" for name, axis in axes.items())
 
 
 def _axis(shape: tuple[int, ...], devices: int) -> int | None:

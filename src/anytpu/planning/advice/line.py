@@ -1,9 +1,10 @@
 """`MemoryLine`: the memory of a step as a function of its batch, from two compiled batches.
 
-Idea: the memory that a step needs grows with its batch, nearly in a straight line: weights, their gradients and the
-code stay, activations grow.
+Idea: the memory of a step grows almost linearly with its batch. Weights, their gradients and the code are fixed,
+activations grow.
 
-Rule: it says what a device needs, of as many devices as were compiled for. Over more devices each takes fewer examples.
+Rule: the line is for one device of the number of devices that were compiled for. Over more devices each takes fewer
+examples.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 from anytpu.planning.records import Memory
 
 _RELAXED = 0.93
-"""A step that takes more of the memory was made to fit: on v5e a batch of 128 K took 91 % of it, one of 164 K 99 %, and
-one of 256 K, which does not fit, a third more, where v6e with room for it takes twice as much as for 128 K."""
+"""If a step takes a larger share of the memory, the compiler made it fit. On v5e a batch of 128 K took 91 %, one of 164
+K 99 %, and one of 256 K, which does not fit, a third more. On v6e, with room for it, 256 K takes twice as much as 128
+K."""
 
 ROWS_A_CORE = 8
 """A core's vector units take rows by eights."""
@@ -26,10 +28,10 @@ class MemoryLine:
     """The memory of one device as a function of the batch.
 
     Attributes:
-        fixed_bytes: the bytes that do not grow with the batch.
-        example_bytes: the bytes that each example of the global batch adds.
-        limit_bytes: the limit of one device.
-        devices: the number of devices over which examples are split.
+        fixed_bytes: bytes that do not grow with the batch.
+        example_bytes: bytes that each example of the global batch adds.
+        limit_bytes: memory limit of one device.
+        devices: number of devices over which examples are split.
     """
 
     fixed_bytes: float
@@ -38,15 +40,15 @@ class MemoryLine:
     devices: int
 
     def growing(self, batch_size: int) -> float:
-        """Return the bytes that grow with the batch."""
+        """Return the bytes that grow with the batch, at this batch."""
         return self.example_bytes * batch_size
 
     def largest(self, share: float = 1.0, saved_bytes: float = 0.0) -> int:
-        """Return the largest batch that fits, a multiple of 8 rows a device where that many fit, or of 1.
+        """Return the largest batch that fits: a multiple of 8 rows a device if that many fit, else of 1.
 
         Args:
-            share: the share of the growing bytes that is left.
-            saved_bytes: the fixed bytes that are saved.
+            share: share of the growing bytes that is left, 0 to 1.
+            saved_bytes: fixed bytes that are saved.
         """
         rows = int((self.limit_bytes - self.fixed_bytes + saved_bytes) / (self.example_bytes * share * self.devices))
         return max(rows - rows % ROWS_A_CORE if rows >= ROWS_A_CORE else rows, 0) * self.devices
@@ -58,9 +60,9 @@ def is_relaxed(memory: Memory) -> bool:
 
 
 def line_of(tried: Sequence[tuple[int, Memory]], devices: int) -> MemoryLine | None:
-    """Return the line through two batches that were compiled, or None where nothing grows.
+    """Return the line through two compiled batches, or None if the memory does not grow.
 
-    These are the two largest for which the compiler did not trade time for memory; without two such, the two largest.
+    The two are the largest for which the compiler did not trade time for memory; without two such, the two largest.
 
     Example:
         >>> line_of([(64, Memory(200, 1000)), (128, Memory(300, 1000))], 1)

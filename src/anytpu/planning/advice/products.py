@@ -1,9 +1,9 @@
-"""`float32_share`: the share of a step's products that multiply float32 without being asked to be exact.
+"""`float32_share`: the share of a step's products that multiply float32 at the default precision.
 
-Idea: the step as it was traced says in which type the user's program computes. The compiled one does not: a matrix unit
-rounds float32 to bfloat16, and gradients of master weights are float32 in a program that computes in bfloat16.
+Idea: the traced step shows the type in which the user's program computes. The compiled step does not: a matrix unit
+rounds float32 to bfloat16. Gradients of master weights are float32 in a program that computes in bfloat16.
 
-Rule: a product at a higher precision than the default is meant to be so, and counts as no float32.
+Rule: a product at a higher precision than the default is intended, and does not count as float32.
 """
 
 from __future__ import annotations

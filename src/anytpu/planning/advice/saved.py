@@ -1,12 +1,14 @@
-"""`saved_of`: the arrays that a training step keeps from its forward pass for its backward pass.
+"""`saved_of`: the residuals of a training step, the arrays that its forward pass keeps for its backward pass.
 
-Idea: in a traced step the backward pass is what JAX transposed, and what depends on it. A value that an earlier
-equation makes, that grows with the batch and that the backward pass reads, is kept until then. A loop over layers keeps
-one array for all its turns, which its reverse loop reads.
+Idea: in a traced step the backward pass is the part that JAX transposed, and everything that depends on it. A value is
+a residual if an earlier equation makes it, it grows with the batch and the backward pass reads it. A loop over layers
+keeps one array for all its iterations, which its reverse loop reads.
 
-Rule: bytes are those of the shapes, of all devices together. The compiler fuses some of these values away, so that
-ratios of these numbers are used, never the numbers themselves. Source of the idea of blocks: Chen et al., "Training
-Deep Nets with Sublinear Memory Cost", 2016, section 3: keep the input of each block, and the inside of one at a time.
+Rule: bytes follow from the shapes, over all devices. The compiler fuses some of these values away, so only ratios of
+these numbers are used.
+
+Source of the idea of blocks: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 3. Keep the
+input of each block, and the inside of one block at a time.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from anytpu.program.jaxprs import called_jaxpr
 
 LONG = 128
-"""A product of queries and keys has two lengths of at least this; smaller ones are no burden."""
+"""Minimum of both lengths of a product of queries and keys; a smaller product takes little memory."""
 
-MOST_BLOCKS = 64
-"""The most parts that a pass is cut into."""
+MAX_BLOCKS = 64
+"""Maximum number of blocks that the forward pass is cut into."""
 
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """What the forward pass keeps for the backward pass, by its shapes.
+    """The residuals of a training step, in bytes by their shapes.
 
     Attributes:
-        total_bytes: all of it.
-        blocks: the number of blocks in which rematerialisation keeps least.
-        kept_bytes: what would be kept then: the inputs of the blocks, and the inside of one.
-        attention_bytes: the part of `total_bytes` that is softmax(QK) and what is derived from it.
+        total_bytes: bytes of all residuals.
+        blocks: number of blocks for which rematerialisation keeps the fewest bytes.
+        kept_bytes: bytes kept with that many blocks: the inputs of the blocks, and the inside of one.
+        attention_bytes: the part of `total_bytes` that is softmax(QK) or derived from it.
         attention: the shape of the largest such array: "float32[64,16,1024,1024]", or "".
     """
 
@@ -51,13 +53,13 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class _Equation:
-    """An equation of the whole step, calls replaced by what they call.
+    """An equation of the step after inlining of calls.
 
     Attributes:
-        inner: the equation.
-        inputs: the values that it reads, as numbers.
-        outputs: the values that it makes.
-        is_transposed: JAX made it by transposition.
+        inner: the equation in its jaxpr.
+        inputs: indices of the values that it reads.
+        outputs: indices of the values that it makes.
+        is_transposed: whether JAX made it by transposition.
     """
 
     inner: JaxprEqn
@@ -67,11 +69,11 @@ class _Equation:
 
 
 def saved_of(jaxpr: ClosedJaxpr, states: int) -> Saved:
-    """Return what a training step keeps for its backward pass.
+    """Return the residuals of a training step.
 
     Args:
-        jaxpr: the step as it was traced: the leaves of the state go in first, then those of the batch.
-        states: the number of leaves of the state.
+        jaxpr: the traced step: the leaves of the state come first, then those of the batch.
+        states: number of leaves of the state.
 
     Example:
         >>> def step(w, x):
@@ -98,7 +100,7 @@ def saved_of(jaxpr: ClosedJaxpr, states: int) -> Saved:
 
 
 class _Flat:
-    """The equations of a step in one list, its values numbered."""
+    """The equations of a step in one list, with an index for each value."""
 
     def __init__(self) -> None:
         self.equations: list[_Equation] = []
@@ -120,14 +122,14 @@ class _Flat:
             return known[variable]
 
         for equation in jaxpr.eqns:
-            given = [number(variable) for variable in equation.invars]
+            operands = [number(variable) for variable in equation.invars]
             transposed = is_transposed or "transpose(" in str(equation.source_info.name_stack)
             called = _called(equation)
             if called is not None:
-                results = self.walk(called, given, transposed)
+                results = self.walk(called, operands, transposed)
             else:
                 results = [self.new(variable.aval) for variable in equation.outvars]
-                self.equations.append(_Equation(equation, tuple(given), tuple(results), transposed))
+                self.equations.append(_Equation(equation, tuple(operands), tuple(results), transposed))
             known.update(zip(equation.outvars, results, strict=True))
         return [number(variable) for variable in jaxpr.outvars]
 
@@ -137,29 +139,33 @@ def _called(equation: JaxprEqn) -> Jaxpr | None:
 
 
 def _summed(forward: list[_Equation], sizes: list[int], grows: set[int], read_later: set[int]) -> Saved:
-    """Return the sums over loops and over what stands in no loop."""
+    """Return the sums over loops and over equations outside loops."""
     attention = collections.Counter[str]()
     looped = looped_kept = turns = 0
-    outside = dict[int, int]()  # The bytes that each equation outside loops keeps, by its place.
-    sizes_of_attention = _attention_sizes(one.inner for one in forward)
-    for place, one in enumerate(forward):
-        kept = [(number, out.aval) for number, out in zip(one.outputs, one.inner.outvars, strict=True)]
+    outside = dict[int, int]()  # The bytes that each equation outside loops keeps, by its index.
+    sizes_of_attention = _attention_sizes(equation.inner for equation in forward)
+    for index, equation in enumerate(forward):
+        kept = [(number, out.aval) for number, out in zip(equation.outputs, equation.inner.outvars, strict=True)]
         kept = [(number, aval) for number, aval in kept if number in read_later and number in grows]
-        if one.inner.primitive.name == "scan":
-            stacked = [aval for number, aval in kept if number in one.outputs[_carries(one.inner) :]]
-            inside = _attention_sizes(one.inner.params["jaxpr"].jaxpr.eqns)
+        if equation.inner.primitive.name == "scan":
+            stacked = [aval for number, aval in kept if number in equation.outputs[_carries(equation.inner) :]]
+            inside = _attention_sizes(equation.inner.params["jaxpr"].jaxpr.eqns)
             attention.update(
                 _by_shape((aval, _shape(aval)[1:]) for aval in stacked if _sizes(_shape(aval)[1:]) in inside)
             )
-            length, size = one.inner.params["length"], sum(map(_bytes, stacked))
+            length, size = equation.inner.params["length"], sum(map(_bytes, stacked))
             if size:
-                looped, looped_kept, turns = looped + size, looped_kept + _carry_bytes(one) * length, turns + length
+                looped, looped_kept, turns = (
+                    looped + size,
+                    looped_kept + _carry_bytes(equation) * length,
+                    turns + length,
+                )
                 looped_kept += size // length
             kept = [(number, aval) for number, aval in kept if aval not in stacked]
         attention.update(
             _by_shape((aval, _shape(aval)) for _, aval in kept if _sizes(_shape(aval)) in sizes_of_attention)
         )
-        outside[place] = sum(sizes[number] for number, _ in kept)
+        outside[index] = sum(sizes[number] for number, _ in kept)
     blocks, kept_bytes = _best_blocks(outside, _crossing(forward, sizes, grows))
     total = looped + sum(outside.values())
     if not total:
@@ -173,20 +179,20 @@ def _carry_bytes(scan: _Equation) -> int:
 
 
 def _carries(scan: JaxprEqn) -> int:
-    """Return how many results of a scan are carried; the others are stacked, and have an axis more than in the body.
+    """Return the number of carried results of a scan. The others are stacked, with one axis more than in the body.
 
-    Up to jax 0.11 the parameter `num_carry` said so.
+    Up to jax 0.11 the parameter `num_carry` has this number.
     """
     body = scan.params["jaxpr"].jaxpr.outvars
     return sum(len(_shape(out.aval)) == len(_shape(inner.aval)) for out, inner in zip(scan.outvars, body, strict=True))
 
 
 def _crossing(forward: list[_Equation], sizes: list[int], grows: set[int]) -> list[int]:
-    """Return the bytes that cross from before each equation to it or behind it, within the forward pass."""
+    """Return for each equation the bytes that the forward pass keeps across it, from before it to it or a later one."""
     made, last = dict[int, int](), dict[int, int]()
-    for place, one in enumerate(forward):
-        made.update(dict.fromkeys(one.outputs, place))
-        last.update(dict.fromkeys(one.inputs, place))
+    for index, equation in enumerate(forward):
+        made.update(dict.fromkeys(equation.outputs, index))
+        last.update(dict.fromkeys(equation.inputs, index))
     change = [0] * (len(forward) + 2)
     for number, place in made.items():
         if number in grows and last.get(number, place) > place:
@@ -200,10 +206,10 @@ def _crossing(forward: list[_Equation], sizes: list[int], grows: set[int]) -> li
 
 
 def _best_blocks(inside: dict[int, int], crossing: list[int]) -> tuple[int, int]:
-    """Return into how many blocks to cut so that least is kept, and how much that is."""
+    """Return the number of blocks that keeps the fewest bytes, and those bytes."""
     total = sum(inside.values())
     best = (1, total)
-    for blocks in range(2, MOST_BLOCKS + 1):
+    for blocks in range(2, MAX_BLOCKS + 1):
         cuts, largest = _cut(inside, crossing, total / blocks)
         kept = sum(crossing[cut] for cut in cuts) + largest
         if kept < best[1]:
@@ -212,9 +218,10 @@ def _best_blocks(inside: dict[int, int], crossing: list[int]) -> tuple[int, int]
 
 
 def _cut(inside: dict[int, int], crossing: list[int], most: float) -> tuple[list[int], int]:
-    """Cut where least crosses, so that no block keeps much more than `most`: the cuts, and the largest block."""
+    """Cut where the fewest bytes cross, into blocks of at most about `most` bytes; return the cuts, and the largest
+    block."""
     cuts, largest, start, now = list[int](), 0, 0, 0
-    best, before = -1, 0  # The best cut since half of a block was full, and the bytes before it.
+    best, before = -1, 0  # The best cut since the block was half full, and the bytes before it.
     for place, size in inside.items():
         if now >= most / 2 and place > start and (best < 0 or crossing[place] <= crossing[best]):
             best, before = place, now
@@ -228,34 +235,34 @@ def _cut(inside: dict[int, int], crossing: list[int], most: float) -> tuple[list
 def _attention_sizes(equations: Iterable[JaxprEqn]) -> set[tuple[int, ...]]:
     """Return the sizes of products of queries and keys: a batched product that is exponentiated."""
     products, exponents = set[tuple[int, ...]](), set[tuple[int, ...]]()
-    for one in _all(equations):
-        shape = _shape(one.outvars[0].aval) if one.outvars else ()
-        if one.primitive.name == "exp" and min([size for size in shape if size > 1][-2:], default=0) >= LONG:
+    for equation in _all(equations):
+        shape = _shape(equation.outvars[0].aval) if equation.outvars else ()
+        if equation.primitive.name == "exp" and min([size for size in shape if size > 1][-2:], default=0) >= LONG:
             exponents.add(_sizes(shape))
-        elif one.primitive.name == "dot_general" and one.params["dimension_numbers"][1][0]:
+        elif equation.primitive.name == "dot_general" and equation.params["dimension_numbers"][1][0]:
             products.add(_sizes(shape))
     return {sizes for sizes in exponents & products if len(sizes) >= 3}
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of dimensions, whatever their order: a product may be transposed before it is exponentiated."""
+    """Return sorted sizes of dimensions: a product may be transposed before it is exponentiated."""
     return tuple(sorted(size for size in shape if size > 1))
 
 
 def _all(equations: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
-    for one in equations:
-        called = _called(one)
+    for equation in equations:
+        called = _called(equation)
         if called is None:
-            yield one
+            yield equation
         else:
             yield from _all(called.eqns)
 
 
 def _by_shape(kept: Iterable[tuple[Any, tuple[int, ...]]]) -> collections.Counter[str]:
-    found = collections.Counter[str]()
+    bytes_by_shape = collections.Counter[str]()
     for aval, shape in kept:
-        found[f"{aval.dtype}[{','.join(map(str, shape))}]"] += _bytes(aval)
-    return found
+        bytes_by_shape[f"{aval.dtype}[{','.join(map(str, shape))}]"] += _bytes(aval)
+    return bytes_by_shape
 
 
 def _shape(aval: Any) -> tuple[int, ...]:

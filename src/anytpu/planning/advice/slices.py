@@ -1,10 +1,10 @@
 """`slices_that_hold`: the smallest slice of each chip that would hold a step that does not fit.
 
-Idea: over more devices each takes fewer examples; another chip has more memory. Both follow from the memory of the step
-as a function of its batch. What the step takes at least on each follows from its FLOPs and bytes.
+Idea: over more devices each takes fewer examples, and another chip has more memory. Both follow from the memory of the
+step as a function of its batch. The minimum time of the step on each slice follows from its FLOPs and bytes.
 
-Rule: only slices that exist are named, and of another chip only those that are sold to new users. Padding differs a
-little between chips, so that the memory is an estimate. Times and costs are floors, compared with each other alone.
+Rule: only slices that exist are named, and of other chips only those sold to new users. Padding differs a little
+between chips, so the memory is an estimate. Times and costs are floors, compared only with each other.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def slices_that_hold(
     """Return the smallest slice of each chip that holds a step, the fewest chips first.
 
     Args:
-        prediction: of the step, which does not fit.
-        line: the memory of a device there as a function of the batch; None where it is not known: then slices with as
-            many devices are looked at, each of which needs as much.
-        prices: what an hour of each chip costs.
-        least_s: the least that the step takes on a system.
-        is_placed: whether the step brings a mesh along, for one number of devices.
+        prediction: prediction of the step, which does not fit.
+        line: memory of a device as a function of the batch. None if it is not known: then only slices with as many
+            devices count, and each device needs as much.
+        prices: price of an hour of each chip, by the chip's name.
+        least_s: minimum time of the step on a system, seconds, or None.
+        is_placed: whether the step brings its own mesh, for one number of devices.
     """
-    found: dict[str, Holding] = {}
+    by_chip: dict[str, Holding] = {}
     for other, need in _holding(prediction, line if not is_placed else None, prices):
-        if other.chip.name not in found:
+        if other.chip.name not in by_chip:
             price = prices.get(other.chip.name)
-            found[other.chip.name] = Holding(
+            by_chip[other.chip.name] = Holding(
                 other, prediction.batch_size, need, limit_bytes(other), least_s(other), price
             )
-    return tuple(found.values())
+    return tuple(by_chip.values())
 
 
 def _holding(
@@ -62,25 +62,25 @@ def _holding(
 
 
 def _candidates(target: Target, prices: Mapping[str, Price]) -> list[Target]:
-    """Return the slices of the same chip and of those that are still rented out, the fewest chips first."""
+    """Return the slices of the same chip and of chips that are still rented out, the fewest chips first."""
     old = {chip for chip, price in prices.items() if price.note.startswith("an old generation")}
     rented = (other for other in every_target() if other.chip == target.chip or other.chip.name not in old)
     return sorted(rented, key=lambda other: other.chips)
 
 
 def cheapest(holding: tuple[Holding, ...]) -> Holding | None:
-    """Return the slice on which a step costs least at its floor, of those whose price is known."""
+    """Return the slice with the lowest cost of a step at its floor, of those whose price is known."""
     return min(
-        (one for one in holding if one.least_usd_per_step is not None),
-        key=lambda one: (one.least_usd_per_step or 0.0, one.target.chips),
+        (slice_ for slice_ in holding if slice_.least_usd_per_step is not None),
+        key=lambda slice_: (slice_.least_usd_per_step or 0.0, slice_.target.chips),
         default=None,
     )
 
 
 def fastest(holding: tuple[Holding, ...]) -> Holding | None:
-    """Return the slice on which a step takes least at its floor."""
+    """Return the slice with the shortest step at its floor."""
     return min(
-        (one for one in holding if one.least_step_s is not None),
-        key=lambda one: (one.least_step_s or math.inf, one.target.chips),
+        (slice_ for slice_ in holding if slice_.least_step_s is not None),
+        key=lambda slice_: (slice_.least_step_s or math.inf, slice_.target.chips),
         default=None,
     )

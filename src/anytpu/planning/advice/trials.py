@@ -1,9 +1,9 @@
-"""Findings made into advice, each tried where it can be without touching the user's code.
+"""Findings turned into advice; a change that needs no edit of the user's code is tried.
 
-Idea: "use bfloat16" is worth what it gains on this program and this chip; so the changed program is compiled too.
+Idea: the gain of "use bfloat16" depends on the program and the chip, so the changed program is compiled too.
 
-Rule: what was compiled says so (`Advice.tried`), and its gain is in examples a second. A change that gains nothing is
-not advised once it was tried.
+Rule: advice that was compiled says so (`Advice.tried`), and its gain is in examples a second. A tried change without a
+gain is dropped.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import dataclasses
 from collections.abc import Callable
 
 from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import Finding
+from anytpu.planning.advice.finding import ProposedChange
 from anytpu.planning.advice.findings import call_of, findings
 from anytpu.planning.advice.line import MemoryLine
 from anytpu.planning.host_wait import OP
 from anytpu.planning.records import Advice, Prediction
 
 WORTH_GAIN = 1.02
-"""What was tried and gains less than this is left out."""
+"""A tried change with a smaller gain is left out."""
 
 Predict = Callable[[int | None, str | None, str | None], Prediction]
 """Predicts the same job with another batch, another precision, on another system, or several of these."""
@@ -31,73 +31,77 @@ def advice_for(
     predict: Predict | None = None,
     can_batch: bool = True,
     line: MemoryLine | None = None,
-    most_steps: int | None = None,
+    epoch_steps: int | None = None,
 ) -> tuple[Advice, ...]:
-    """Return what to change, the greatest gain first.
+    """Return advice, the largest gain first.
 
     Args:
-        prediction: what was predicted.
-        facts: of its program.
+        prediction: the prediction.
+        facts: properties of its program.
         predict: compiles a changed job; None: nothing is tried.
-        can_batch: the job's batch can be changed here.
-        line: the memory as a function of the batch, of what does not fit; None where it is not known.
-        most_steps: the steps of an epoch, over whose end no call runs; None where that is not known.
+        can_batch: whether the job's batch can be changed here.
+        line: memory as a function of the batch, for a program that does not fit; None if it is not known.
+        epoch_steps: number of steps in an epoch; no call runs past its end. None if it is not known.
     """
     advice = []
-    for found in findings(prediction, facts, line):
-        finding = _within(found, most_steps)
+    for candidate in findings(prediction, facts, line):
+        finding = _within(candidate, epoch_steps)
         if finding.steps_per_execution and finding.steps_per_execution <= prediction.steps_per_execution:
             continue
-        given = _said(finding) if predict is None else _tried(finding, prediction, predict, can_batch, facts.is_model)
+        piece = (
+            _untried(finding) if predict is None else _tried(finding, prediction, predict, can_batch, facts.is_model)
+        )
         if finding.steps_per_execution:
-            given = _reckoned(finding, prediction)
-        if given is not None:
-            advice.append(given)
-    return tuple(sorted(advice, key=lambda one: -(one.gain or 0.0)))
+            piece = _with_computed_gain(finding, prediction)
+        if piece is not None:
+            advice.append(piece)
+    return tuple(sorted(advice, key=lambda piece_: -(piece_.gain or 0.0)))
 
 
-def _within(finding: Finding, most_steps: int | None) -> Finding:
-    """Return a finding that starts no more steps with a call than an epoch has."""
+def _within(finding: ProposedChange, epoch_steps: int | None) -> ProposedChange:
+    """Limit the steps a call of a finding to the steps of an epoch."""
     steps = finding.steps_per_execution
-    if steps is None or most_steps is None or steps <= most_steps:
+    if steps is None or epoch_steps is None or steps <= epoch_steps:
         return finding
-    text = finding.text.replace(str(steps), str(most_steps))
-    return dataclasses.replace(finding, text=text, steps_per_execution=most_steps)
+    text = finding.text.replace(str(steps), str(epoch_steps))
+    return dataclasses.replace(finding, text=text, steps_per_execution=epoch_steps)
 
 
-def _said(finding: Finding) -> Advice:
+def _untried(finding: ProposedChange) -> Advice:
+    """Return a finding as advice that was not tried."""
     return Advice(finding.topic, finding.text, finding.evidence)
 
 
 def _tried(
-    finding: Finding, before: Prediction, predict: Predict, can_batch: bool, can_precision: bool
+    finding: ProposedChange, before: Prediction, predict: Predict, can_batch: bool, can_precision: bool
 ) -> Advice | None:
+    """Compile the change of a finding and return it as advice, or None if it gains too little."""
     batch = finding.batch_size if can_batch else None
     precision = finding.precision if can_precision else None
     if batch is None and precision is None and finding.tpu is None:
-        return _said(finding)
+        return _untried(finding)
     try:
         after = predict(batch or before.batch_size if can_batch else None, precision, finding.tpu)
-    except Exception:  # A step that is written for one batch fails in its own way for another.
-        return _said(finding)
+    except Exception:  # A step written for one batch may fail in any way for another.
+        return _untried(finding)
     changes = {"batch_size": batch, "precision": precision, "tpu": finding.tpu}
     tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
     if not before.fits:
-        return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s) if after.fits else None
+        return dataclasses.replace(_untried(finding), tried=tried, step_s=after.step_s) if after.fits else None
     gain = _gain(before, after)
     if gain is None or gain < WORTH_GAIN:
         return None
-    return dataclasses.replace(_said(finding), tried=tried, step_s=after.step_s, gain=gain)
+    return dataclasses.replace(_untried(finding), tried=tried, step_s=after.step_s, gain=gain)
 
 
-def _reckoned(finding: Finding, before: Prediction) -> Advice:
-    """Return what more steps a call gain: the host's share falls, all else stays."""
+def _with_computed_gain(finding: ProposedChange, before: Prediction) -> Advice:
+    """Return the advice to start more steps a call, with its gain: the host's share falls, all else is unchanged."""
     ops = before.time.ops if before.time else ()
     steps, step_s = finding.steps_per_execution or 1, before.step_s or 0.0
     adds_s = sum(op.time_s for op in ops if op.kind == "host" and op.name != OP) * before.steps_per_execution
     rest_s = step_s - sum(op.time_s for op in ops if op.kind == "host")
     after_s = max(rest_s + adds_s / steps, call_of(before) / steps)
-    return dataclasses.replace(_said(finding), step_s=after_s, gain=step_s / after_s)
+    return dataclasses.replace(_untried(finding), step_s=after_s, gain=step_s / after_s)
 
 
 def _gain(before: Prediction, after: Prediction) -> float | None:

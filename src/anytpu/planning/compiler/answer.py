@@ -1,4 +1,4 @@
-"""What the compiler answers: `Compiled`, or `OutOfMemory`. Anything else is an error.
+"""What the compiler answers: `CompiledProgram`, or `OutOfMemory`. Anything else is an error.
 
 Rule: sizes are bytes of one device. This is what lies on the disk between runs, so it holds nothing but numbers and
 text.
@@ -10,7 +10,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class CompiledProgram:
     """A program that the compiler accepted.
 
     Attributes:

@@ -43,12 +43,12 @@ def read(key: str) -> tuple[dict[str, Any], bytes] | None:
     """Return what was kept under a key, header and text, or None when there is nothing that can be used."""
     path = _env.plan_cache() / f"{key}{_SUFFIX}"
     try:
-        found = _unpacked(path.read_bytes())
+        entry = _unpacked(path.read_bytes())
     except (OSError, ValueError, zlib.error):
         return None
     with contextlib.suppress(OSError):  # A folder that is only read from serves as well.
         os.utime(path)
-    return found
+    return entry
 
 
 def write(key: str, header: dict[str, Any], text: bytes) -> None:
@@ -89,12 +89,12 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    found = []
+    entries = []
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # Another process makes room too.
-            found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
-    total_bytes = sum(size_bytes for _, size_bytes, _ in found)
-    for used, size_bytes, path in sorted(found):
+            entries.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total_bytes = sum(size_bytes for _, size_bytes, _ in entries)
+    for used, size_bytes, path in sorted(entries):
         left_over = path.endswith(".part") and time.time() - used > _LEFT_OVER_S
         if left_over or (total_bytes > MOST_BYTES and path.endswith(_SUFFIX)):
             with contextlib.suppress(FileNotFoundError):

@@ -17,7 +17,7 @@ import jax
 from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import cache
-from anytpu.planning.compiler.answer import Compiled, OutOfMemory
+from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.compiler.asking import asked
 from anytpu.planning.compiler.oom import shortage
 from anytpu.planning.compiler.refusal import refused
@@ -33,7 +33,7 @@ def compile_program(
     options: Mapping[str, str] | None = None,
     timeout_s: float = 600,
     use_cache: bool = True,
-) -> Compiled | OutOfMemory:
+) -> CompiledProgram | OutOfMemory:
     """Compile a Program for a target, which need not be there.
 
     Several threads may call this at a time; each then has a compiler of its own.
@@ -83,9 +83,11 @@ def key_of(request: Request, libtpu: str) -> str:
     return cache.key_of(request.code.digest, described.encode(), settings.encode())
 
 
-def _result(header: dict[str, Any], text: bytes, left_out: tuple[str, ...], from_cache: bool) -> Compiled | OutOfMemory:
+def _result(
+    header: dict[str, Any], text: bytes, left_out: tuple[str, ...], from_cache: bool
+) -> CompiledProgram | OutOfMemory:
     if "said" not in header:
-        return Compiled(hlo=text.decode(), from_cache=from_cache, left_out=left_out, **header)
+        return CompiledProgram(hlo=text.decode(), from_cache=from_cache, left_out=left_out, **header)
     short = shortage(header["said"])
     assert short is not None
     return OutOfMemory(

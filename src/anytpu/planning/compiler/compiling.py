@@ -79,10 +79,10 @@ def _dumped_text(header: dict[str, Any], code: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
         _compiled(header | {"options": {**header["options"], **dumping}}, code)
-        found = sorted(Path(folder).glob("*.jit_run.*after_codegen.txt"))
-        if not found:
+        paths = sorted(Path(folder).glob("*.jit_run.*after_codegen.txt"))
+        if not paths:
             raise OSError(f"{_name()} writes no text of its programs, and JAX {jax.__version__} reads none of it")
-        return found[0].read_text()
+        return paths[0].read_text()
 
 
 def _compiled(header: dict[str, Any], code: bytes) -> Any:

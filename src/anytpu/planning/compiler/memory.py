@@ -46,7 +46,7 @@ class Budget:
         """
         if self.limit_bytes is None:
             return False
-        taken = {one: resident_bytes(one) for one in pids}
+        taken = {each: resident_bytes(each) for each in pids}
         return sum(taken.values()) > self.limit_bytes and taken.get(pid, 0) == max(taken.values())
 
 
@@ -61,7 +61,7 @@ def budget(pids: Iterable[int]) -> Budget:
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process has in use; 0 for one that ended."""
     try:
-        found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
+        match = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0
-    return int(found[1]) * 1024 if found else 0
+    return int(match[1]) * 1024 if match else 0

@@ -21,7 +21,7 @@ _SAID_LINES = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Shortage:
+class StatedShortage:
     """What the compiler says of a program that does not fit.
 
     Attributes:
@@ -37,7 +37,7 @@ class Shortage:
     said: str
 
 
-def shortage(said: str) -> Shortage | None:
+def shortage(said: str) -> StatedShortage | None:
     """Return what the compiler says of memory, or None when it speaks of something else.
 
     Example:
@@ -45,9 +45,9 @@ def shortage(said: str) -> Shortage | None:
         30.75
     """
     for form in _FORMS:
-        if found := form.search(said):
-            needed, needed_unit, limit, limit_unit = found.groups()
-            return Shortage(
+        if match := form.search(said):
+            needed, needed_unit, limit, limit_unit = match.groups()
+            return StatedShortage(
                 _bytes(needed, needed_unit), _bytes(limit, limit_unit), tuple(_allocations(said)), _first_lines(said)
             )
     return None
@@ -55,13 +55,13 @@ def shortage(said: str) -> Shortage | None:
 
 def _allocations(said: str) -> list[tuple[int, str, str]]:
     listed = re.split(r"\n(?= *\d+\. Size: )", said)[1:]
-    found = []
+    allocations = []
     for text in listed:
         size, shape = re.search(rf"\d+\. Size: {_SIZE}", text), re.search(r"Shape: (.*)", text)
         operator = re.search(r'op_name="([^"]*)"', text)
         if size and shape:
-            found.append((_bytes(*size.groups()), shape[1].strip(), operator[1] if operator else ""))
-    return found
+            allocations.append((_bytes(*size.groups()), shape[1].strip(), operator[1] if operator else ""))
+    return allocations
 
 
 def _bytes(number: str, unit: str) -> int:

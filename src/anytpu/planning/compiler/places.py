@@ -22,7 +22,7 @@ _OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.p
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class OperationPlace:
     """Where an operation comes from.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
+class TracedOperation:
     """An equation of a traced step, with those that it is inside of.
 
     Attributes:
@@ -60,27 +60,27 @@ class Operation:
         return self.equation.primitive.name
 
     @property
-    def place(self) -> Place:
+    def place(self) -> OperationPlace:
         """Where it comes from."""
         lines = self._lines()
-        users = next((one for one in lines if is_users(one[0])), None)
+        users = next((line for line in lines if is_users(line[0])), None)
         chosen = users or next(iter(lines), None)
         line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
-        scopes = (str(one.source_info.name_stack) for one in (*self.around, self.equation))
-        return Place(self.name, layer_of("/".join(scopes)), line, users is not None)
+        scopes = (str(equation.source_info.name_stack) for equation in (*self.around, self.equation))
+        return OperationPlace(self.name, layer_of("/".join(scopes)), line, users is not None)
 
     def passes(self, file: str, line: int) -> bool:
         """Tell whether a line of source is among those that it comes from."""
-        return any((one[0], one[1]) == (file, line) for one in self._lines())
+        return any((passed[0], passed[1]) == (file, line) for passed in self._lines())
 
     def _lines(self) -> list[tuple[str, int, str]]:
-        return [line for one in (self.equation, *reversed(self.around)) for line in _lines(one)]
+        return [line for equation in (self.equation, *reversed(self.around)) for line in _lines(equation)]
 
 
-def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) -> Iterator[Operation]:
+def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) -> Iterator[TracedOperation]:
     """Yield each equation of a jaxpr and of those inside it."""
     for equation in level_of(jaxpr).eqns:
-        yield Operation(equation, around)
+        yield TracedOperation(equation, around)
         for inner in inner_jaxprs(equation):
             yield from operations(inner, (*around, equation))
 
@@ -112,10 +112,10 @@ def is_users(file: str) -> bool:
 def _lines(equation: JaxprEqn) -> list[tuple[str, int, str]]:
     """Return (file, line, function) of the frames of a step that an equation was made in, innermost first."""
     traceback: Any = equation.source_info.traceback
-    found = []
+    frames = []
     for frame in traceback.frames if traceback is not None else ():
         if frame.file_name in _TRACERS:
             break
         if _OF_JAX not in frame.file_name:
-            found.append((frame.file_name, frame.line_num, frame.function_name))
-    return found
+            frames.append((frame.file_name, frame.line_num, frame.function_name))
+    return frames

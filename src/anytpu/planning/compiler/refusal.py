@@ -11,7 +11,7 @@ import re
 
 from jax.extend.core import ClosedJaxpr
 
-from anytpu.planning.compiler.places import Operation, Place, is_users, layer_of, operations
+from anytpu.planning.compiler.places import OperationPlace, TracedOperation, is_users, layer_of, operations
 
 _FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)\]", re.MULTILINE)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -52,30 +52,30 @@ def reason(said: str) -> str:
     return first.strip().rstrip(".")
 
 
-def where(said: str, jaxpr: ClosedJaxpr) -> Place | None:
+def where(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
     """Return the operation that the compiler speaks of, or None when it cannot be told."""
-    frames = [(found["file"], int(found["line"]), found["function"]) for found in _FRAME.finditer(said)]
-    found = _OP_NAME.search(said)
-    operation, layer = _split(found[1]) if found else ("", "")
-    file, line, function = next((one for one in frames if is_users(one[0])), frames[0] if frames else ("", 0, ""))
+    frames = [(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(said)]
+    match = _OP_NAME.search(said)
+    operation, layer = _split(match[1]) if match else ("", "")
+    file, line, function = next((frame for frame in frames if is_users(frame[0])), frames[0] if frames else ("", 0, ""))
     if at := _operation(said, jaxpr, operation, frames[0] if frames else None):
         return dataclasses.replace(at.place, layer=at.place.layer or layer)
     if operation or file:
-        return Place(operation or "?", layer, f"{file}:{line} ({function})" if file else "")
+        return OperationPlace(operation or "?", layer, f"{file}:{line} ({function})" if file else "")
     return None
 
 
-def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, str] | None) -> Operation | None:
+def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, str] | None) -> TracedOperation | None:
     """Return the operation at the innermost line that is said, or the first one of a name that is said."""
     known = list(operations(jaxpr))
     if frame is not None:
-        here = [one for one in known if one.passes(frame[0], frame[1])]
-        named = [one for one in here if one.name == name]
+        here = [operation for operation in known if operation.passes(frame[0], frame[1])]
+        named = [operation for operation in here if operation.name == name]
         return next(iter(named or here), None)
-    if found := _LOWERING.search(said):
-        return next((one for one in known if one.name == (found[1] or found[2])), None)
+    if match := _LOWERING.search(said):
+        return next((operation for operation in known if operation.name == (match[1] or match[2])), None)
     words = set(re.findall(r"[a-z_]+", said.lower()))
-    return next((one for one in known if one.name in words), None)
+    return next((operation for operation in known if operation.name in words), None)
 
 
 def _split(op_name: str) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 from anytpu import units
-from anytpu.planning.floor.least import Least, Work, least_of, work_of
-from anytpu.planning.found import Found
+from anytpu.planning.estimate import Estimate
+from anytpu.planning.floor.least import Least, RequiredWork, least_of, work_of
 from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.job import batch_rows
 from anytpu.planning.limits import limit_bytes
@@ -32,7 +32,7 @@ NOTE = (
 """The sentence that every floor says of itself."""
 
 
-def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Found:
+def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Estimate:
     """Return the least that a step takes on a system, and the least memory; neither kept nor corrected by runs.
 
     Args:
@@ -53,12 +53,12 @@ def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Found:
     """
     least, limit = least_of(work_of(program), target), limit_bytes(target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
-    memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda one: -one.bytes)[:50]))
+    memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
     time = _time(least, target) if memory.fits else None
     if time is not None:
         time = waiting_for_input(time, wish.input_examples_per_s, batch_rows(program))
     main = max(least.flops, key=lambda dtype: least.flops[dtype], default="bf16")
-    return Found(
+    return Estimate(
         time,
         memory,
         PREDICTED_BY,
@@ -82,7 +82,7 @@ def rate_of(dtype: str, target: Target) -> float:
     return (2 * rate if kind == "s4" else rate) / int(passes or 1)
 
 
-def least_step_s(work: Work, target: Target) -> float:
+def least_step_s(work: RequiredWork, target: Target) -> float:
     """Return the least that a step takes on a system, seconds; whether it fits there is not asked."""
     return max(_parts(least_of(work, target), target))
 

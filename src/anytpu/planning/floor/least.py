@@ -44,7 +44,7 @@ class Least:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class RequiredWork:
     """What a step cannot do without, over all devices together.
 
     Attributes:
@@ -66,7 +66,7 @@ class Work:
     notes: tuple[str, ...]
 
 
-def work_of(program: Program) -> Work:
+def work_of(program: Program) -> RequiredWork:
     """Trace a step and return what it cannot do without.
 
     Raises:
@@ -79,19 +79,19 @@ def work_of(program: Program) -> Work:
     whole, states = alive(jaxpr.jaxpr), len(jax.tree.leaves(program.state))
     is_read, is_written = read_whole(whole), written_whole(whole)
     outputs, notes = jaxpr.out_avals[states:], left_out_note(left_out)
-    return Work(program, flops, is_read, is_written, outputs, tuple(uncounted), notes)
+    return RequiredWork(program, flops, is_read, is_written, outputs, tuple(uncounted), notes)
 
 
-def least_of(work: Work, target: Target) -> Least:
+def least_of(work: RequiredWork, target: Target) -> Least:
     """Return the FLOPs and bytes that a step cannot do without, of one device of a system."""
     program = work.program
     each = 1 / target.devices if is_split(program) else 1.0
-    given, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
+    arguments, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
     outputs = tuple(buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(work.outputs))
-    made = (*given[:states], *outputs)
-    crossing_bytes = _sum(given, work.is_read) + _sum(made, work.is_written)
+    made = (*arguments[:states], *outputs)
+    crossing_bytes = _sum(arguments, work.is_read) + _sum(made, work.is_written)
     split = Flops({dtype: count * each for dtype, count in work.flops.items()})  # type: ignore[arg-type]
-    return Least(split, crossing_bytes, (*given, *outputs), work.uncounted, work.notes)
+    return Least(split, crossing_bytes, (*arguments, *outputs), work.uncounted, work.notes)
 
 
 def is_split(program: Program) -> bool:

@@ -52,25 +52,27 @@ def needs_of(jaxpr: Jaxpr, results: Sequence[Box]) -> dict[Any, Box]:
     slices: dict[Any, list[JaxprEqn]] = {}
 
     def need(values: Sequence[Any], boxes: Sequence[Box]) -> None:
-        for one, box in zip(values, boxes, strict=True):
-            if not isinstance(one, Literal) and _size(box) > _size(needs.get(one)):
-                needs[one] = box
+        for variable, box in zip(values, boxes, strict=True):
+            if not isinstance(variable, Literal) and _size(box) > _size(needs.get(variable)):
+                needs[variable] = box
 
     need(jaxpr.outvars, results)
     for equation in reversed(jaxpr.eqns):
-        boxes = [needs.get(one) for one in equation.outvars]
-        operands = [whole(one) for one in equation.invars] if equation.effects else _operand_needs(equation, boxes)
+        boxes = [needs.get(variable) for variable in equation.outvars]
+        operands = (
+            [whole(variable) for variable in equation.invars] if equation.effects else _operand_needs(equation, boxes)
+        )
         if equation.primitive.name == "slice" and boxes[0] is not None:
             taken = slices.setdefault(equation.invars[0], [])
             taken.append(equation)
-            operands = [_joined([(one, needs[one.outvars[0]]) for one in taken])]
+            operands = [_joined([(variable, needs[variable.outvars[0]]) for variable in taken])]
         need(equation.invars, operands)
     return needs
 
 
-def whole(one: Any) -> Box:
+def whole(variable: Any) -> Box:
     """Return the need of a value all of which is needed."""
-    return tuple(getattr(one.aval, "shape", ()))
+    return tuple(getattr(variable.aval, "shape", ()))
 
 
 def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, list[Box]]]:
@@ -84,7 +86,7 @@ def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, lis
     carry, left, rounds = list(results[:carried]), length, list[tuple[int, list[Box]]]()
     for _ in range(_MAX_ROUNDS):
         needs = needs_of(body, [*carry, *stacked])
-        before = [needs.get(one) for one in body.invars[constants : constants + carried]]
+        before = [needs.get(variable) for variable in body.invars[constants : constants + carried]]
         is_last = before == carry
         rounds.append((left if is_last else min(1, left), [*carry, *stacked]))
         carry, left = before, left - rounds[-1][0]
@@ -95,7 +97,7 @@ def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, lis
 
 def _argument_needs(jaxpr: Jaxpr, results: Sequence[Box]) -> list[Box]:
     needs = needs_of(jaxpr, results)
-    return [needs.get(one) for one in jaxpr.invars]
+    return [needs.get(variable) for variable in jaxpr.invars]
 
 
 def _arguments_of(scan: JaxprEqn) -> tuple[int, int]:
@@ -104,15 +106,15 @@ def _arguments_of(scan: JaxprEqn) -> tuple[int, int]:
     What is scanned or stacked has an axis more than in the body. Up to jax 0.11 `num_consts` and `num_carry` said so.
     """
     body = scan.params["jaxpr"].jaxpr
-    carried, given = (
+    carried, arguments = (
         sum(_rank(inner) == _rank(outer) for inner, outer in zip(*pair, strict=True))
         for pair in ((body.outvars, scan.outvars), (body.invars, scan.invars))
     )
-    return given - carried, carried
+    return arguments - carried, carried
 
 
-def _rank(one: Any) -> int:
-    return len(whole(one) or ())
+def _rank(variable: Any) -> int:
+    return len(whole(variable) or ())
 
 
 def _size(box: Box) -> int:
@@ -120,13 +122,13 @@ def _size(box: Box) -> int:
 
 
 def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
-    name, everything = equation.primitive.name, [whole(one) for one in equation.invars]
+    name, everything = equation.primitive.name, [whole(variable) for variable in equation.invars]
     if all(not _size(box) > 0 for box in results):
         return [None] * len(everything)
     if name == "scan":
         return _of_scan(equation, results)
     if name == "cond":
-        branches = [_argument_needs(one.jaxpr, results) for one in equation.params["branches"]]
+        branches = [_argument_needs(variable.jaxpr, results) for variable in equation.params["branches"]]
         return [everything[0], *(_shared(boxes) for boxes in zip(*branches, strict=True))]
     inner = called_jaxpr(equation)
     if inner is not None and name not in ("shard_map", "pallas_call", "while"):
@@ -145,7 +147,7 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     if name == "gather":
         return [_of_gather(equation, results[0]), *everything[1:]]
     if name in ("while", "pallas_call") or any(
-        box == whole(one) for box, one in zip(results, equation.outvars, strict=True)
+        box == whole(variable) for box, variable in zip(results, equation.outvars, strict=True)
     ):
         return everything
     return _of_part(equation, results)
@@ -154,7 +156,7 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
 def _of_part(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     """Return the needs of the operands of an operation of which a part is needed."""
     name, params, box = equation.primitive.name, equation.params, results[0]
-    shapes = [whole(one) or () for one in equation.invars]
+    shapes = [whole(variable) or () for variable in equation.invars]
     if box is None:
         return [None] * len(shapes)
     if name in _ONE_BY_ONE:
@@ -178,7 +180,7 @@ def _of_part(equation: JaxprEqn, results: list[Box]) -> list[Box]:
 
 def _of_product(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
     (contracted, batched), left = equation.params["dimension_numbers"], iter(box)
-    shapes = [list(whole(one) or ()) for one in equation.invars]
+    shapes = [list(whole(variable) or ()) for variable in equation.invars]
     for axes in zip(*batched, strict=True):
         extent = next(left)
         for shape, axis in zip(shapes, axes, strict=True):
@@ -194,7 +196,7 @@ def _of_convolution(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
     """Return the needs of the operands: of which a part of the positions is needed, or one of several groups, none."""
     params, all_of_it = equation.params, whole(equation.outvars[0]) or ()
     of_left, of_right, of_result = params["dimension_numbers"]
-    left, right = (list(whole(one) or ()) for one in equation.invars)
+    left, right = (list(whole(variable) or ()) for variable in equation.invars)
     is_part = any(box[axis] != all_of_it[axis] for axis in of_result[2:])
     is_group = params["feature_group_count"] > 1 and box[of_result[1]] != all_of_it[of_result[1]]
     if is_part or is_group or params["batch_group_count"] > 1:
@@ -210,16 +212,16 @@ def _joined(slices: list[tuple[JaxprEqn, Box]]) -> Box:
     joined: list[Box] = [box for _, box in slices]
     for axis in range(len(newest)):
         apart: list[tuple[JaxprEqn, Box]] = []
-        for one, box in reversed(slices):
-            if all(not (_indices(one, axis) & _indices(other, axis)) for other, _ in apart):
-                apart.append((one, box))
+        for slice_, box in reversed(slices):
+            if all(not (_indices(slice_, axis) & _indices(other, axis)) for other, _ in apart):
+                apart.append((slice_, box))
         joined.append(_added([box for _, box in apart], axis))
     return max(joined, key=_size)
 
 
-def _indices(one: JaxprEqn, axis: int) -> set[int]:
+def _indices(equation: JaxprEqn, axis: int) -> set[int]:
     """Return the indices along an axis that a slice takes."""
-    params = one.params
+    params = equation.params
     strides = params["strides"] or (1,) * len(params["start_indices"])
     return set(range(params["start_indices"][axis], params["limit_indices"][axis], strides[axis]))
 
@@ -250,9 +252,9 @@ def _of_gather(equation: JaxprEqn, box: Box) -> Box:
 
 def _of_scan(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     body, length = equation.params["jaxpr"].jaxpr, equation.params["length"]
-    needs = [(count, needs_of(body, boxes)) for count, boxes in rounds_of(equation, results)]
+    needs = [(count, needs_of(body, needed)) for count, needed in rounds_of(equation, results)]
     (count, last), (constants, _) = needs[-1], _arguments_of(equation)
-    given: list[Box] = []
+    boxes: list[Box] = []
     for place, (inner, outer) in enumerate(zip(body.invars, equation.invars, strict=True)):
         box = last.get(inner)
         if place < constants:
@@ -262,8 +264,8 @@ def _of_scan(equation: JaxprEqn, results: list[Box]) -> list[Box]:
             box = None if box is None else (length if is_same else count, *box)
         elif sum(times for times, _ in needs) < length:
             box = None
-        given.append(box)
-    return given
+        boxes.append(box)
+    return boxes
 
 
 def _shared(boxes: Sequence[Box]) -> Box:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters import partial_eval
 
-from anytpu.planning.compiler.places import Operation
+from anytpu.planning.compiler.places import TracedOperation
 from anytpu.planning.floor.needs import Box, needs_of, rounds_of, whole
 from anytpu.planning.hlo.flops import WindowDimension, useful_positions
 from anytpu.planning.memory.arguments import dtype_bits
@@ -46,7 +46,7 @@ def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
     """
     uncounted: list[str] = []
     needed = alive(jaxpr.jaxpr)
-    flops = _in(needed, [whole(one) for one in needed.outvars], (), uncounted)
+    flops = _in(needed, [whole(variable) for variable in needed.outvars], (), uncounted)
     return flops, list(dict.fromkeys(uncounted))
 
 
@@ -59,7 +59,7 @@ def _in(jaxpr: Jaxpr, results: Sequence[Box], around: tuple[JaxprEqn, ...], unco
     jaxpr = _distinct(jaxpr)
     total, needs = Flops(), needs_of(jaxpr, results)
     for equation in jaxpr.eqns:
-        boxes = [needs.get(one) for one in equation.outvars]
+        boxes = [needs.get(variable) for variable in equation.outvars]
         if equation.effects or any(box is not None for box in boxes):
             total += _of(equation, boxes, around, uncounted)
     return total
@@ -67,7 +67,7 @@ def _in(jaxpr: Jaxpr, results: Sequence[Box], around: tuple[JaxprEqn, ...], unco
 
 def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
     name, params, inside = equation.primitive.name, equation.params, (*around, equation)
-    is_whole = all(box == whole(one) for box, one in zip(boxes, equation.outvars, strict=True))
+    is_whole = all(box == whole(variable) for box, variable in zip(boxes, equation.outvars, strict=True))
     if name == "dot_general" and not is_whole:
         return Flops({_type_of(equation): _part_flops(equation, boxes[0] or (0,))})
     if name in ("dot_general", "ragged_dot_general"):
@@ -92,7 +92,7 @@ def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], unco
         runs = math.prod(grid) if all(isinstance(size, int) for size in grid) else 0
         return _times(_in(params["jaxpr"], [], inside, uncounted), runs)
     if name == "while":
-        _count_none(Operation(equation, around), uncounted)
+        _count_none(TracedOperation(equation, around), uncounted)
         return Flops()
     inner = called_jaxpr(equation)
     return Flops() if inner is None else _in(inner, boxes, inside, uncounted)
@@ -102,10 +102,10 @@ def _times(flops: Flops, count: int) -> Flops:
     return Flops({dtype: count * each for dtype, each in flops.items()})
 
 
-def _count_none(loop: Operation, uncounted: list[str]) -> None:
+def _count_none(loop: TracedOperation, uncounted: list[str]) -> None:
     """Say of a loop of unknown length that it is left out, if it has products."""
     body = loop.equation.params["body_jaxpr"].jaxpr
-    if _in(body, [whole(one) for one in body.outvars], (*loop.around, loop.equation), []):
+    if _in(body, [whole(variable) for variable in body.outvars], (*loop.around, loop.equation), []):
         uncounted.append(f"{loop.place}: its number of iterations is not known, so none is counted")
 
 
@@ -115,22 +115,22 @@ def _distinct(jaxpr: Jaxpr) -> Jaxpr:
     seen: dict[Any, JaxprEqn] = {}
     kept: list[JaxprEqn] = []
     for equation in jaxpr.eqns:
-        operands = tuple(_value(one, same) for one in equation.invars)
+        operands = tuple(_value(variable, same) for variable in equation.invars)
         key = (equation.primitive, operands, *(_setting(name, equation.params[name]) for name in equation.params))
         before = seen.setdefault(key, equation)
         if before is equation or equation.effects:
-            kept.append(equation.replace(invars=[_first(one, same) for one in equation.invars]))
+            kept.append(equation.replace(invars=[_first(variable, same) for variable in equation.invars]))
         else:
             same.update(zip(equation.outvars, before.outvars, strict=True))
-    return jaxpr.replace(eqns=kept, outvars=[_first(one, same) for one in jaxpr.outvars])
+    return jaxpr.replace(eqns=kept, outvars=[_first(variable, same) for variable in jaxpr.outvars])
 
 
-def _first(one: Any, same: dict[Any, Any]) -> Any:
-    return one if isinstance(one, Literal) else same.get(one, one)
+def _first(variable: Any, same: dict[Any, Any]) -> Any:
+    return variable if isinstance(variable, Literal) else same.get(variable, variable)
 
 
-def _value(one: Any, same: dict[Any, Any]) -> Any:
-    return (str(one.val), str(one.aval)) if isinstance(one, Literal) else _first(one, same)
+def _value(variable: Any, same: dict[Any, Any]) -> Any:
+    return (str(variable.val), str(variable.aval)) if isinstance(variable, Literal) else _first(variable, same)
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:
@@ -141,7 +141,7 @@ def _setting(name: str, value: Any) -> tuple[str, Any]:
 
 def _operands(equation: JaxprEqn) -> list[tuple[tuple[int, ...], Any]]:
     """Return shape and type of the two operands of a product."""
-    avals: list[Any] = [one.aval for one in equation.invars[:2]]
+    avals: list[Any] = [variable.aval for variable in equation.invars[:2]]
     return [(aval.shape, jnp.dtype(aval.dtype)) for aval in avals]
 
 
@@ -196,4 +196,4 @@ def _type_of(equation: JaxprEqn) -> str:
         return "f8"
     precision = equation.params["precision"]
     wide = isinstance(precision, tuple) and any(dtype == jnp.float32 for dtype in dtypes)
-    return "bf16" + max((_PASSES[one] for one in precision), default="") if wide else "bf16"
+    return "bf16" + max((_PASSES[precision_] for precision_ in precision), default="") if wide else "bf16"

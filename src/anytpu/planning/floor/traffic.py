@@ -60,11 +60,11 @@ def written_whole(jaxpr: Jaxpr) -> list[bool]:
 
 def _written(jaxpr: Jaxpr, known: dict[int, list[bool]]) -> list[bool]:
     """Return `written_whole`, which looks into each jaxpr once."""
-    made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
-    first = {id(one): place for place, one in reversed(list(enumerate(jaxpr.outvars)))}
+    made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    first = {id(variable): place for place, variable in reversed(list(enumerate(jaxpr.outvars)))}
     return [
-        first[id(one)] == place and not isinstance(one, Literal) and _is_made(one, made, known)
-        for place, one in enumerate(jaxpr.outvars)
+        first[id(variable)] == place and not isinstance(variable, Literal) and _is_made(variable, made, known)
+        for place, variable in enumerate(jaxpr.outvars)
     ]
 
 
@@ -73,14 +73,14 @@ def _needs(jaxpr: Jaxpr, results: Sequence[int]) -> list[int]:
     needs: dict[Any, int] = collections.defaultdict(int)
 
     def need(values: Sequence[Any], levels: Sequence[int]) -> None:
-        for one, level in zip(values, levels, strict=True):
-            if not isinstance(one, Literal):
-                needs[one] = max(needs[one], level)
+        for variable, level in zip(values, levels, strict=True):
+            if not isinstance(variable, Literal):
+                needs[variable] = max(needs[variable], level)
 
     need(jaxpr.outvars, results)
     for equation in reversed(jaxpr.eqns):
-        need(equation.invars, _operand_needs(equation, [needs[one] for one in equation.outvars]))
-    return [needs[one] for one in jaxpr.invars]
+        need(equation.invars, _operand_needs(equation, [needs[variable] for variable in equation.outvars]))
+    return [needs[variable] for variable in jaxpr.invars]
 
 
 def _operand_needs(equation: JaxprEqn, results: list[int]) -> list[int]:
@@ -99,12 +99,12 @@ def _operand_needs(equation: JaxprEqn, results: list[int]) -> list[int]:
     return [_READ if level else _NOT] * count
 
 
-def _is_made(one: Any, made: dict[Any, JaxprEqn], known: dict[int, list[bool]]) -> bool:
+def _is_made(variable: Any, made: dict[Any, JaxprEqn], known: dict[int, list[bool]]) -> bool:
     """Whether a value is computed as a whole, and is no argument with a part of it changed."""
-    equation = made.get(one)
+    equation = made.get(variable)
     if equation is None:
         return False
-    name, place = equation.primitive.name, equation.outvars.index(one)
+    name, place = equation.primitive.name, equation.outvars.index(variable)
     inner = called_jaxpr(equation)
     if inner is not None and name not in _OPAQUE:
         if id(inner) not in known:

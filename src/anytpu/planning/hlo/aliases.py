@@ -28,24 +28,24 @@ _DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 _LAYOUT = re.compile(r"\{[^}]*\}|\[[^\]]*\]|/\*.*?\*/")
 
 
-def result_aliases(one: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
+def result_aliases(instruction: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
     """Return, from the number of a flattened result, the number of the flattened operand that it lies in.
 
     Args:
-        one: the instruction.
+        instruction: the instruction.
         operands: its operands.
     """
-    given = sum(len(operand.shapes) for operand in operands)
-    if one.opcode == "get-tuple-element":
-        start, width = element_span(operands[0].text, int(_found(INDEX, one.text)))
+    operand_count = sum(len(operand.shapes) for operand in operands)
+    if instruction.opcode == "get-tuple-element":
+        start, width = element_span(operands[0].text, int(_found(INDEX, instruction.text)))
         return {place: start + place for place in range(width)}
-    if one.opcode in _SAME:
-        return {place: place for place in range(min(len(one.shapes), given))}
-    if one.opcode.endswith("-start"):
-        return _of_start(one, given)
-    if one.opcode.endswith("-done"):
-        return _of_done(one, operands[0])
-    return {**_of_lists(one, given), **_of_pairs(one, operands)}
+    if instruction.opcode in _SAME:
+        return {place: place for place in range(min(len(instruction.shapes), operand_count))}
+    if instruction.opcode.endswith("-start"):
+        return _of_start(instruction, operand_count)
+    if instruction.opcode.endswith("-done"):
+        return _of_done(instruction, operands[0])
+    return {**_of_lists(instruction, operand_count), **_of_pairs(instruction, operands)}
 
 
 def donated_results(header: str) -> dict[int, int]:
@@ -78,40 +78,41 @@ def element_span(tuple_text: str, index: int) -> tuple[int, int]:
     return starts[index], starts[index + 1] - starts[index]
 
 
-def _of_start(one: Instruction, given: int) -> dict[int, int]:
-    if one.opcode == "copy-start":
+def _of_start(instruction: Instruction, operand_count: int) -> dict[int, int]:
+    if instruction.opcode == "copy-start":
         return {1: 0}  # The tuple is (copy, original, counter); of all others (originals, results, counters).
-    return {place: place for place in range(given)} if len(one.shapes) > given else {}
+    return {place: place for place in range(operand_count)} if len(instruction.shapes) > operand_count else {}
 
 
-def _of_done(one: Instruction, start: Instruction) -> dict[int, int]:
-    if one.opcode == "copy-done":
+def _of_done(instruction: Instruction, start: Instruction) -> dict[int, int]:
+    if instruction.opcode == "copy-done":
         return {0: 0}
-    count = len(one.shapes)
+    count = len(instruction.shapes)
     # Results stand behind what was taken, which may have the same shape.
-    fits = [first for first in range(len(start.shapes)) if start.shapes[first : first + count] == one.shapes]
+    fits = [first for first in range(len(start.shapes)) if start.shapes[first : first + count] == instruction.shapes]
     return {place: fits[-1] + place for place in range(count)} if fits else {}
 
 
-def _of_lists(one: Instruction, given: int) -> dict[int, int]:
-    match = _LISTS.search(one.text)
+def _of_lists(instruction: Instruction, operand_count: int) -> dict[int, int]:
+    match = _LISTS.search(instruction.text)
     if not match:
         return {}
     aliases = dict[int, int]()
     lists = _INDICES.findall(match[1])
     if len(lists) != match[1].count('"indices":'):
         raise PlanError(
-            f"the aliasing_operands {quoted(match[1])} of {quoted(one.name)} in the compiler's text cannot be read"
+            f"the aliasing_operands {quoted(match[1])} of {quoted(instruction.name)} in the compiler's text cannot be "
+            "read"
         )
     for written in lists:
         numbers = [int(number.strip('"')) for number in written.split(",") if number]
-        operands = [number for number in numbers if number < given]
-        aliases |= {number - given: operands[0] for number in numbers if number >= given and operands}
+        operands = [number for number in numbers if number < operand_count]
+        aliases |= {number - operand_count: operands[0] for number in numbers if number >= operand_count and operands}
     return aliases
 
 
-def _of_pairs(one: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
-    match = _OPERAND_ALIASING.search(one.text)
+def _of_pairs(instruction: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
+    match = _OPERAND_ALIASING.search(instruction.text)
     if not match:
         return {}
     aliases = {}

@@ -26,50 +26,56 @@ _MIN_OPERANDS = {**_MIN_ARRAYS, "get-tuple-element": 1, "while": 1, "conditional
 _MIN_CALLED = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
 
 
-def fault_of(one: Instruction, before: Mapping[str, Instruction]) -> str | None:
+def fault_of(instruction: Instruction, before: Mapping[str, Instruction]) -> str | None:
     """Return what is wrong with an instruction, as a sentence about "it", or None.
 
     Args:
-        one: the instruction.
+        instruction: the instruction.
         before: those that stand before it in its computation.
     """
-    if one.name in before:
-        return f"there is an instruction {quoted(one.name)} before it"
-    for name in one.operands:
+    if instruction.name in before:
+        return f"there is an instruction {quoted(instruction.name)} before it"
+    for name in instruction.operands:
         if name not in before:
             return f"its operand {quoted(name)} is not defined before it is used"
-    if one.opcode in _MIN_OPERANDS or one.opcode in _MIN_CALLED or one.opcode.endswith(("-done", "-update")):
-        return _wrong_count(one, before) or _wrong_index(one, before)
-    if one.opcode == "parameter" and one.parameter_number is None:
+    if (
+        instruction.opcode in _MIN_OPERANDS
+        or instruction.opcode in _MIN_CALLED
+        or instruction.opcode.endswith(("-done", "-update"))
+    ):
+        return _wrong_count(instruction, before) or _wrong_index(instruction, before)
+    if instruction.opcode == "parameter" and instruction.parameter_number is None:
         return "a parameter has its number in parentheses"
     return None
 
 
-def _wrong_count(one: Instruction, before: Mapping[str, Instruction]) -> str | None:
-    needed = _MIN_OPERANDS.get(one.opcode, 0 if one.opcode in _MIN_CALLED else 1)
-    if len(one.operands) < needed:
-        return f"{quoted(one.opcode)} takes {needed} operands at least, and it has {len(one.operands)}"
-    if len(one.called) < _MIN_CALLED.get(one.opcode, 0):
-        return f"{quoted(one.opcode)} calls {_MIN_CALLED[one.opcode]} computations, and it names {len(one.called)}"
-    arrays = _MIN_ARRAYS.get(one.opcode, 0)
-    if (arrays or one.opcode == "fusion") and not one.shapes:
-        return f"{quoted(one.opcode)} gives an array, and it gives none"
-    for name in one.operands[:arrays]:
+def _wrong_count(instruction: Instruction, before: Mapping[str, Instruction]) -> str | None:
+    needed = _MIN_OPERANDS.get(instruction.opcode, 0 if instruction.opcode in _MIN_CALLED else 1)
+    if len(instruction.operands) < needed:
+        return f"{quoted(instruction.opcode)} takes {needed} operands at least, and it has {len(instruction.operands)}"
+    if len(instruction.called) < _MIN_CALLED.get(instruction.opcode, 0):
+        calls = _MIN_CALLED[instruction.opcode]
+        return f"{quoted(instruction.opcode)} calls {calls} computations, and it names {len(instruction.called)}"
+    arrays = _MIN_ARRAYS.get(instruction.opcode, 0)
+    if (arrays or instruction.opcode == "fusion") and not instruction.shapes:
+        return f"{quoted(instruction.opcode)} gives an array, and it gives none"
+    for name in instruction.operands[:arrays]:
         if not before[name].shapes:
             return f"its operand {quoted(name)} is not an array"
     return None
 
 
-def _wrong_index(one: Instruction, before: Mapping[str, Instruction]) -> str | None:
-    if one.opcode != "get-tuple-element":
+def _wrong_index(instruction: Instruction, before: Mapping[str, Instruction]) -> str | None:
+    if instruction.opcode != "get-tuple-element":
         return None
-    index, given = INDEX.search(one.text), before[one.operands[0]]
-    return None if index and _has_element(given, int(index[1])) else f"{quoted(given.name)} has no element of its index"
+    index, operand = INDEX.search(instruction.text), before[instruction.operands[0]]
+    has_element = index and _has_element(operand, int(index[1]))
+    return None if has_element else f"{quoted(operand.name)} has no element of its index"
 
 
-def _has_element(given: Instruction, index: int) -> bool:
+def _has_element(operand: Instruction, index: int) -> bool:
     try:
-        start, width = element_span(given.text, index)
+        start, width = element_span(operand.text, index)
     except IndexError:
         return False
-    return start + width <= len(given.shapes)
+    return start + width <= len(operand.shapes)

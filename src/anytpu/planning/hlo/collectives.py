@@ -76,23 +76,23 @@ class Collective:
     rings: tuple[int, ...] = ()
 
 
-def collective_of(module: Module, one: Instruction) -> Collective | None:
+def collective_of(module: Module, instruction: Instruction) -> Collective | None:
     """Return the collective that an instruction is, starts, waits for or goes on beside; None for any other.
 
     Args:
         module: the module.
-        one: an instruction that is executed on its own, not one inside a fusion.
+        instruction: an instruction that is executed on its own, not one inside a fusion.
     """
-    base, stage = _base(one.opcode)
+    base, stage = _base(instruction.opcode)
     if base in KINDS:
-        home = module.home_of(one)
+        home = module.home_of(instruction)
         if stage == "done":
-            start = home.instructions[one.operands[0]]
+            start = home.instructions[instruction.operands[0]]
             begun = collective_of(module, start)
             return dataclasses.replace(begun, stage="done") if begun else None
-        return _collective(module, base, stage, one, home)
-    if one.opcode == "fusion" or one.opcode in _ASYNC:
-        return _inside(module, one, stage)
+        return _collective(module, base, stage, instruction, home)
+    if instruction.opcode == "fusion" or instruction.opcode in _ASYNC:
+        return _inside(module, instruction, stage)
     return None
 
 
@@ -102,27 +102,27 @@ def _base(opcode: str) -> tuple[str, Literal["whole", "start", "done"]]:
     return (opcode.removesuffix("-done"), "done") if opcode.endswith("-done") else (opcode, "whole")
 
 
-def _inside(module: Module, one: Instruction, stage: Literal["whole", "start", "done"]) -> Collective | None:
+def _inside(module: Module, instruction: Instruction, stage: Literal["whole", "start", "done"]) -> Collective | None:
     """Return the collective of what an instruction calls."""
-    if not one.called and stage == "done":
-        start = module.home_of(one).instructions[one.operands[0]]
+    if not instruction.called and stage == "done":
+        start = module.home_of(instruction).instructions[instruction.operands[0]]
         begun = collective_of(module, start)
         return dataclasses.replace(begun, stage="done") if begun else None
-    for name in one.called:
+    for name in instruction.called:
         computation = module.computations[name]
         for inner in computation.instructions.values():
             if inner.opcode in KINDS:
-                found = _collective(module, _kind(inner, computation), "whole", inner, computation)
-                where = stage if one.opcode != "fusion" else _stage(inner, computation)
-                return _as_called(dataclasses.replace(found, stage=where), one)
+                inner_collective = _collective(module, _kind(inner, computation), "whole", inner, computation)
+                where = stage if instruction.opcode != "fusion" else _stage(inner, computation)
+                return _as_called(dataclasses.replace(inner_collective, stage=where), instruction)
     return None
 
 
-def _as_called(found: Collective, caller: Instruction) -> Collective:
+def _as_called(collective: Collective, caller: Instruction) -> Collective:
     """Return a collective with what only its caller's text has: the algorithm, and of a reduce-scatter what is kept."""
-    if found.kind == "reduce-scatter" and caller.opcode == "fusion":
-        found = dataclasses.replace(found, result_bytes=sum(shape.padded_bytes for shape in caller.shapes))
-    return dataclasses.replace(found, **_algorithm(caller.text)) if not found.emitter else found
+    if collective.kind == "reduce-scatter" and caller.opcode == "fusion":
+        collective = dataclasses.replace(collective, result_bytes=sum(shape.padded_bytes for shape in caller.shapes))
+    return dataclasses.replace(collective, **_algorithm(caller.text)) if not collective.emitter else collective
 
 
 def _algorithm(text: str) -> dict[str, Any]:
@@ -153,23 +153,23 @@ def _stage(inner: Instruction, computation: Computation) -> Literal["whole", "st
 
 
 def _collective(
-    module: Module, kind: str, stage: Literal["whole", "start"], one: Instruction, home: Computation
+    module: Module, kind: str, stage: Literal["whole", "start"], instruction: Instruction, home: Computation
 ) -> Collective:
-    given = [shape for name in one.operands for shape in home.instructions[name].shapes]
-    got = _results(one, len(given)) if stage == "start" else one.shapes
-    pairs = _PAIRS.search(one.text)
-    channel = _CHANNEL.search(one.text)
+    operand_shapes = [shape for name in instruction.operands for shape in home.instructions[name].shapes]
+    got = _results(instruction, len(operand_shapes)) if stage == "start" else instruction.shapes
+    pairs = _PAIRS.search(instruction.text)
+    channel = _CHANNEL.search(instruction.text)
     return Collective(
         kind=kind,
         stage=stage,
-        groups=groups_of(one.text, module.num_partitions),
-        operand_bytes=sum(shape.padded_bytes for shape in given),
+        groups=groups_of(instruction.text, module.num_partitions),
+        operand_bytes=sum(shape.padded_bytes for shape in operand_shapes),
         result_bytes=sum(shape.padded_bytes for shape in got),
-        operands=len(given),
-        dtype=given[0].dtype if given else "",
+        operands=len(operand_shapes),
+        dtype=operand_shapes[0].dtype if operand_shapes else "",
         channel=int(channel[1]) if channel else None,
         pairs=tuple((int(a), int(b)) for a, b in _PAIR.findall(pairs[1])) if pairs else (),
-        **_algorithm(one.text),
+        **_algorithm(instruction.text),
     )
 
 

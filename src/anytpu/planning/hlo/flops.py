@@ -61,82 +61,102 @@ class WindowDimension:
     rhs_dilate: int = 1
 
 
-def products_of(computations: Mapping[str, Computation], one: Instruction, inside: Computation) -> list[Product]:
+def products_of(
+    computations: Mapping[str, Computation], instruction: Instruction, inside: Computation
+) -> list[Product]:
     """Return the products of an instruction, those of what it calls included.
 
     Args:
         computations: those of the module.
-        one: the instruction.
+        instruction: the instruction.
         inside: the computation that it stands in.
     """
-    if one.opcode in ("convolution", "dot"):
-        return [_product(one, inside)]
-    if one.opcode == "conditional":
-        branches = [_products_in(computations, name) for name in one.called]
+    if instruction.opcode in ("convolution", "dot"):
+        return [_product(instruction, inside)]
+    if instruction.opcode == "conditional":
+        branches = [_products_in(computations, name) for name in instruction.called]
         return max(branches, key=lambda products: sum(product.flops for product in products), default=[])
-    if one.opcode in _TRANSPARENT:
-        return [product for name in one.called for product in _products_in(computations, name)]
+    if instruction.opcode in _TRANSPARENT:
+        return [product for name in instruction.called for product in _products_in(computations, name)]
     return []
 
 
 def _products_in(computations: Mapping[str, Computation], name: str) -> list[Product]:
     inside = computations[name]
-    return [product for one in inside.instructions.values() for product in products_of(computations, one, inside)]
+    return [
+        product
+        for instruction in inside.instructions.values()
+        for product in products_of(computations, instruction, inside)
+    ]
 
 
-def _product(one: Instruction, inside: Computation) -> Product:
-    left, right = (inside.instructions[name].shapes[0] for name in one.operands[:2])
-    flops = convolution_flops(one, left, right) if one.opcode == "convolution" else _dot_flops(one, left)
-    return Product(float(flops), _dtype(one, left, right))
+def _product(instruction: Instruction, inside: Computation) -> Product:
+    left, right = (inside.instructions[name].shapes[0] for name in instruction.operands[:2])
+    flops = (
+        convolution_flops(instruction, left, right)
+        if instruction.opcode == "convolution"
+        else _dot_flops(instruction, left)
+    )
+    return Product(float(flops), _dtype(instruction, left, right))
 
 
-def _dtype(one: Instruction, left: Shape, right: Shape) -> str:
+def _dtype(instruction: Instruction, left: Shape, right: Shape) -> str:
     widest = max((left.dtype, right.dtype), key=bits_of)
     if widest != "f32":
         return widest
-    match = _PRECISION.search(one.text)
+    match = _PRECISION.search(instruction.text)
     return _PASSES[max(match.groups(), key=list(_PASSES).index)] if match else _PASSES["default"]
 
 
-def _dot_flops(one: Instruction, left: Shape) -> int:
-    match = _CONTRACTING.search(one.text)
+def _dot_flops(instruction: Instruction, left: Shape) -> int:
+    match = _CONTRACTING.search(instruction.text)
     axes = [int(axis[:18]) for axis in match[1].split(",") if axis] if match else []
     if not all(axis < len(left.dims) for axis in axes):
         raise PlanError(
-            f"the dot {quoted(one.name)} contracts dimensions {quoted(axes)} of an array that has {len(left.dims)}"
+            f"the dot {quoted(instruction.name)} contracts dimensions {quoted(axes)} of an array that has "
+            f"{len(left.dims)}"
         )
     contracted = [left.dims[axis] for axis in axes]
-    return 2 * math.prod(one.shapes[0].dims) * math.prod(contracted)
+    return 2 * math.prod(instruction.shapes[0].dims) * math.prod(contracted)
 
 
-def convolution_flops(one: Instruction, left: Shape, right: Shape) -> int:
+def convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> int:
     """Return 2 for each multiplication of a convolution.
 
     Args:
-        one: the convolution.
+        instruction: the convolution.
         left: shape of its input.
         right: shape of its kernel.
 
     Raises:
         PlanError: its text has no `dim_labels`.
     """
-    labels = _DIM_LABELS.search(one.text)
+    labels = _DIM_LABELS.search(instruction.text)
     if not labels:
-        raise PlanError(f"the convolution {quoted(one.name)} has no dim_labels, such as 'dim_labels=b01f_01io->b01f'")
+        raise PlanError(
+            f"the convolution {quoted(instruction.name)} has no dim_labels, such as 'dim_labels=b01f_01io->b01f'"
+        )
     of_left, of_right, of_result = labels.groups()
-    window = window_of(one.text)
-    for written, features, shape in ((of_left, "bf", left), (of_right, "io", right), (of_result, "bf", one.shapes[0])):
-        _check_labels(one.name, written, features, shape, len(window))
+    window = window_of(instruction.text)
+    for written, features, shape in (
+        (of_left, "bf", left),
+        (of_right, "io", right),
+        (of_result, "bf", instruction.shapes[0]),
+    ):
+        _check_labels(instruction.name, written, features, shape, len(window))
     if [dimension.size for dimension in window] != [right.dims[of_right.index(str(n))] for n in range(len(window))]:
         raise PlanError(
-            f"the convolution {quoted(one.name)} has a window that is not of the size of its kernel {right}"
+            f"the convolution {quoted(instruction.name)} has a window that is not of the size of its kernel {right}"
         )
     useful = 1
     for number, dimension in enumerate(window):
-        inputs, outputs = left.dims[of_left.index(str(number))], one.shapes[0].dims[of_result.index(str(number))]
+        inputs, outputs = (
+            left.dims[of_left.index(str(number))],
+            instruction.shapes[0].dims[of_result.index(str(number))],
+        )
         useful *= useful_positions(inputs, outputs, dimension)
     features = right.dims[of_right.index("i")] * right.dims[of_right.index("o")]
-    match = _GROUPS["batch"].search(one.text)
+    match = _GROUPS["batch"].search(instruction.text)
     return 2 * features * left.dims[of_left.index("b")] // (int(match[1]) if match else 1) * useful
 
 

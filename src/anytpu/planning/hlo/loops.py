@@ -25,15 +25,15 @@ _SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-bar
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
-class Place(NamedTuple):
+class CalledFrom(NamedTuple):
     """An instruction and what surrounds it: for the body of a loop or a fusion, who calls it from where."""
 
     computation: Computation
     instruction: Instruction
-    caller: Place | None = None
+    caller: CalledFrom | None = None
 
 
-def trip_count(computations: Mapping[str, Computation], loop: Place) -> int | None:
+def trip_count(computations: Mapping[str, Computation], loop: CalledFrom) -> int | None:
     """Return how often a loop's body runs, or None where the text does not say.
 
     Args:
@@ -41,7 +41,7 @@ def trip_count(computations: Mapping[str, Computation], loop: Place) -> int | No
         loop: the `while`, where it stands.
     """
     condition = computations[loop.instruction.called[0]]
-    compared = _compared(computations, Place(condition, condition.instructions[condition.root], loop))
+    compared = _compared(computations, CalledFrom(condition, condition.instructions[condition.root], loop))
     if compared is None:
         return None
     counter, bound, direction = compared
@@ -67,7 +67,7 @@ def _count(start: int, limit: int, step: int, direction: str) -> int | None:
     return max(0, -(-distance // step))
 
 
-def _compared(computations: Mapping[str, Computation], place: Place) -> tuple[Place, Place, str] | None:
+def _compared(computations: Mapping[str, Computation], place: CalledFrom) -> tuple[CalledFrom, CalledFrom, str] | None:
     """Return counter, bound and direction of a condition's root, with the counter on the left."""
     place = _resolve(computations, place)
     if place.instruction.opcode != "compare":
@@ -80,14 +80,14 @@ def _compared(computations: Mapping[str, Computation], place: Place) -> tuple[Pl
     return right, left, _MIRRORED.get(direction, "")
 
 
-def _loop_of(computations: Mapping[str, Computation], counter: Place) -> tuple[Place, int]:
+def _loop_of(computations: Mapping[str, Computation], counter: CalledFrom) -> tuple[CalledFrom, int]:
     assert counter.caller is not None
     index = _carried_index(computations, counter)
     assert index is not None
     return counter.caller, index
 
 
-def _operand(place: Place, number: int) -> Place:
+def _operand(place: CalledFrom, number: int) -> CalledFrom:
     if number >= len(place.instruction.operands):
         raise PlanError(
             f"the instruction {quoted(place.instruction.name)} in the compiler's text has no operand {number}, which "
@@ -97,34 +97,36 @@ def _operand(place: Place, number: int) -> Place:
     return place._replace(instruction=place.computation.instructions[name])
 
 
-def _resolve(computations: Mapping[str, Computation], place: Place) -> Place:
+def _resolve(computations: Mapping[str, Computation], place: CalledFrom) -> CalledFrom:
     """Follow copies, fusions and their parameters to what makes a value. Elements of a loop's tuple are kept."""
     while True:
-        one = place.instruction
-        if one.opcode in _SAME and len(one.operands) == 1:
+        instruction = place.instruction
+        if instruction.opcode in _SAME and len(instruction.operands) == 1:
             place = _operand(place, 0)
-        elif one.opcode in ("fusion", "call") and one.called and len(one.shapes) == 1:
-            inner = computations[one.called[0]]
-            place = Place(inner, inner.instructions[inner.root], place)
-        elif one.opcode == "parameter" and place.caller and place.caller.instruction.opcode in ("fusion", "call"):
-            place = _operand(place.caller, one.parameter_number or 0)
-        elif one.opcode == "get-tuple-element" and _operand(place, 0).instruction.opcode == "tuple":
-            place = _operand(_operand(place, 0), int(_found(_INDEX, one.text)))
+        elif instruction.opcode in ("fusion", "call") and instruction.called and len(instruction.shapes) == 1:
+            inner = computations[instruction.called[0]]
+            place = CalledFrom(inner, inner.instructions[inner.root], place)
+        elif (
+            instruction.opcode == "parameter" and place.caller and place.caller.instruction.opcode in ("fusion", "call")
+        ):
+            place = _operand(place.caller, instruction.parameter_number or 0)
+        elif instruction.opcode == "get-tuple-element" and _operand(place, 0).instruction.opcode == "tuple":
+            place = _operand(_operand(place, 0), int(_found(_INDEX, instruction.text)))
         else:
             return place
 
 
-def _carried_index(computations: Mapping[str, Computation], place: Place) -> int | None:
+def _carried_index(computations: Mapping[str, Computation], place: CalledFrom) -> int | None:
     """Return which element of the carried tuple a value is, or None where it is not one."""
     place = _resolve(computations, place)
-    one = place.instruction
-    if not place.caller or place.caller.instruction.opcode != "while" or one.opcode != "get-tuple-element":
+    instruction = place.instruction
+    if not place.caller or place.caller.instruction.opcode != "while" or instruction.opcode != "get-tuple-element":
         return None
     is_parameter = _operand(place, 0).instruction.opcode == "parameter"
-    return int(_found(_INDEX, one.text)) if is_parameter else None
+    return int(_found(_INDEX, instruction.text)) if is_parameter else None
 
 
-def _constant(computations: Mapping[str, Computation], place: Place | None) -> int | None:
+def _constant(computations: Mapping[str, Computation], place: CalledFrom | None) -> int | None:
     """Return the whole number that a value always is, or None."""
     if place is None:
         return None
@@ -141,25 +143,25 @@ def _constant(computations: Mapping[str, Computation], place: Place | None) -> i
     )
 
 
-def _initial(loop: Place, index: int) -> Place | None:
+def _initial(loop: CalledFrom, index: int) -> CalledFrom | None:
     """Return what a loop's tuple has at an index before its first turn."""
     start = _operand(loop, 0)
     return _operand(start, index) if start.instruction.opcode == "tuple" else None
 
 
-def _after(computations: Mapping[str, Computation], loop: Place, index: int) -> Place | None:
+def _after(computations: Mapping[str, Computation], loop: CalledFrom, index: int) -> CalledFrom | None:
     """Return what a turn of a loop leaves at an index."""
     body = computations[loop.instruction.called[1]]
-    root = Place(body, body.instructions[body.root], loop)
+    root = CalledFrom(body, body.instructions[body.root], loop)
     return _resolve(computations, _operand(root, index)) if root.instruction.opcode == "tuple" else None
 
 
-def _is_kept(computations: Mapping[str, Computation], loop: Place, index: int) -> bool:
+def _is_kept(computations: Mapping[str, Computation], loop: CalledFrom, index: int) -> bool:
     after = _after(computations, loop, index)
     return after is not None and _carried_index(computations, after) == index
 
 
-def _step(computations: Mapping[str, Computation], loop: Place, index: int) -> int | None:
+def _step(computations: Mapping[str, Computation], loop: CalledFrom, index: int) -> int | None:
     """Return what a turn adds to a counter, or None where it does something else."""
     after = _after(computations, loop, index)
     if after is None or after.instruction.opcode not in ("add", "subtract"):

@@ -18,7 +18,7 @@ from anytpu.planning.hlo.aliases import donated_results
 from anytpu.planning.hlo.flops import products_of
 from anytpu.planning.hlo.frames import Frames, SourceLine
 from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
-from anytpu.planning.hlo.loops import Place
+from anytpu.planning.hlo.loops import CalledFrom
 
 __all__ = ["Computation", "Instruction", "Module", "Shape", "SourceLine"]
 
@@ -99,16 +99,16 @@ class Module:
         raise PlanError(f"{instruction.name!r} is not an instruction of the module {self.name!r}")
 
     @functools.cached_property
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, CalledFrom]:
         """Every instruction that is executed on its own, by name, and who calls it from where."""
-        places: dict[str, Place] = {}
-        waiting: list[tuple[Computation, Place | None]] = [(self.entry, None)]
+        places: dict[str, CalledFrom] = {}
+        waiting: list[tuple[Computation, CalledFrom | None]] = [(self.entry, None)]
         while waiting:
             computation, caller = waiting.pop()
-            for one in computation.instructions.values():
-                if one.name in places:
+            for instruction in computation.instructions.values():
+                if instruction.name in places:
                     continue
-                places[one.name] = place = Place(computation, one, caller)
-                if one.opcode in _STEPPED_INTO:
-                    waiting += [(self.computations[name], place) for name in one.called]
+                places[instruction.name] = place = CalledFrom(computation, instruction, caller)
+                if instruction.opcode in _STEPPED_INTO:
+                    waiting += [(self.computations[name], place) for name in instruction.called]
         return places

@@ -40,10 +40,10 @@ def shapes_of(text: str) -> tuple[Shape, ...]:
         >>> shape.bytes, shape.padded_bytes
         (5120, 8192)
     """
-    found = tuple(_shape(match[0], *match.groups(default="")) for match in _SHAPE.finditer(text))
-    if not found and text != "()":
+    shapes = tuple(_shape(match[0], *match.groups(default="")) for match in _SHAPE.finditer(text))
+    if not shapes and text != "()":
         raise _no_shape(text)
-    return found
+    return shapes
 
 
 def bits_of(dtype: str) -> int:
@@ -87,10 +87,10 @@ def _shape(text: str, dtype: str, dims_text: str, layout: str) -> Shape:
 
 def _numbers(text: str, written: str) -> tuple[int, ...]:
     """Return the numbers of a list such as "8,<=128"."""
-    found = [_DIM.fullmatch(number) for number in written.split(",")] if written.strip() else []
-    if not all(found):
+    matches = [_DIM.fullmatch(number) for number in written.split(",")] if written.strip() else []
+    if not all(matches):
         raise _no_shape(text)
-    return tuple(int(match[1]) for match in found if match)
+    return tuple(int(match[1]) for match in matches if match)
 
 
 def _no_shape(text: str) -> PlanError:

@@ -144,9 +144,9 @@ class _Computations(Mapping[str, Computation]):
         for line in self._text[start:end].split("\n"):
             match = _INSTRUCTION.match(line)
             if match:
-                one = self._checked(match, line, place, instructions)
-                instructions[one.name] = one
-                root = one.name if match[1] else root
+                instruction = self._checked(match, line, place, instructions)
+                instructions[instruction.name] = instruction
+                root = instruction.name if match[1] else root
             elif line.strip():
                 raise _unreadable(self._text, place, "%name = f32[8]{0} opcode(%operand)")
             place += len(line) + 1
@@ -157,16 +157,16 @@ class _Computations(Mapping[str, Computation]):
     def _checked(self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]) -> Instruction:
         """Return the instruction of a line, which stands at a place of the text."""
         try:
-            one = _instruction(match, line)
+            instruction = _instruction(match, line)
         except PlanError as error:
             raise _faulty(self._text, place, str(error)) from error
-        fault = fault_of(one, before)
-        for name in one.called:
+        fault = fault_of(instruction, before)
+        for name in instruction.called:
             if name in self._spans and self._spans[name][1] > place:
                 fault = f"the computation {quoted(name)} that it calls is not defined before it is used"
         if fault is not None:
             raise _faulty(self._text, place, fault)
-        return one
+        return instruction
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._spans)
@@ -217,8 +217,8 @@ def _instruction(match: re.Match[str], line: str) -> Instruction:
 
 def _called(attributes: str) -> tuple[str, ...]:
     names: list[str] = []
-    for one, many in _CALLED.findall(attributes):
-        names += [one] if one else [name.strip().removeprefix("%") for name in many.split(",") if name.strip()]
+    for single, listed in _CALLED.findall(attributes):
+        names += [single] if single else [name.strip().removeprefix("%") for name in listed.split(",") if name.strip()]
     return tuple(names)
 
 

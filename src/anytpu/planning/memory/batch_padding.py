@@ -45,9 +45,9 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
         weights: the shapes of the state.
     """
     moved, lost = 0.0, collections.Counter[tuple[str, int]]()
-    for one, home, count in _executed(module, module.entry, 1):
-        operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
-        for shape in (shape for shapes in (one.shapes, *operands) for shape in shapes):
+    for instruction, home, count in _executed(module, module.entry, 1):
+        operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
+        for shape in (shape for shapes in (instruction.shapes, *operands) for shape in shapes):
             moved += count * shape.padded_bytes
             unit = _unit(shape, rows)
             if unit and shape.dims not in weights:
@@ -60,13 +60,13 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
 
 def _executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
     """Yield the operations of a computation and of the loops in it, and how often each runs."""
-    for one in home.instructions.values():
-        if one.opcode in ("while", "conditional", "call"):
-            times = count * (module.trip_count(one) or 1) if one.opcode == "while" else count
-            for name in one.called:
+    for instruction in home.instructions.values():
+        if instruction.opcode in ("while", "conditional", "call"):
+            times = count * (module.trip_count(instruction) or 1) if instruction.opcode == "while" else count
+            for name in instruction.called:
                 yield from _executed(module, module.computations[name], times)
-        elif one.opcode not in _NAMES:
-            yield one, home, count
+        elif instruction.opcode not in _NAMES:
+            yield instruction, home, count
 
 
 def _unit(shape: Shape, rows: int) -> int:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from anytpu.planning.hlo import Instruction, Module, layer_of
 from anytpu.planning.memory.liveness import Held, Peak
-from anytpu.planning.memory.names import Leaf, leaves_of, position_of
+from anytpu.planning.memory.names import FlatArgument, leaves_of, position_of
 from anytpu.planning.records.memory import Buffer
 from anytpu.program.program import Program
 
@@ -33,12 +33,12 @@ def buffers_of(peak: Peak, module: Module, program: Program) -> list[Buffer]:
     return [_buffer(held, module, leaves) for held in peak.held]
 
 
-def _buffer(held: Held, module: Module, leaves: Sequence[Leaf]) -> Buffer:
+def _buffer(held: Held, module: Module, leaves: Sequence[FlatArgument]) -> Buffer:
     shape = held.shape
     buffer = Buffer(held.instruction.name, "temporary", shape.padded_bytes, shape.bytes, str(shape))
     if held.argument is not None:
         place = position_of(held.instruction.op_name, held.argument)
-        leaf = leaves[place] if place < len(leaves) else Leaf(f"argument {place}", "state")
+        leaf = leaves[place] if place < len(leaves) else FlatArgument(f"argument {place}", "state")
         return dataclasses.replace(buffer, name=leaf.name, use=leaf.use)
     maker = _maker(held, module)
     use: Literal["output", "temporary"] = "output" if held.result is not None else "temporary"
@@ -61,8 +61,8 @@ def called(op_name: str, otherwise: str) -> str:
 
 def _maker(held: Held, module: Module) -> Instruction:
     """Return the instruction that says where an array came from: past copies, and in a loop what fills it."""
-    one = held.writer or held.instruction
-    home = module.home_of(one)
-    while not one.op_name and one.opcode in _PASSED_ON and one.operands:
-        one = home.instructions[one.operands[0]]
-    return one if one.op_name else held.instruction
+    instruction = held.writer or held.instruction
+    home = module.home_of(instruction)
+    while not instruction.op_name and instruction.opcode in _PASSED_ON and instruction.operands:
+        instruction = home.instructions[instruction.operands[0]]
+    return instruction if instruction.op_name else held.instruction

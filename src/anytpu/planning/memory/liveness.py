@@ -91,35 +91,38 @@ class _Sweep:
     def entry(self) -> Peak:
         entry = self._module.entry
         numbered = _parameters(entry)
-        arguments = {one.name: [(self._new(one, 0, argument=number),)] for number, one in enumerate(numbered)}
-        flat = [arguments[one.name][0] for one in numbered]
+        arguments = {
+            instruction.name: [(self._new(instruction, 0, argument=number),)]
+            for number, instruction in enumerate(numbered)
+        }
+        flat = [arguments[instruction.name][0] for instruction in numbered]
         donated = {result: flat[number] for result, number in self._module.donated.items()}
         inner = self._walk(entry, arguments, donated)
         always = [number for leaf in flat for number in leaf]
         held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
         return Peak(inner.bytes + sum(map(self._bytes, always)), inner.at, tuple(held))
 
-    def _new(self, one: Instruction, place: int, argument: int | None = None) -> int:
-        self._held.append(Held(one, one.shapes[place], argument))
+    def _new(self, instruction: Instruction, place: int, argument: int | None = None) -> int:
+        self._held.append(Held(instruction, instruction.shapes[place], argument))
         return len(self._held) - 1
 
     def _bytes(self, number: int) -> int:
         shape = self._held[number].shape
         return shape.padded_bytes if self._counts(shape) else 0
 
-    def _walk(self, computation: Computation, given: dict[str, list[Leaf]], placed: dict[int, Leaf]) -> _Inner:
+    def _walk(self, computation: Computation, arguments: dict[str, list[Leaf]], placed: dict[int, Leaf]) -> _Inner:
         """Return what a computation needs beyond what it is handed.
 
         Args:
             computation: the computation.
-            given: leaves of its parameters.
+            arguments: leaves of its parameters.
             placed: from the number of a result to where it has to lie.
         """
-        leaves, made, inside = dict(given), dict[str, list[int]](), dict[str, _Inner]()
-        for one in computation.instructions.values():
-            if one.name not in leaves:
-                leaves[one.name], made[one.name] = self._results(one, leaves, computation)
-                inside[one.name] = self._called(one, leaves)
+        leaves, made, inside = dict(arguments), dict[str, list[int]](), dict[str, _Inner]()
+        for instruction in computation.instructions.values():
+            if instruction.name not in leaves:
+                leaves[instruction.name], made[instruction.name] = self._results(instruction, leaves, computation)
+                inside[instruction.name] = self._called(instruction, leaves)
         roots = leaves.get(computation.root, [])
         self._note_results(computation, roots, placed)
         free = {number for place, leaf in enumerate(roots) if place in placed for number in leaf}
@@ -127,41 +130,41 @@ class _Sweep:
         return self._most(computation, made, inside, last, free)
 
     def _results(
-        self, one: Instruction, leaves: dict[str, list[Leaf]], computation: Computation
+        self, instruction: Instruction, leaves: dict[str, list[Leaf]], computation: Computation
     ) -> tuple[list[Leaf], list[int]]:
         """Return the leaves of an instruction's results, and which arrays are new."""
-        operands = [leaves.get(name, []) for name in one.operands]
+        operands = [leaves.get(name, []) for name in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
-        if one.call_target == "ConcatBitcast":
+        if instruction.call_target == "ConcatBitcast":
             return [tuple(number for leaf in flat for number in leaf)], []
-        aliases = result_aliases(one, [computation.instructions[name] for name in one.operands])
+        aliases = result_aliases(instruction, [computation.instructions[name] for name in instruction.operands])
         results, new = list[Leaf](), list[int]()
-        for place in range(len(one.shapes)):
+        for place in range(len(instruction.shapes)):
             if place in aliases and aliases[place] < len(flat):
                 results.append(flat[aliases[place]])
             else:
-                new.append(self._new(one, place))
+                new.append(self._new(instruction, place))
                 results.append((new[-1],))
         return results, new
 
-    def _called(self, one: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
+    def _called(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
         """Return what the computations that an instruction runs need at most."""
-        operands = [leaves.get(name, []) for name in one.operands]
-        if one.opcode == "while":
-            runs = [(name, operands[:1]) for name in one.called]
-        elif one.opcode == "conditional":
-            runs = [(name, operands[place + 1 : place + 2]) for place, name in enumerate(one.called)]
-        elif one.opcode == "call":
-            runs = [(name, operands) for name in one.called]
+        operands = [leaves.get(name, []) for name in instruction.operands]
+        if instruction.opcode == "while":
+            runs = [(name, operands[:1]) for name in instruction.called]
+        elif instruction.opcode == "conditional":
+            runs = [(name, operands[place + 1 : place + 2]) for place, name in enumerate(instruction.called)]
+        elif instruction.opcode == "call":
+            runs = [(name, operands) for name in instruction.called]
         else:
             return _Inner()
-        inners = [self._run(name, handed, leaves[one.name]) for name, handed in runs]
+        inners = [self._run(name, handed, leaves[instruction.name]) for name, handed in runs]
         return max(inners, key=lambda inner: inner.bytes, default=_Inner())
 
     def _run(self, name: str, handed: Sequence[list[Leaf]], results: list[Leaf]) -> _Inner:
         computation = self._module.computations[name]
-        given = {one.name: leaf for one, leaf in zip(_parameters(computation), handed, strict=False)}
-        return self._walk(computation, given, dict(enumerate(results)))
+        arguments = {parameter.name: leaf for parameter, leaf in zip(_parameters(computation), handed, strict=False)}
+        return self._walk(computation, arguments, dict(enumerate(results)))
 
     def _note_results(self, computation: Computation, roots: list[Leaf], placed: dict[int, Leaf]) -> None:
         """Note who fills what has to lie in a place, and which arrays are results of the program."""
@@ -178,8 +181,8 @@ class _Sweep:
 
     def _last_uses(self, computation: Computation, leaves: dict[str, list[Leaf]], roots: set[int]) -> dict[int, int]:
         last: dict[int, int] = {}
-        for place, one in enumerate(computation.instructions.values()):
-            for name in (*one.operands, one.name):
+        for place, instruction in enumerate(computation.instructions.values()):
+            for name in (*instruction.operands, instruction.name):
                 for leaf in leaves.get(name, []):
                     last.update(dict.fromkeys(leaf, place))
         return last | dict.fromkeys(roots, len(computation.instructions))
@@ -194,7 +197,7 @@ class _Sweep:
     ) -> _Inner:
         most, now, there = _Inner(), 0, dict[int, None]()
         ends: dict[int, list[int]] = {}
-        for place, (name, one) in enumerate(computation.instructions.items()):
+        for place, (name, instruction) in enumerate(computation.instructions.items()):
             for number in made.get(name, []):
                 if number not in free:
                     there[number] = None
@@ -202,7 +205,7 @@ class _Sweep:
                     ends.setdefault(last.get(number, place), []).append(number)
             inner = inside.get(name, _Inner())
             if now + inner.bytes > most.bytes:
-                most = _Inner(now + inner.bytes, inner.at or one.name, (*there, *inner.held))
+                most = _Inner(now + inner.bytes, inner.at or instruction.name, (*there, *inner.held))
             for number in ends.pop(place, []):
                 del there[number]
                 now -= self._bytes(number)
@@ -210,5 +213,5 @@ class _Sweep:
 
 
 def _parameters(computation: Computation) -> list[Instruction]:
-    parameters = [one for one in computation.instructions.values() if one.opcode == "parameter"]
-    return sorted(parameters, key=lambda one: int(one.text.split("parameter(")[1].split(")")[0]))
+    parameters = [instruction for instruction in computation.instructions.values() if instruction.opcode == "parameter"]
+    return sorted(parameters, key=lambda instruction: int(instruction.text.split("parameter(")[1].split(")")[0]))

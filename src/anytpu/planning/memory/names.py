@@ -18,14 +18,14 @@ from anytpu.program.program import Program
 _POSITION = re.compile(r"^\w+\[(\d+)\]$")
 
 
-class Leaf(NamedTuple):
+class FlatArgument(NamedTuple):
     """A flat argument: its name, and whether it is carried from step to step."""
 
     name: str
     use: Literal["state", "batch"]
 
 
-def leaves_of(program: Program) -> tuple[Leaf, ...]:
+def leaves_of(program: Program) -> tuple[FlatArgument, ...]:
     """Return the flat arguments of a program, in order.
 
     State has the program's own names, the batch its path: "batch/image", "batch/0".
@@ -34,7 +34,7 @@ def leaves_of(program: Program) -> tuple[Leaf, ...]:
     names = program.state_names or tuple(f"state/{place}" for place in range(len(state)))
     paths = [path for path, _ in tree_flatten_with_path(program.batch)[0]]
     batch = [f"batch/{keystr(path, simple=True, separator='/')}" if path else "batch" for path in paths]
-    return (*(Leaf(name, "state") for name in names), *(Leaf(name, "batch") for name in batch))
+    return (*(FlatArgument(name, "state") for name in names), *(FlatArgument(name, "batch") for name in batch))
 
 
 def position_of(op_name: str, number: int) -> int:

@@ -11,7 +11,7 @@ results and temporaries counts as apart what takes turns. The code comes on top.
 from __future__ import annotations
 
 from anytpu.errors import PlanError
-from anytpu.planning.compiler.answer import Compiled, OutOfMemory
+from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.hlo import Module
 from anytpu.planning.limits import limit_bytes
 from anytpu.planning.memory.buffers import buffers_of
@@ -25,7 +25,7 @@ _SHOWN = 50
 _LARGE_BYTES = 64 * 1024
 
 
-def memory_of(answer: Compiled | OutOfMemory, module: Module | None, program: Program, target: Target) -> Memory:
+def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, program: Program, target: Target) -> Memory:
     """Return the memory that a program needs of one device, and what it consists of.
 
     Args:
@@ -55,13 +55,13 @@ def memory_of(answer: Compiled | OutOfMemory, module: Module | None, program: Pr
     )
 
 
-def need_bytes(answer: Compiled) -> int:
+def need_bytes(answer: CompiledProgram) -> int:
     """Return what a compiled program needs of a device's memory, code included, bytes."""
     most = _sum_bytes(answer)
     return min(most, answer.peak_bytes if answer.peak_bytes is not None else most) + answer.code_bytes
 
 
-def _sum_bytes(answer: Compiled) -> int:
+def _sum_bytes(answer: CompiledProgram) -> int:
     return answer.argument_bytes + answer.output_bytes - answer.alias_bytes + answer.temp_bytes
 
 

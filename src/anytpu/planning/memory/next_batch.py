@@ -36,7 +36,9 @@ def with_next_batch(memory: Memory, program: Program, target: Target) -> Memory:
     # The compiler's buffers are padded; it does not list each.
     known = {buffer.name: buffer for buffer in (*arguments_of(program, target), *memory.buffers)}
     batch = [buffer for name, buffer in known.items() if buffer.use == "batch" and name in travelling]
-    following = Buffer(NAME, "batch", sum(one.bytes for one in batch), sum(one.logical_bytes for one in batch), "")
+    following = Buffer(
+        NAME, "batch", sum(buffer.bytes for buffer in batch), sum(buffer.logical_bytes for buffer in batch), ""
+    )
     if not following.bytes:
         return memory
     return dataclasses.replace(

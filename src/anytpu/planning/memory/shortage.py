@@ -15,7 +15,7 @@ from anytpu.planning.hlo import layer_of
 from anytpu.planning.hlo.shapes import shapes_of
 from anytpu.planning.memory.arguments import arguments_of
 from anytpu.planning.memory.buffers import called
-from anytpu.planning.memory.names import Leaf, leaves_of, position_of
+from anytpu.planning.memory.names import FlatArgument, leaves_of, position_of
 from anytpu.planning.records.memory import Buffer, Memory
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
@@ -52,9 +52,9 @@ def _with_rest(arguments: Sequence[Buffer], needed_bytes: int) -> list[Buffer]:
     return [*arguments, *rest]
 
 
-def _listed(size_bytes: int, shape: str, op_name: str, leaves: Sequence[Leaf]) -> Buffer:
+def _listed(size_bytes: int, shape: str, op_name: str, leaves: Sequence[FlatArgument]) -> Buffer:
     shapes = shapes_of(shape) if "[" in shape else ()
-    logical_bytes = sum(one.bytes for one in shapes) or size_bytes
+    logical_bytes = sum(part.bytes for part in shapes) or size_bytes
     place = position_of(op_name, -1)
     if 0 <= place < len(leaves):
         return Buffer(leaves[place].name, leaves[place].use, size_bytes, logical_bytes, shape)

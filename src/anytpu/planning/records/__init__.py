@@ -1,4 +1,4 @@
-"""The records of a plan: what is predicted, of what, and what it rests on."""
+"""The records of a plan: the predictions, their parts and their evidence."""
 
 from anytpu.planning.records.advice import Advice
 from anytpu.planning.records.cost import Cost, Price

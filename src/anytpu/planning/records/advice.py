@@ -1,4 +1,4 @@
-"""`Advice`: something to change, what says so, and what was gained where the change was tried."""
+"""`Advice`: a change, the evidence for it, and its gain if it was tried."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ class Advice:
 
     Attributes:
         topic: "batch", "features", "precision", "steps_per_execution", "padding", "collectives", "input", "memory".
-        text: what to do, one sentence.
-        evidence: what was found that says so, with its numbers, one sentence.
-        tried: what was compiled again: "batch_size=1024", or "" where nothing was: the change is the user's to make.
-        step_s: step time with the change, seconds: compiled where `tried` says so, else reckoned; None: not known.
-        gain: examples a second with the change over without it (1.2: a fifth faster), as `step_s`; None: not known.
+        text: the change, one sentence.
+        evidence: the findings that ask for it, with their numbers, one sentence.
+        tried: the changed setting that was compiled: "batch_size=1024"; "" if none was, because the user has to make
+            the change.
+        step_s: step time with the change, seconds: compiled if `tried` says so, else computed; None: not known.
+        gain: examples a second with the change over without it (1.2: a fifth faster), from `step_s`; None: not known.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What a run costs: `Price` of a chip, `Cost` of a step, an epoch, a run, on demand and spot."""
+"""The cost of a run: `Price` of a chip, `Cost` of a step, an epoch, a run, on demand and spot."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Price:
-    """What an hour of one chip costs.
+    """The price of an hour of one chip.
 
     Attributes:
-        chip: "v3".
-        usd_per_chip_hour: on demand, or None where it is not listed.
-        spot_usd_per_chip_hour: pre-emptible, or None.
-        preemptions_per_hour: expected pre-emptions of a slice in an hour of spot, or None when unknown.
-        date: when the price was read: "2026-03".
-        source: where.
+        chip: name of the chip: "v3".
+        usd_per_chip_hour: on demand, dollars, or None if it is not listed.
+        spot_usd_per_chip_hour: pre-emptible, dollars, or None.
+        preemptions_per_hour: expected pre-emptions of a slice in an hour of spot, or None if it is not known.
+        date: month in which the price was read: "2026-03".
+        source: source of the price.
         note: "retired: not sold to new users", or "".
     """
 
@@ -30,18 +30,18 @@ class Price:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What running a predicted step costs.
+    """The cost of running a predicted step.
 
     Attributes:
         price: the price that was used.
-        usd_per_hour: of the whole slice on demand, or None where it is not listed.
+        usd_per_hour: cost of the whole slice on demand, dollars an hour, or None if it is not listed.
         usd_per_step: on demand, or None.
-        usd_per_epoch: on demand, or None where the examples of an epoch were not given.
-        usd_per_run: on demand, or None where the epochs were not given.
+        usd_per_epoch: on demand, or None if the examples of an epoch are not known.
+        usd_per_run: on demand, or None if the epochs are not known.
         run_s: time of the run without interruption, seconds, or None.
         spot_usd_per_run: pre-emptible, lost time included, or None.
         spot_run_s: expected time of the run with pre-emptions, seconds, or None.
-        checkpoint_every_s: how often to save on spot so that least is lost, seconds, or None.
+        checkpoint_every_s: interval between saves that loses the least time on spot, seconds, or None.
     """
 
     price: Price

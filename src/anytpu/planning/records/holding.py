@@ -1,4 +1,4 @@
-"""`Holding`: a slice that would hold a step which does not fit, with the least that the step takes and costs there."""
+"""`Holding`: a slice that would hold a step which does not fit, with the minimum time and cost of the step there."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from anytpu.planning.target import Target
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """The smallest slice of a chip that would hold a step which does not fit. Reckoned, not compiled.
+    """The smallest slice of a chip that would hold a step which does not fit. Computed from other compilations, not
+    compiled.
 
     Attributes:
         target: the slice.
         batch_size: examples of the step over all devices, or None.
-        need_bytes: about what a device needs.
-        limit_bytes: what a device has.
-        least_step_s: time of a step at the peak of the chips' units, or of their memory if longer: a floor; None where
-            it is not known.
-        price: of its chip, or None where none is known.
+        need_bytes: approximate need of a device, bytes.
+        limit_bytes: memory limit of a device, bytes.
+        least_step_s: time of a step at the peak of the chips' units, or of their memory if that is longer, seconds: a
+            floor. None if it is not known.
+        price: price of its chip, or None.
     """
 
     target: Target
@@ -32,18 +33,18 @@ class Holding:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Price of the slice on demand, or None where the chip is not listed."""
+        """Price of the slice on demand, dollars an hour; None if the chip is not listed."""
         each = self.price.usd_per_chip_hour if self.price else None
         return None if each is None else self.target.chips * each
 
     @property
     def least_usd_per_step(self) -> float | None:
-        """The least that a step costs on demand, or None."""
+        """Minimum cost of a step on demand, dollars, or None."""
         if self.least_step_s is None or self.usd_per_hour is None:
             return None
         return self.usd_per_hour * self.least_step_s / 3600
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has."""
+        """Return every field as JSON values."""
         names = ("batch_size", "need_bytes", "limit_bytes", "least_step_s", "usd_per_hour", "least_usd_per_step")
         return {"tpu": self.target.name, **{name: getattr(self, name) for name in names}}

@@ -1,4 +1,4 @@
-"""What lies in a device's memory when a step needs most of it: `Memory` and its largest `Buffer`s."""
+"""The memory of a device at its peak: `Memory` and its largest `Buffer`s."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Buffer:
     """One array in the memory of a device.
 
     Attributes:
-        name: what people call it: "dense/kernel", "conv1 output", or what the compiler calls it.
+        name: the user's name: "dense/kernel", "conv1 output"; else the compiler's name.
         use: "state" (weights, optimizer slots), "batch", "temporary" (activations, gradients), "output", "code".
-        bytes: as it lies there, padding included.
-        logical_bytes: without padding.
+        bytes: size in memory, padding included.
+        logical_bytes: size without padding, bytes.
         shape: as the compiler writes it: "bf16[128,28,28,32]".
         layer: the user's layer or function, or "".
         source: the user's source line, or "".
@@ -30,19 +30,19 @@ class Buffer:
 
     @property
     def padding_factor(self) -> float:
-        """How many times as large as its numbers it is."""
+        """Ratio of the size in memory to the size without padding."""
         return self.bytes / self.logical_bytes if self.logical_bytes else 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchPadding:
-    """What padding of the axis along which the examples lie takes.
+    """Padding of the axis of the examples.
 
     Attributes:
-        rows: the rows of a device.
-        unit: what the memory rounds them up to: 8, or 128 along the fastest axis.
-        share: the part of the bytes that the operations of a step take and return that is this padding.
-        largest: the shape that most of it is of: "bf16[12,1024]".
+        rows: number of rows of a device.
+        unit: the memory rounds the rows up to a multiple of this: 8, or 128 along the fastest axis.
+        share: share of this padding in the bytes that the operations of a step take and return, 0 to 1.
+        largest: the shape with the most of this padding: "bf16[12,1024]".
     """
 
     rows: int
@@ -56,13 +56,12 @@ class Memory:
     """The memory of one device.
 
     Attributes:
-        peak_bytes: the most that is in use at a time, code and the next batch included; what it would need, where it
-            does not fit.
-        limit_bytes: what the compiler lets a program use.
-        upper_bound_bytes: arguments, outputs and temporaries added up, as if none shared memory with another; or None.
-        buffers: the largest ones, largest first.
-        padding_waste_bytes: bytes that padding takes, over all arguments, outputs and large temporaries.
-        said: what the compiler said of a program that does not fit; "" of one that does.
+        peak_bytes: maximum in use at a time, code and the next batch included; the need of a program that does not fit.
+        limit_bytes: memory that the compiler lets a program use.
+        upper_bound_bytes: sum of arguments, outputs and temporaries, as if none shared memory with another; or None.
+        buffers: the largest buffers, largest first.
+        padding_waste_bytes: padding of all arguments, outputs and large temporaries, bytes.
+        said: the compiler's message on a program that does not fit; "" for one that does.
     """
 
     peak_bytes: int
@@ -74,10 +73,10 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the compiler accepts it."""
+        """Whether the compiler accepts the program."""
         return not self.said and self.peak_bytes <= self.limit_bytes
 
     @property
     def missing_bytes(self) -> int:
-        """How much memory is missing, 0 when it fits."""
+        """Bytes above the limit, 0 if the program fits."""
         return 0 if self.fits else max(self.peak_bytes - self.limit_bytes, 1)

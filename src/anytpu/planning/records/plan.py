@@ -1,4 +1,4 @@
-"""`Plan`: predictions of one job, one for each system that was asked about, and for each batch of a sweep."""
+"""`Plan`: predictions of one job, one for each requested system and for each batch of a sweep."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from anytpu.planning.records.prediction import Prediction, step_text
 from anytpu.showing import report
 
 FORMAT = 1
-"""The form of `Plan.to_record`; another number means that names in it have changed."""
+"""Version of `Plan.to_record`; another number means that names in it have changed."""
 
 SHOWN = 4
-"""The most predictions that a `repr` names."""
+"""Maximum number of predictions in a `repr`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a job would do on several systems.
+    """Predictions of a job on several systems.
 
     Attributes:
-        job: what was planned: "sequential/train"; from the shell as it was typed, "train.py:create_model".
-        predictions: one for each system, in the order asked for.
-        sweep: further predictions, of other batches or of more cores, where a sweep was asked for.
+        job: name of the job: "sequential/train"; from the shell as it was typed, "train.py:create_model".
+        predictions: one for each system, in the requested order.
+        sweep: further predictions, for other batches or more cores, if a sweep was requested.
         examples: examples of an epoch, or None.
         epochs: epochs of the run, or None.
 
@@ -44,7 +44,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """Return two lines: the job, the step on each system, and the method that prints the rest."""
-        named = [f"{one.target.name} {step_text(one)}" for one in self.predictions[:SHOWN]]
+        named = [f"{prediction.target.name} {step_text(prediction)}" for prediction in self.predictions[:SHOWN]]
         more = [f"{len(self.predictions) - SHOWN} more"] if len(self.predictions) > SHOWN else []
         sweep = f"; {len(self.sweep)} in the sweep" if self.sweep else ""
         return f"<Plan of {self.job}: {', '.join([*named, *more])}{sweep}.\nplan.show() prints it.>"
@@ -69,23 +69,34 @@ class Plan:
 
     @property
     def fastest(self) -> Prediction | None:
-        """The system that takes least time for an example, of those that the job fits on, or None.
+        """The system with the shortest time for an example, of those that the job fits on, or None.
 
-        A floor is compared with nothing: how much longer a step takes is not known. One whose time has no upper bound
-        is named only where all are like that.
+        A floor is not compared, because the time above it is not known. A system whose time has no upper bound is named
+        only if all are like that.
         """
-        fitting = [one for one in self.predictions if one.step_s is not None and not one.is_floor]
-        return min(_bounded(fitting), key=lambda one: (one.step_s or 0.0) / (one.batch_size or 1), default=None)
+        fitting = [
+            prediction for prediction in self.predictions if prediction.step_s is not None and not prediction.is_floor
+        ]
+        return min(
+            _bounded(fitting),
+            key=lambda prediction: (prediction.step_s or 0.0) / (prediction.batch_size or 1),
+            default=None,
+        )
 
     @property
     def cheapest(self) -> Prediction | None:
-        """The system on which an example costs least on demand, of those that it fits on and whose price is known.
+        """The system with the lowest cost of an example on demand, of those that it fits on and whose price is known,
+        or None.
 
-        A floor is compared with nothing: how much more a step costs is not known. One whose time has no upper bound is
-        named only where all are like that.
+        A floor is not compared, because the cost above it is not known. A system whose time has no upper bound is named
+        only if all are like that.
         """
-        priced = [one for one in self.predictions if one.cost and one.cost.usd_per_step and not one.is_floor]
-        return min(_bounded(priced), key=lambda one: _usd_per_example(one), default=None)
+        priced = [
+            prediction
+            for prediction in self.predictions
+            if prediction.cost and prediction.cost.usd_per_step and not prediction.is_floor
+        ]
+        return min(_bounded(priced), key=lambda prediction: _usd_per_example(prediction), default=None)
 
     def show(self) -> None:
         """Print the plan."""
@@ -104,7 +115,7 @@ class Plan:
         return report("plan").to_images(self, folder, "png")
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has: numbers, strings, lists and dictionaries."""
+        """Return every field as JSON values: numbers, strings, lists and dictionaries."""
         fastest, cheapest = self.fastest, self.cheapest
         return {
             "format": FORMAT,
@@ -113,8 +124,8 @@ class Plan:
             "cheapest": cheapest.target.name if cheapest else None,
             "examples": self.examples,
             "epochs": self.epochs,
-            "predictions": [one.to_record() for one in self.predictions],
-            "sweep": [one.to_record() for one in self.sweep],
+            "predictions": [prediction.to_record() for prediction in self.predictions],
+            "sweep": [prediction.to_record() for prediction in self.sweep],
         }
 
     def to_json(self, path: str | Path) -> Path:
@@ -131,15 +142,15 @@ class Plan:
         return place
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return report("plan").to_fragment(self)
 
 
 def _bounded(predictions: list[Prediction]) -> list[Prediction]:
-    """Return the predictions that have an upper bound; all of them where none has one."""
-    return [one for one in predictions if one.is_bounded] or predictions
+    """Return the predictions with an upper bound; all of them if none has one."""
+    return [prediction for prediction in predictions if prediction.is_bounded] or predictions
 
 
-def _usd_per_example(one: Prediction) -> float:
-    usd = one.cost.usd_per_step if one.cost and one.cost.usd_per_step else float("inf")
-    return usd / (one.batch_size or 1)
+def _usd_per_example(prediction: Prediction) -> float:
+    usd = prediction.cost.usd_per_step if prediction.cost and prediction.cost.usd_per_step else float("inf")
+    return usd / (prediction.batch_size or 1)

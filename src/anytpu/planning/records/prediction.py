@@ -1,6 +1,6 @@
-"""`Prediction`: what a program would do on one system: how fast, whether it fits, what it costs, what to change.
+"""`Prediction`: one program on one system: its speed, its memory, its cost, and changes worth making.
 
-Rule: nothing here was measured; `predicted_by` says who predicted, and every number that is uncertain has its interval.
+Rule: nothing here was measured. `predicted_by` names the method, and every uncertain number has its interval.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from anytpu.planning.records.time import OpTime, StepTime
 from anytpu.planning.target import Target
 
 Basis = Literal["compiled", "extrapolated", "floor"]
-"""What a prediction rests on: the program as the TPU compiler made it, two compilations of the program with fewer
-repeated layers, or FLOPs and bytes alone, which give the least that a step takes and no forecast."""
+"""The basis of a prediction. The program as the TPU compiler made it; two compilations of the program with fewer
+repeated layers; or FLOPs and bytes alone, which give a minimum and no forecast."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What one step of a program would take on one system.
+    """The prediction of one step of a program on one system.
 
     Attributes:
         program: the program's name: "sequential/train".
         mode: "train" or "infer".
         target: the system.
         batch_size: examples of one step over all devices, or None for a program without rows.
-        predicted_by: "the TPU compiler (libtpu 0.0.51)".
-        basis: what the prediction rests on. Of a "floor" each number is a bound: a step takes at least so long, needs
-            at least so much memory, costs at least so much.
-        memory: of one device; None where nothing is known of it.
-        time: of one step; None when it does not fit.
+        predicted_by: the method: "the TPU compiler (libtpu 0.0.51)".
+        basis: basis of the prediction. For a "floor" each number is a bound: a minimum of time, memory and cost.
+        memory: memory of one device; None if it is not known.
+        time: time of one step; None if it does not fit.
         flops: floating-point operations of the matrix products and convolutions in one step of one device, without
-            those that rematerialisation repeats; None when it does not fit.
+            those that rematerialisation repeats. None if it does not fit.
         peak_flops_per_s: peak rate of one device for the type that most of those products are computed in.
         steps_per_execution: steps that one call of the host starts.
-        largest_batch: the largest global batch that fits, where it was looked for.
-        holding: of a step that does not fit, the smallest slice of each chip that would hold it, fewest chips first.
-        cost: None where there is no price to reckon with; of a floor, the least; of what does not fit, an hour's alone.
-        advice: what to change, the greatest gain first.
-        notes: what else has to be said, a sentence each: how a batch is split that the devices do not divide, ...
-        compile_s: how long the compiler took, or None when the answer was on the disk.
-        batch_padding: what rows that do not fill the tiles of the memory take; None where nothing, or not known.
+        largest_batch: the largest global batch that fits, if it was searched for, else None.
+        holding: for a step that does not fit, the smallest slice of each chip that would hold it, fewest chips first.
+        cost: cost of the step; None without a price. For a floor, the minimum; for a step that does not fit, that of an
+            hour alone.
+        advice: changes worth making, the largest gain first.
+        notes: further notes, a sentence each, such as the split of a batch that the devices do not divide.
+        compile_s: time of the compilation, seconds; None if the answer was on the disk.
+        batch_padding: padding of rows that do not fill the tiles of the memory; None if there is none, or it is not
+            known.
     """
 
     program: str
@@ -70,12 +71,12 @@ class Prediction:
 
     @property
     def is_floor(self) -> bool:
-        """Whether this is the least that a step takes, and no forecast."""
+        """Whether this is the minimum of a step, and no forecast."""
         return self.basis == "floor"
 
     @property
     def has_backward(self) -> bool | None:
-        """Whether the step has a backward pass; None where its operations or their lines are not known."""
+        """Whether the step has a backward pass; None if its operations or their source lines are not known."""
         ops = self.time.ops if self.time is not None else ()
         if not any(op.source for op in ops):
             return None
@@ -83,7 +84,7 @@ class Prediction:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the step time has an upper bound: not of a floor, nor where a loop runs nobody knows how often."""
+        """Whether the step time has an upper bound: neither a floor, nor a step with a loop of unknown length."""
         return self.time is not None and math.isfinite(self.time.interval_s[1])
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory; of a floor, whether what it needs at least does."""
+        """Whether it fits into the memory; for a floor, whether its minimum does."""
         return self.memory is None or self.memory.fits
 
     @property
@@ -105,25 +106,25 @@ class Prediction:
 
     @property
     def step_s(self) -> float | None:
-        """Predicted time of one step, seconds; None when it does not fit."""
+        """Predicted time of one step, seconds; None if it does not fit."""
         return self.time.step_s if self.time else None
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """The step time is expected between these, seconds; None when it does not fit.
+        """Bounds of the step time, seconds; None if it does not fit.
 
-        The upper one is `math.inf` of a floor, and where a loop runs nobody knows how often.
+        The upper bound is `math.inf` for a floor, and for a step with a loop of unknown length.
         """
         return self.time.interval_s if self.time else None
 
     @property
     def examples_per_s(self) -> float | None:
-        """Predicted examples a second, over all devices; of a floor, the most that there can be."""
+        """Predicted examples a second, over all devices; for a floor, the maximum."""
         return self.batch_size / self.step_s if self.batch_size and self.step_s else None
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: `flops / (step_s * peak_flops_per_s)`, between 0 and 1; None of a floor."""
+        """Model FLOPs utilisation: `flops / (step_s * peak_flops_per_s)`, between 0 and 1; None for a floor."""
         if self.is_floor or not (self.flops and self.step_s and self.peak_flops_per_s):
             return None
         return self.flops / (self.step_s * self.peak_flops_per_s)
@@ -134,7 +135,7 @@ class Prediction:
         return tuple(sorted(self.time.ops, key=lambda op: -op.time_s)) if self.time else ()
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has: numbers, strings, lists and dictionaries; null for no upper bound."""
+        """Return every field as JSON values: numbers, strings, lists and dictionaries; null for no upper bound."""
         record = dataclasses.asdict(dataclasses.replace(self, target=None, holding=()))  # type: ignore[arg-type]
         derived = {
             name: getattr(self, name)
@@ -143,12 +144,12 @@ class Prediction:
         if self.time is not None:
             bounds_s = [bound_s if math.isfinite(bound_s) else None for bound_s in self.time.interval_s]
             derived["interval_s"] = record["time"]["interval_s"] = bounds_s
-        holding = [one.to_record() for one in self.holding]
+        holding = [slice_.to_record() for slice_ in self.holding]
         return {"tpu": self.target.name, **derived, **record, "holding": holding, "target": self.target.to_record()}
 
 
 def step_text(prediction: Prediction) -> str:
-    """Return the time of a step with its interval, or that it does not fit."""
+    """Return the time of a step with its interval as text, or that it does not fit."""
     if prediction.time is None:
         return "does not fit" if not prediction.fits else "no time predicted"
     if prediction.is_floor:
@@ -159,5 +160,5 @@ def step_text(prediction: Prediction) -> str:
 
 
 def memory_text(memory: Memory) -> str:
-    """Return the need of memory beside the limit."""
+    """Return the needed memory and the limit as text."""
     return f"{units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)}"

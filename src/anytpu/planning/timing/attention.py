@@ -40,7 +40,7 @@ def attention_of(kernel: Instruction, operands: Sequence[Instruction], steps: in
         steps: of the kernel's grid, which has one for each pair of blocks of each head; None: not known.
     """
     products = _products(kernel)
-    whole = [one.shapes[0] for one in operands if one.shapes and len(one.shapes[0].dims) == _RANK]
+    whole = [operand.shapes[0] for operand in operands if operand.shapes and len(operand.shapes[0].dims) == _RANK]
     if not products or len(whole) < 2:
         return None
     (batch, heads, queries, features), keys = whole[0].dims, whole[1].dims[2]

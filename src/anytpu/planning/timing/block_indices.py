@@ -80,12 +80,12 @@ def _evaluated(operation: Any, values: dict[Any, Any]) -> Any:
     operands = list(operation.operands)
     if not all(operand in values for operand in operands):
         return None
-    found = [values[operand] for operand in operands]
+    operand_values = [values[operand] for operand in operands]
     if name == "cmpi":
         predicate = int(str(operation.attributes["predicate"]).split(":")[0])
-        return _COMPARISONS[predicate](*found) if predicate < len(_COMPARISONS) else None
+        return _COMPARISONS[predicate](*operand_values) if predicate < len(_COMPARISONS) else None
     known = _OPERATIONS.get(name)
-    return known(*found) if known else None
+    return known(*operand_values) if known else None
 
 
 def _quotient(left: Any, right: Any) -> Any:

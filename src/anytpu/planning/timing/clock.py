@@ -22,7 +22,7 @@ from anytpu.units import format_seconds
 
 
 @dataclasses.dataclass
-class _Pending:
+class _PendingWork:
     """Something that was started: when it will be over, what it is, and what it costs from start to end."""
 
     end_s: float
@@ -33,56 +33,60 @@ class _Started:
     """What a computation has started and not waited for yet."""
 
     def __init__(self) -> None:
-        self._pending: dict[str | int, _Pending] = {}
+        self._pending: dict[str | int, _PendingWork] = {}
         self._free_s: dict[str, float] = {}
         self._exchanges: dict[str, str] = {}
 
-    def begin(self, one: Instruction, found: Collective | None, price: OpPrice, now_s: float) -> None:
+    def begin(self, instruction: Instruction, collective: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note that something starts, when what was started before it leaves room."""
-        queue = _queue(one, found)
+        queue = _queue(instruction, collective)
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
         self._free_s[queue] = end_s
-        self._pending[one.name] = _Pending(end_s, price)
-        if found and found.channel is not None:
-            self._pending[found.channel] = self._pending[one.name]
+        self._pending[instruction.name] = _PendingWork(end_s, price)
+        if collective and collective.channel is not None:
+            self._pending[collective.channel] = self._pending[instruction.name]
 
-    def exchange(self, one: Instruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float) -> None:
+    def exchange(
+        self, instruction: Instruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float
+    ) -> None:
         """Note that a half of an exchange with other slices starts; it is over when what is sent has been answered."""
         if half.way == "send" or not is_answered:
             end_s = max(self._free_s.get("slices", 0.0), now_s) + price.time_s
             self._free_s["slices"] = end_s
-            self._pending[half.name] = _Pending(end_s, price)
+            self._pending[half.name] = _PendingWork(end_s, price)
         if half.way == "recv" or not is_answered:
             # Whoever waits for a "send" that is answered waits for the copy to the host alone.
-            self._exchanges[one.name] = half.name
+            self._exchanges[instruction.name] = half.name
 
-    def ended_by(self, one: Instruction, found: Collective | None) -> _Pending | None:
+    def ended_by(self, instruction: Instruction, collective: Collective | None) -> _PendingWork | None:
         """Return what an instruction waits for, or None; what only hands a start on stands for it from then on."""
-        names = (self._exchanges.get(name, name) for name in one.operands)
+        names = (self._exchanges.get(name, name) for name in instruction.operands)
         pending = next((self._pending[name] for name in names if name in self._pending), None)
-        if found and found.stage == "done":
-            return pending or (self._pending.get(found.channel) if found.channel is not None else None)
-        if pending and one.opcode.endswith("-done"):
+        if collective and collective.stage == "done":
+            return pending or (self._pending.get(collective.channel) if collective.channel is not None else None)
+        if pending and instruction.opcode.endswith("-done"):
             return pending
-        if pending and (one.opcode.endswith("-update") or one.opcode in ("get-tuple-element", "tuple", "bitcast")):
-            self._pending[one.name] = pending
+        if pending and (
+            instruction.opcode.endswith("-update") or instruction.opcode in ("get-tuple-element", "tuple", "bitcast")
+        ):
+            self._pending[instruction.name] = pending
         return None
 
 
-def _queue(one: Instruction, found: Collective | None) -> str:
+def _queue(instruction: Instruction, collective: Collective | None) -> str:
     """Return what something queues up for: the memory, the wires to the host, the links, or those of one direction."""
-    if found is None:
-        spaces = [shape.memory_space for shape in one.shapes[:2]]
+    if collective is None:
+        spaces = [shape.memory_space for shape in instruction.shapes[:2]]
         return ("host", "device")[spaces.index(HOST_SPACE)] if HOST_SPACE in spaces else "memory"
-    if found.kind == "collective-permute" and found.pairs:
-        steps = sorted(to - of for of, to in found.pairs)
+    if collective.kind == "collective-permute" and collective.pairs:
+        steps = sorted(destination - source for source, destination in collective.pairs)
         return "links forwards" if steps[len(steps) // 2] > 0 else "links backwards"
     return "links"
 
 
 def _exchanged(home: Computation) -> frozenset[tuple[str, str]]:
     """Return the halves of exchanges with other slices that start in a computation: name and way of each."""
-    halves = (transfer_of(one) for one in home.instructions.values())
+    halves = (transfer_of(instruction) for instruction in home.instructions.values())
     return frozenset((half.name, half.way) for half in halves if half)
 
 
@@ -112,63 +116,71 @@ class Clock:
         """Walk over a computation that runs `count` times; return the time of once."""
         now_s = 0.0
         started, halves = _Started(), _exchanged(home)
-        for one in home.instructions.values():
-            found = collective_of(self.module, one)
-            if one.opcode == "while":
-                now_s += self._loop(one, count)
-            elif one.opcode == "conditional":
-                now_s += self._branch(one, count)
-            elif half := transfer_of(one):
+        for instruction in home.instructions.values():
+            collective = collective_of(self.module, instruction)
+            if instruction.opcode == "while":
+                now_s += self._loop(instruction, count)
+            elif instruction.opcode == "conditional":
+                now_s += self._branch(instruction, count)
+            elif half := transfer_of(instruction):
                 other = (half.name, "recv" if half.way == "send" else "send")
-                started.exchange(one, half, other in halves, self.pricer.transfer(half), now_s)
-            elif (found and found.stage == "start") or (not found and one.opcode.endswith("-start")):
-                started.begin(one, found, self._started_price(home, one, found), now_s)
-            elif pending := started.ended_by(one, found):
-                now_s += self._wait(one, pending, now_s, count)
-            elif one.opcode == "recv-done" and is_between_slices(one):
+                started.exchange(instruction, half, other in halves, self.pricer.transfer(half), now_s)
+            elif (collective and collective.stage == "start") or (
+                not collective and instruction.opcode.endswith("-start")
+            ):
+                started.begin(instruction, collective, self._started_price(home, instruction, collective), now_s)
+            elif pending := started.ended_by(instruction, collective):
+                now_s += self._wait(instruction, pending, now_s, count)
+            elif instruction.opcode == "recv-done" and is_between_slices(instruction):
                 self.unpriced.append(
-                    f"{self._name(one)}: an exchange between slices that began elsewhere; taken for hidden"
+                    f"{self._name(instruction)}: an exchange between slices that began elsewhere; taken for hidden"
                 )
-            elif one.opcode == "call" and one.called and not found:
-                now_s += self._walk(self.module.computations[one.called[0]], count)
-            elif price := self._price(home, one, found):
-                self._note(one, price, price.time_s, count)
+            elif instruction.opcode == "call" and instruction.called and not collective:
+                now_s += self._walk(self.module.computations[instruction.called[0]], count)
+            elif price := self._price(home, instruction, collective):
+                self._note(instruction, price, price.time_s, count)
                 now_s += price.time_s
         return now_s
 
-    def _price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice | None:
-        if (found and found.stage == "done") or one.opcode in ("send-done", "recv-done"):
+    def _price(self, home: Computation, instruction: Instruction, collective: Collective | None) -> OpPrice | None:
+        if (collective and collective.stage == "done") or instruction.opcode in ("send-done", "recv-done"):
             return None
-        return self.pricer.collective(found) if found and found.stage == "whole" else self.pricer.price(home, one)
+        return (
+            self.pricer.collective(collective)
+            if collective and collective.stage == "whole"
+            else self.pricer.price(home, instruction)
+        )
 
-    def _started_price(self, home: Computation, one: Instruction, found: Collective | None) -> OpPrice:
-        if found:
-            return self.pricer.collective(found)
-        if one.opcode == "call-start":
-            return self.pricer.offloaded(one)
-        seconds, size = self.pricer.copy_s(home, one)
+    def _started_price(self, home: Computation, instruction: Instruction, collective: Collective | None) -> OpPrice:
+        if collective:
+            return self.pricer.collective(collective)
+        if instruction.opcode == "call-start":
+            return self.pricer.offloaded(instruction)
+        seconds, size = self.pricer.copy_s(home, instruction)
         return OpPrice(seconds, "copy", "memory", "bandwidth", bytes=size)
 
-    def _wait(self, one: Instruction, started: _Pending, now_s: float, count: int) -> float:
+    def _wait(self, instruction: Instruction, started: _PendingWork, now_s: float, count: int) -> float:
         exposed_s = max(0.0, started.end_s - now_s)
         price = started.price if exposed_s else started.price._replace(remark="")
-        self._note(one, price, exposed_s, count)
+        self._note(instruction, price, exposed_s, count)
         return exposed_s
 
-    def _loop(self, one: Instruction, count: int) -> float:
-        trips = self.module.trip_count(one)
+    def _loop(self, instruction: Instruction, count: int) -> float:
+        trips = self.module.trip_count(instruction)
         if trips is None:
-            self.unpriced.append(f"{self._name(one)}: a loop of which nobody knows how often it runs; counted once")
+            self.unpriced.append(
+                f"{self._name(instruction)}: a loop of which nobody knows how often it runs; counted once"
+            )
             self.is_endless = True
             trips = 1
-        condition, body = (self.module.computations[name] for name in one.called[:2])
+        condition, body = (self.module.computations[name] for name in instruction.called[:2])
         trip = self.pricer.trip()
-        self._note(one, trip, trip.time_s, count * trips)
+        self._note(instruction, trip, trip.time_s, count * trips)
         return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
-    def _branch(self, one: Instruction, count: int) -> float:
+    def _branch(self, instruction: Instruction, count: int) -> float:
         branches: list[tuple[float, Clock]] = []
-        for name in one.called:
+        for name in instruction.called:
             inner = Clock(self.module, self.pricer)
             branches.append((inner._walk(self.module.computations[name], count), inner))
         if not branches:
@@ -182,22 +194,22 @@ class Clock:
         shortest_s = min(branch[0] for branch in branches)
         if (seconds - shortest_s) * count > REMARKED_S:
             between = f"between {format_seconds(shortest_s)} and {format_seconds(seconds)}"
-            self.unpriced.append(f"{self._name(one)}: {between}; the longest branch is counted")
+            self.unpriced.append(f"{self._name(instruction)}: {between}; the longest branch is counted")
         return seconds
 
-    def _name(self, one: Instruction) -> str:
-        return user_name(self.module, one)
+    def _name(self, instruction: Instruction) -> str:
+        return user_name(self.module, instruction)
 
-    def _note(self, one: Instruction, price: OpPrice, seconds: float, count: int) -> None:
+    def _note(self, instruction: Instruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
-            self.unpriced.append(f"{self._name(one)}: {price.remark}")
+            self.unpriced.append(f"{self._name(instruction)}: {price.remark}")
         self.is_endless |= price.is_endless
-        layer, is_backward = layer_of(one.op_name)
-        source = self.module.source_of(one)
+        layer, is_backward = layer_of(instruction.op_name)
+        source = self.module.source_of(instruction)
         self.ops.append(
             OpTime(
-                name=one.name,
-                opcode=one.opcode,
+                name=instruction.name,
+                opcode=instruction.opcode,
                 kind=price.kind,
                 time_s=seconds * count,
                 count=count,
@@ -209,7 +221,7 @@ class Clock:
                 layer=layer,
                 source=str(source) if source else "",
                 is_backward=is_backward,
-                is_recomputed=is_recomputed(one.op_name),
+                is_recomputed=is_recomputed(instruction.op_name),
                 bound=price.bound,
                 priced_by=price.priced_by,
             )

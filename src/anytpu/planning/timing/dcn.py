@@ -56,29 +56,29 @@ class Transfer(NamedTuple):
     bytes: float
 
 
-def transfer_of(one: Instruction) -> Transfer | None:
+def transfer_of(instruction: Instruction) -> Transfer | None:
     """Return the half of an exchange that an instruction starts; None for any other.
 
     Args:
-        one: an instruction of the entry computation, or of a loop.
+        instruction: an instruction of the entry computation, or of a loop.
     """
-    if one.opcode not in ("send", "recv") or not is_between_slices(one):
+    if instruction.opcode not in ("send", "recv") or not is_between_slices(instruction):
         return None
-    name, kind = _RENDEZVOUS.search(one.text), _KIND.search(one.text)
-    size = max((shape.padded_bytes for shape in one.shapes if shape.dims), default=0)
-    way: Literal["send", "recv"] = "send" if one.opcode == "send" else "recv"
-    return Transfer(name[1] if name else one.name, way, bool(kind and kind[1] == "ALL_REDUCE"), float(size))
+    name, kind = _RENDEZVOUS.search(instruction.text), _KIND.search(instruction.text)
+    size = max((shape.padded_bytes for shape in instruction.shapes if shape.dims), default=0)
+    way: Literal["send", "recv"] = "send" if instruction.opcode == "send" else "recv"
+    return Transfer(name[1] if name else instruction.name, way, bool(kind and kind[1] == "ALL_REDUCE"), float(size))
 
 
-def is_between_slices(one: Instruction) -> bool:
+def is_between_slices(instruction: Instruction) -> bool:
     """Tell whether a send, a recv, or what waits for one, is for another slice rather than for the host."""
-    return "xla_megascale_runtime" in one.text
+    return "xla_megascale_runtime" in instruction.text
 
 
-def transfer_s(found: Transfer, target: Target) -> tuple[float, float]:
+def transfer_s(transfer: Transfer, target: Target) -> tuple[float, float]:
     """Return seconds from start to end of an exchange, and the bytes that a device puts on the wire for it."""
-    rounds = 2 * (target.slices - 1) / target.slices if found.is_sum else 1.0
-    sent = max(rounds, 1.0) * found.bytes
+    rounds = 2 * (target.slices - 1) / target.slices if transfer.is_sum else 1.0
+    sent = max(rounds, 1.0) * transfer.bytes
     return START_S + sent / dcn_bytes_per_s(target), sent
 
 

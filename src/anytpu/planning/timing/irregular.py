@@ -47,43 +47,45 @@ _COUNTED = ("sort", "gather", "scatter", "select-and-scatter", "reduce-window")
 _NO_WORK = ("parameter", "constant", "bitcast", "bitcast-convert", "tuple", "get-tuple-element")
 
 
-class Work(NamedTuple):
+class CountedTime(NamedTuple):
     """Time of the instructions of an operation, and how it was counted: "stages", "rows", "updates" or "windows"."""
 
     time_s: float
     counted_by: str
 
 
-class _Found(NamedTuple):
+class _LocatedOperation(NamedTuple):
     """An operation, where it stands, and the arrays that the instruction around it takes in for its operands."""
 
-    one: Instruction
+    instruction: Instruction
     home: Computation
     outside: dict[int, Instruction]
 
 
-def work_of(module: Module, home: Computation, one: Instruction, target: Target, clock_hz: float) -> Work | None:
+def work_of(
+    module: Module, home: Computation, instruction: Instruction, target: Target, clock_hz: float
+) -> CountedTime | None:
     """Return the time of an operation of which the compiler gives no cycles; None for one that is not counted here.
 
     Args:
         module: where computations are looked up.
         home: the computation that the instruction stands in.
-        one: a sort, ..., a fusion around one, or the custom call "TopK".
+        instruction: a sort, ..., a fusion around one, or the custom call "TopK".
         target: the system.
         clock_hz: the clock of its cores.
     """
-    found = _inside(module, home, one)
-    if found is None:
+    located = _inside(module, home, instruction)
+    if located is None:
         return None
     alus, cores_hz = vector_alus(target), clock_hz * target.chip.cores / target.chip.replicas
-    inner = found.one
+    inner = located.instruction
     if inner.opcode == "sort":
-        return Work(_sort_cycles(module, found, alus) / cores_hz, "stages")
+        return CountedTime(_sort_cycles(module, located, alus) / cores_hz, "stages")
     if inner.opcode == "custom-call":
-        return Work(_top_k_cycles(module, found, alus) / cores_hz, "stages")
+        return CountedTime(_top_k_cycles(module, located, alus) / cores_hz, "stages")
     if inner.opcode in ("gather", "scatter"):
-        return Work(_rows_s(found, one, cores_hz), "rows" if inner.opcode == "gather" else "updates")
-    return Work(_window_cycles(found) / cores_hz, "windows")
+        return CountedTime(_rows_s(located, instruction, cores_hz), "rows" if inner.opcode == "gather" else "updates")
+    return CountedTime(_window_cycles(located) / cores_hz, "windows")
 
 
 def vector_alus(target: Target) -> int:
@@ -91,90 +93,91 @@ def vector_alus(target: Target) -> int:
     return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
 
 
-def _inside(module: Module, home: Computation, one: Instruction) -> _Found | None:
+def _inside(module: Module, home: Computation, instruction: Instruction) -> _LocatedOperation | None:
     """Return the operation that is counted: the instruction itself, or the one in a fusion."""
-    if one.opcode in _COUNTED or one.call_target == "TopK":
-        return _Found(one, home, {})
-    if one.opcode != "fusion" or not one.called:
+    if instruction.opcode in _COUNTED or instruction.call_target == "TopK":
+        return _LocatedOperation(instruction, home, {})
+    if instruction.opcode != "fusion" or not instruction.called:
         return None
-    body = module.computations[one.called[0]]
+    body = module.computations[instruction.called[0]]
     operands = {
-        number: home.instructions[name] for number, name in enumerate(one.operands) if name in home.instructions
+        number: home.instructions[name] for number, name in enumerate(instruction.operands) if name in home.instructions
     }
     for inner in body.instructions.values():
-        if found := _inside(module, body, inner):
-            return found if found.outside else _Found(found.one, found.home, operands)
+        if located := _inside(module, body, inner):
+            return located if located.outside else _LocatedOperation(located.instruction, located.home, operands)
     return None
 
 
-def _sort_cycles(module: Module, found: _Found, alus: int) -> float:
-    one = found.one
-    shape, match = one.shapes[0], _DIMENSION.search(one.text)
+def _sort_cycles(module: Module, located: _LocatedOperation, alus: int) -> float:
+    instruction = located.instruction
+    shape, match = instruction.shapes[0], _DIMENSION.search(instruction.text)
     axis = int(match[1]) if match else len(shape.dims) - 1
     levels = _levels(shape.dims[axis])
     stages = levels * (levels + 1) / 2
-    cycles = stages * _stage_cycles(module, one, len(one.shapes), alus)
+    cycles = stages * _stage_cycles(module, instruction, len(instruction.shapes), alus)
     if shape.minor_to_major[:1] == (axis,):
         # Numbers side by side in one vector are compared by rotating it: seven levels of the network for 128 lanes.
         short = min(levels, 7)
-        cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(one.shapes)
+        cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(instruction.shapes)
     return _vectors(shape) * cycles
 
 
-def _top_k_cycles(module: Module, found: _Found, alus: int) -> float:
+def _top_k_cycles(module: Module, located: _LocatedOperation, alus: int) -> float:
     """Count sorted runs of k numbers, and then two merges of half of what is left, again and again."""
-    one = found.one
-    whole = found.home.instructions[one.operands[0]].shapes[0]
+    instruction = located.instruction
+    whole = located.home.instructions[instruction.operands[0]].shapes[0]
     kept = min(
-        (size for size, before in zip(one.shapes[0].dims, whole.dims, strict=False) if size != before), default=1
+        (size for size, before in zip(instruction.shapes[0].dims, whole.dims, strict=False) if size != before),
+        default=1,
     )
     levels = _levels(kept)
     stages = levels * (levels + 1) / 2 + 2 * (levels + 1)
-    return _vectors(whole) * stages * _stage_cycles(module, one, 2, alus)
+    return _vectors(whole) * stages * _stage_cycles(module, instruction, 2, alus)
 
 
-def _stage_cycles(module: Module, one: Instruction, arrays: int, alus: int) -> float:
+def _stage_cycles(module: Module, instruction: Instruction, arrays: int, alus: int) -> float:
     """Return cycles of one stage for a vector of every array: one store each, or the comparison and the exchange.
 
     A comparison is for two vectors; the exchange is a selection for each vector.
     """
     compared = sum(
         step.opcode not in _NO_WORK
-        for name in one.called
+        for name in instruction.called
         if name in module.computations
         for step in module.computations[name].instructions.values()
     )
     return max(float(arrays), (compared / 2 + arrays) / alus)
 
 
-def _rows_s(found: _Found, around: Instruction, cores_hz: float) -> float:
-    one, is_read = found.one, found.one.opcode == "gather"
-    table, (sizes, rows) = found.home.instructions[one.operands[0]].shapes[0], _rows(found)
-    if _is_on_chip(found, around, table):
+def _rows_s(located: _LocatedOperation, around: Instruction, cores_hz: float) -> float:
+    instruction, is_read = located.instruction, located.instruction.opcode == "gather"
+    table, (sizes, rows) = located.home.instructions[instruction.operands[0]].shapes[0], _rows(located)
+    if _is_on_chip(located, around, table):
         return rows * max(_ROW_CYCLES if is_read else _UPDATE_CYCLES, _tiles(table, sizes)) / cores_hz
     return max(1.0, rows / _IN_FLIGHT) * LATENCY_S if is_read else rows * _UPDATE_S
 
 
-def _rows(found: _Found) -> tuple[Sequence[int], float]:
+def _rows(located: _LocatedOperation) -> tuple[Sequence[int], float]:
     """Return the sizes of one row, along the dimensions of the array that it is taken from, and the number of rows."""
-    one = found.one
-    table = found.home.instructions[one.operands[0]].shapes[0]
-    if one.opcode == "gather":
-        match = _SLICE.search(one.text)
+    instruction = located.instruction
+    table = located.home.instructions[instruction.operands[0]].shapes[0]
+    if instruction.opcode == "gather":
+        match = _SLICE.search(instruction.text)
         sizes = _numbers(match[1]) if match else table.dims
-        return sizes, math.prod(one.shapes[0].dims) / max(1, math.prod(sizes))
-    updates = found.home.instructions[one.operands[-1]].shapes[0]
-    match = _UPDATE.search(one.text)
+        return sizes, math.prod(instruction.shapes[0].dims) / max(1, math.prod(sizes))
+    updates = located.home.instructions[instruction.operands[-1]].shapes[0]
+    match = _UPDATE.search(instruction.text)
     window = [updates.dims[axis] for axis in _numbers(match[1])] if match else []
     sizes = [1] * (len(table.dims) - len(window)) + window
     return sizes, math.prod(updates.dims) / max(1, math.prod(window))
 
 
-def _is_on_chip(found: _Found, around: Instruction, table: Shape) -> bool:
+def _is_on_chip(located: _LocatedOperation, around: Instruction, table: Shape) -> bool:
     """Tell whether rows are in the memory on the chip: placed there, or copied there by the operation itself."""
-    parameter = found.home.instructions[found.one.operands[0]]
+    parameter = located.home.instructions[located.instruction.operands[0]]
     number = parameter.parameter_number
-    outside = None if number is None else found.outside.get(number)
+    outside = None if number is None else located.outside.get(number)
     shape = outside.shapes[0] if outside and outside.shapes else table
     scratch = _SCRATCH.search(around.text)
     return shape.memory_space == 1 or (scratch is not None and int(scratch[1]) >= shape.padded_bytes)
@@ -190,18 +193,18 @@ def _tiles(table: Shape, sizes: Sequence[int]) -> float:
     return math.prod(math.ceil(span / step) for span, step in zip(spans, steps, strict=False))
 
 
-def _window_cycles(found: _Found) -> float:
-    one = found.one
-    sizes = [int(size) for size in match[1].split("x")] if (match := _WINDOW.search(one.text)) else []
-    source = found.home.instructions[one.operands[0]].shapes[0]
+def _window_cycles(located: _LocatedOperation) -> float:
+    instruction = located.instruction
+    sizes = [int(size) for size in match[1].split("x")] if (match := _WINDOW.search(instruction.text)) else []
+    source = located.home.instructions[instruction.operands[0]].shapes[0]
     # A window that covers its whole axis from everywhere is a sum or a maximum over it, which is made once.
     positions = math.prod(
         1 if size > 1 and size >= 2 * extent - 1 else size for size, extent in zip(sizes, source.dims, strict=False)
     )
-    if one.opcode == "reduce-window":
-        return _vectors(one.shapes[0]) * positions * _WINDOW_CYCLES
+    if instruction.opcode == "reduce-window":
+        return _vectors(instruction.shapes[0]) * positions * _WINDOW_CYCLES
     # The maximum is searched for, and then added to.
-    source = found.home.instructions[one.operands[1]].shapes[0]
+    source = located.home.instructions[instruction.operands[1]].shapes[0]
     return 2 * _vectors(source) * positions * _WINDOW_CYCLES
 
 

@@ -32,27 +32,27 @@ _ATTENTION = ("splash", "flash")
 _SILENT = "a Pallas kernel without cost_estimate"
 
 
-def kernel_price(home: Computation, one: Instruction, moved: float, target: Target, rates: Rates) -> OpPrice:
+def kernel_price(home: Computation, instruction: Instruction, moved: float, target: Target, rates: Rates) -> OpPrice:
     """Return the price of one execution of a kernel.
 
     Args:
         home: the computation that it stands in.
-        one: the custom call.
+        instruction: the custom call.
         moved: bytes of the arrays that it is given and gives back.
         target: the system.
         rates: what one of its devices does.
     """
-    code = code_of(one.text)
-    claim = _claim(home, one, code, moved)
-    compute_s = claim.flops / (share_of(one.name, rates) * rates.flops_per_s)
-    if not one.name.startswith(_ATTENTION):
+    code = code_of(instruction.text)
+    claim = _claim(home, instruction, code, moved)
+    compute_s = claim.flops / (share_of(instruction.name, rates) * rates.flops_per_s)
+    if not instruction.name.startswith(_ATTENTION):
         # The share of attention was fitted on whole kernels: their vector instructions and steps are in it.
         compute_s = max(compute_s, _vector_s(code, target, rates)) + _steps(code, claim.flops) * rates.grid_step_s
     memory_s = claim.bytes / rates.streaming_bytes_per_s
     bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
     seconds = rates.start_s + max(compute_s, memory_s)
     least_memory_s = min(claim.least_bytes, moved) / target.max_hbm_bytes_per_s
-    least_s = max(_least_compute_s(home, one, claim.least_flops, target), least_memory_s)
+    least_s = max(_least_compute_s(home, instruction, claim.least_flops, target), least_memory_s)
     return OpPrice(
         seconds,
         "kernel",
@@ -81,16 +81,18 @@ class _Claim(NamedTuple):
     is_endless: bool = False
 
 
-def _claim(home: Computation, one: Instruction, code: KernelCode | None, moved: float) -> _Claim:
-    stated = one.text[one.text.find('"cost_estimate"') :] if '"cost_estimate"' in one.text else ""
+def _claim(home: Computation, instruction: Instruction, code: KernelCode | None, moved: float) -> _Claim:
+    stated = (
+        instruction.text[instruction.text.find('"cost_estimate"') :] if '"cost_estimate"' in instruction.text else ""
+    )
     flops, said = (float(match[1]) if (match := _COST[name].search(stated)) else 0.0 for name in _COST)
     blocks = code.bytes if code else 0.0
-    operands = [home.instructions[name] for name in one.operands if name in home.instructions]
+    operands = [home.instructions[name] for name in instruction.operands if name in home.instructions]
     if stated:
-        least = min(said, moved - _aliased_bytes(one, operands) - (code.whole_bytes if code else 0.0))
+        least = min(said, moved - _aliased_bytes(instruction, operands) - (code.whole_bytes if code else 0.0))
         return _Claim(flops, said or blocks or moved, "cost estimate", flops, max(least, 0.0))
     further = code.whole_bytes if code else 0.0
-    if known := attention_of(one, operands, code.steps if code else None):
+    if known := attention_of(instruction, operands, code.steps if code else None):
         remark = f"{_SILENT}; counted as causal attention, by its name"
         # Blocks that the mask covers whole are not moved: the index map reads from memory which one comes next.
         masked = (1 - known.active) * code.chosen_bytes if code else 0.0
@@ -105,10 +107,10 @@ def _claim(home: Computation, one: Instruction, code: KernelCode | None, moved: 
     return _Claim(code.flops, blocks, "its code", least_flops, least, further, remark, code.is_endless)
 
 
-def _aliased_bytes(one: Instruction, operands: list[Instruction]) -> float:
+def _aliased_bytes(instruction: Instruction, operands: list[Instruction]) -> float:
     """Return the bytes of the results that lie in operands, and of those operands: of them a part may be changed."""
-    shared = set(result_aliases(one, operands))
-    return 2.0 * sum(one.shapes[place].padded_bytes for place in shared if place < len(one.shapes))
+    shared = set(result_aliases(instruction, operands))
+    return 2.0 * sum(instruction.shapes[place].padded_bytes for place in shared if place < len(instruction.shapes))
 
 
 def share_of(name: str, rates: Rates) -> float:
@@ -120,11 +122,11 @@ def share_of(name: str, rates: Rates) -> float:
     return rates.ragged_share if name.startswith("ragged-dot") else rates.product_share
 
 
-def _least_compute_s(home: Computation, one: Instruction, flops: float, target: Target) -> float:
+def _least_compute_s(home: Computation, instruction: Instruction, flops: float, target: Target) -> float:
     """Return the time of a kernel's products at peak; of attention 0, since its mask may leave out any part of them."""
-    if one.name.startswith(_ATTENTION):
+    if instruction.name.startswith(_ATTENTION):
         return 0.0
-    operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
+    operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
     types = {shape.dtype for shapes in operands for shape in shapes if len(shape.dims) > 1}
     return flops / (fast_flops_per_s(target) if types & set(NARROW) else target.flops_per_s)
 

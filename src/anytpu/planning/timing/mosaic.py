@@ -60,7 +60,7 @@ class KernelCode(NamedTuple):
     name: str = ""
 
 
-class _Work(NamedTuple):
+class _RegionWork(NamedTuple):
     """What a region does once: as `KernelCode` has it; `bytes` are those of the copies that it starts."""
 
     flops: float = 0.0
@@ -109,8 +109,11 @@ def _context(ir: Any) -> Any:
 
 
 def _counted(module: Any) -> KernelCode | None:
-    functions = {str(one.attributes["sym_name"]).strip('"'): one for one in _operations(module.operation.regions[0])}
-    gridded = (name for name, one in functions.items() if "iteration_bounds" in one.attributes)
+    functions = {
+        str(function.attributes["sym_name"]).strip('"'): function
+        for function in _operations(module.operation.regions[0])
+    }
+    gridded = (name for name, function in functions.items() if "iteration_bounds" in function.attributes)
     name = next(gridded, None) or next(iter(functions))
     main = functions[name]
     bounds = _numbers(main.attributes["iteration_bounds"]) if "iteration_bounds" in main.attributes else []
@@ -131,49 +134,54 @@ def _counted(module: Any) -> KernelCode | None:
     )
 
 
-def _work(parent: Any) -> _Work:
+def _work(parent: Any) -> _RegionWork:
     """Return what is done inside an operation, once."""
     sides = [_work_of(region) for region in parent.regions]
     if parent.name.endswith("scf.if"):
-        return _Work(*map(max, zip(*sides, strict=True)))._replace(least_flops=min(side.least_flops for side in sides))
-    return _Work(*map(sum, zip(*sides, strict=True))) if sides else _Work()
+        return _RegionWork(*map(max, zip(*sides, strict=True)))._replace(
+            least_flops=min(side.least_flops for side in sides)
+        )
+    return _RegionWork(*map(sum, zip(*sides, strict=True))) if sides else _RegionWork()
 
 
-def _work_of(region: Any) -> _Work:
+def _work_of(region: Any) -> _RegionWork:
     flops = vector = moved = least = 0.0
-    for one in _operations(region):
-        name = _name(one)
+    for operation in _operations(region):
+        name = _name(operation)
         dialect, _, kind = name.partition(".")
-        inner, trips = _work(one), _trips(one) if name in _LOOPS else 1
+        inner, trips = _work(operation), _trips(operation) if name in _LOOPS else 1
         times = 1 if trips is None else trips
         flops, vector, moved = flops + times * inner.flops, vector + times * inner.vector, moved + times * inner.bytes
         least += (trips or 0) * inner.least_flops
-        results = [_VECTOR.search(str(result.type)) for result in one.results]
-        size = max((math.prod(_sizes(found[1])) for found in results if found), default=0)
+        results = [_VECTOR.search(str(result.type)) for result in operation.results]
+        size = max((math.prod(_sizes(memref[1])) for memref in results if memref), default=0)
         if name in ("tpu.matmul", "vector.contract"):
-            product = 2.0 * size * _contracted(one)
+            product = 2.0 * size * _contracted(operation)
             flops, least = flops + product, least + product
         elif name == "tpu.enqueue_dma":
-            moved += sum(_main_memory_bytes(operand) for operand in one.operands)
+            moved += sum(_main_memory_bytes(operand) for operand in operation.operands)
         elif dialect in _WORKING and kind not in _FREE:
             vector += size
-    return _Work(flops, vector, moved, least)
+    return _RegionWork(flops, vector, moved, least)
 
 
-def _name(one: Any) -> str:
-    return one.name.removeprefix("stable_mosaic.")
+def _name(operation: Any) -> str:
+    return operation.name.removeprefix("stable_mosaic.")
 
 
 def _has_unknown_loop(parent: Any) -> bool:
-    inner = [one for region in parent.regions for one in _operations(region)]
-    return any((_name(one) in _LOOPS and _trips(one) is None) or _has_unknown_loop(one) for one in inner)
+    inner = [operation for region in parent.regions for operation in _operations(region)]
+    return any(
+        (_name(operation) in _LOOPS and _trips(operation) is None) or _has_unknown_loop(operation)
+        for operation in inner
+    )
 
 
 def _operations(region: Any) -> Iterator[Any]:
     """Return the operations of a region, without those inside of them."""
     for block in region.blocks:
-        for one in block.operations:
-            yield one.operation
+        for operation in block.operations:
+            yield operation.operation
 
 
 def _trips(loop: Any) -> int | None:
@@ -235,7 +243,7 @@ def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> _Bloc
 
 
 def _reads_memory(transform: Any) -> bool:
-    return any(_name(one) == "memref.load" for one in _operations(transform.regions[0]))
+    return any(_name(operation) == "memref.load" for operation in _operations(transform.regions[0]))
 
 
 def _arrays(main: Any, rank: int) -> list[Any]:
@@ -251,7 +259,7 @@ def _count(main: Any, name: str) -> int:
 def _whole(main: Any) -> float:
     """Return the bytes of the arrays in the main memory that the body uses."""
     arguments = main.regions[0].blocks[0].arguments
-    return sum(_main_memory_bytes(one) for one in arguments if any(True for _ in one.uses))
+    return sum(_main_memory_bytes(argument) for argument in arguments if any(True for _ in argument.uses))
 
 
 def _main_memory_bytes(value: Any) -> float:
@@ -272,7 +280,12 @@ def _last_index(transform: Any, rank: int) -> int:
     body = transform.regions[0].blocks[0]
     used, waiting = (
         0,
-        [value for one in body.operations if one.operation.name.endswith("return") for value in one.operands],
+        [
+            value
+            for operation in body.operations
+            if operation.operation.name.endswith("return")
+            for value in operation.operands
+        ],
     )
     while waiting:
         value = waiting.pop()
@@ -290,7 +303,12 @@ def _last_plain_index(transform: Any, rank: int) -> int:
     if transform is None:
         return 0
     body = transform.regions[0].blocks[0]
-    returned = [value for one in body.operations if one.operation.name.endswith("return") for value in one.operands]
+    returned = [
+        value
+        for operation in body.operations
+        if operation.operation.name.endswith("return")
+        for value in operation.operands
+    ]
     plain = [value.arg_number for value in returned if value.owner == body and value.arg_number < rank]
     return max(plain, default=-1) + 1
 

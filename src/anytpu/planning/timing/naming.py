@@ -17,25 +17,25 @@ _PRIMITIVE = re.compile(r"[a-z][a-z0-9_-]*")
 _NUMBER = re.compile(r"(\.\d+)+$")
 
 
-def user_name(module: Module, one: Instruction) -> str:
+def user_name(module: Module, instruction: Instruction) -> str:
     """Return what to call an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
-    layer, is_backward = layer_of(one.op_name)
-    source = module.source_of(one)
+    layer, is_backward = layer_of(instruction.op_name)
+    source = module.source_of(instruction)
     if not layer and source is None:
-        return one.name
-    what = one.op_name.rpartition("/")[2]
-    if one.call_target == "tpu_custom_call":
+        return instruction.name
+    what = instruction.op_name.rpartition("/")[2]
+    if instruction.call_target == "tpu_custom_call":
         # The compiler names it by `pallas_call(name=...)`, else by the layer or the function around the call.
-        code = code_of(one.text)
-        what = code.name if code and code.name else _NUMBER.sub("", one.name)
+        code = code_of(instruction.text)
+        what = code.name if code and code.name else _NUMBER.sub("", instruction.name)
     elif not _PRIMITIVE.fullmatch(what):
-        what = one.name
-    of, way, at = (
+        what = instruction.name
+    name, way, at = (
         f" of {layer!r}" if layer else "",
         ", backward" if is_backward else "",
         f" ({source})" if source else "",
     )
-    return f"{what}{of}{way}{at}"
+    return f"{what}{name}{way}{at}"
 
 
 def counted(sentences: list[str]) -> tuple[str, ...]:

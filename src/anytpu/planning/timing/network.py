@@ -69,7 +69,7 @@ def _taken_in(collective: Collective, span: Span) -> float:
 
 def _permute(collective: Collective, target: Target, rates: Rates) -> NetworkPrice:
     per_chip = target.devices // target.chips or 1
-    distances = sorted(abs(to // per_chip - of // per_chip) for of, to in collective.pairs)
+    distances = sorted(abs(destination // per_chip - source // per_chip) for source, destination in collective.pairs)
     hops = min(distances[len(distances) // 2], max(target.chip_bounds)) if distances else 1
     if not hops:
         return NetworkPrice(rates.start_s + 2 * collective.operand_bytes / rates.streaming_bytes_per_s, 0.0)

@@ -60,49 +60,49 @@ class Pricer:
     def __init__(self, module: Module, target: Target, rates: Rates) -> None:
         self.module, self.target, self.rates = module, target, rates
 
-    def price(self, home: Computation, one: Instruction) -> OpPrice | None:
+    def price(self, home: Computation, instruction: Instruction) -> OpPrice | None:
         """Return the price of one execution; None for what costs nothing.
 
         Args:
             home: the computation that it stands in.
-            one: an instruction that is neither a loop nor a branch.
+            instruction: an instruction that is neither a loop nor a branch.
         """
-        if one.opcode in FREE:
+        if instruction.opcode in FREE:
             return None
-        if one.cycles is None and _is_scalar(home, one):
+        if instruction.cycles is None and _is_scalar(home, instruction):
             return OpPrice(SCALAR_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
-        if one.opcode == "custom-call":
-            return self._custom_call(home, one)
-        if one.cycles is not None:
-            return self._by_cycles(home, one)
-        moved = traffic_of(self.module, home, one)
-        return self._by_work(home, one, moved) or self._by_bytes(home, one, moved)
+        if instruction.opcode == "custom-call":
+            return self._custom_call(home, instruction)
+        if instruction.cycles is not None:
+            return self._by_cycles(home, instruction)
+        moved = traffic_of(self.module, home, instruction)
+        return self._by_work(home, instruction, moved) or self._by_bytes(home, instruction, moved)
 
     def trip(self) -> OpPrice:
         """Return the price of going round a loop once, beside its condition and its body."""
         return OpPrice(TRIP_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
 
-    def copy_s(self, home: Computation, one: Instruction) -> tuple[float, float]:
+    def copy_s(self, home: Computation, instruction: Instruction) -> tuple[float, float]:
         """Return seconds and bytes of an asynchronous copy, from its start instruction."""
-        shapes = [shape for shape in one.shapes if shape.dims and shape.memory_space != 2]
+        shapes = [shape for shape in instruction.shapes if shape.dims and shape.memory_space != 2]
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
         is_of_host = any(shape.memory_space == HOST_SPACE for shape in shapes)
         return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
 
-    def offloaded(self, one: Instruction) -> OpPrice:
+    def offloaded(self, instruction: Instruction) -> OpPrice:
         """Return the price of what SparseCores do beside the rest, from its start: a gather, a scatter, a copy.
 
         Its first operand is the table, of which rows are read or changed.
         """
-        arrays = [shape for shape in one.shapes if math.prod(shape.dims) > 1]
+        arrays = [shape for shape in instruction.shapes if math.prod(shape.dims) > 1]
         rows = [shape for shape in arrays if shape.dims != arrays[0].dims] or arrays[:1]
         moved = 2.0 * sum(shape.padded_bytes for shape in rows)
         remark = "done by SparseCores; counted as the bytes of its rows, a floor"
         return OpPrice(moved / self.rates.streaming_bytes_per_s, "copy", "memory", "floor", bytes=moved, remark=remark)
 
-    def collective(self, found: Collective) -> OpPrice:
+    def collective(self, collective: Collective) -> OpPrice:
         """Return the price of a collective from start to end."""
-        priced = collective_price(found, self.target, self.rates)
+        priced = collective_price(collective, self.target, self.rates)
         return OpPrice(priced.time_s, "collective", "network", "network", bytes=priced.bytes)
 
     def transfer(self, half: Transfer) -> OpPrice:
@@ -110,64 +110,66 @@ class Pricer:
         seconds, sent = transfer_s(half, self.target)
         return OpPrice(seconds, "collective", "network", "network", bytes=sent)
 
-    def _custom_call(self, home: Computation, one: Instruction) -> OpPrice | None:
-        name = one.call_target
+    def _custom_call(self, home: Computation, instruction: Instruction) -> OpPrice | None:
+        name = instruction.call_target
         if name in _FREE_CALLS:
             return None
-        moved = traffic_of(self.module, home, one)
-        if one.cycles is not None:
-            return self._by_cycles(home, one)
+        moved = traffic_of(self.module, home, instruction)
+        if instruction.cycles is not None:
+            return self._by_cycles(home, instruction)
         if name == "tpu_custom_call":
-            return kernel_price(home, one, moved.bytes, self.target, self.rates)
-        counted = self._by_work(home, one, moved)
-        return counted or self._floor(home, one, moved, f"a custom call to {name!r}; counted as its bytes, a floor")
+            return kernel_price(home, instruction, moved.bytes, self.target, self.rates)
+        counted = self._by_work(home, instruction, moved)
+        return counted or self._floor(
+            home, instruction, moved, f"a custom call to {name!r}; counted as its bytes, a floor"
+        )
 
-    def _by_cycles(self, home: Computation, one: Instruction) -> OpPrice:
-        rates, moved = self.rates, traffic_of(self.module, home, one)
-        flops = self._flops(one)
-        is_product = bool(flops) and ("CLASSIC" in one.text or one.opcode != "fusion")
-        said_s = self._said_s(one, moved, is_product)
+    def _by_cycles(self, home: Computation, instruction: Instruction) -> OpPrice:
+        rates, moved = self.rates, traffic_of(self.module, home, instruction)
+        flops = self._flops(instruction)
+        is_product = bool(flops) and ("CLASSIC" in instruction.text or instruction.opcode != "fusion")
+        said_s = self._said_s(instruction, moved, is_product)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
         memory_s = moved.bytes / rates.streaming_bytes_per_s
         needed_s = max(compute_s, memory_s)
         seconds = rates.factor * (needed_s + rates.excess_share * max(0.0, said_s - needed_s))
         priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
-        ceiling = None if is_product else self._ceiling(home, one, moved)
+        ceiling = None if is_product else self._ceiling(home, instruction, moved)
         if ceiling is not None and (ceiling < seconds or (moved.bytes and said_s > needed_s)):
             seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
         least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
         seconds = max(seconds, least_s, moved.ways * LATENCY_S)
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
-        busy: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, one) else "vector"
+        busy: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, instruction) else "vector"
         kind: Kind = "memory" if bound == "memory" else busy
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
-    def _said_s(self, one: Instruction, moved: Traffic, is_product: bool) -> float:
+    def _said_s(self, instruction: Instruction, moved: Traffic, is_product: bool) -> float:
         """Return the compiler's estimate, with what it takes waiting for the main memory for halved.
 
         The compiler adds `early_s` to a product for each way, in and out, and to all else once, wherever its arrays
         are; half of it is what a way was seen to take.
         """
-        assert one.cycles is not None
-        said_s, half_s = one.cycles / self.rates.clock_hz, self.rates.early_s / 2
+        assert instruction.cycles is not None
+        said_s, half_s = instruction.cycles / self.rates.clock_hz, self.rates.early_s / 2
         early_s = half_s * (moved.ways if is_product else 2 - moved.ways)
         return max(said_s - early_s, 0.3 * said_s) if said_s > self.rates.early_s else said_s
 
-    def _ceiling(self, home: Computation, one: Instruction, moved: Traffic) -> float | None:
+    def _ceiling(self, home: Computation, instruction: Instruction, moved: Traffic) -> float | None:
         """Return the most that an operation outside of any fusion takes: its arrays, as if they streamed.
 
         What is in the memory on the chip takes no longer than if it were in the main memory.
         """
-        passed = moved.bytes if one.opcode in SLICED else self._passed_bytes(home, one)
-        if one.opcode in ("fusion", "custom-call") or not passed:
+        passed = moved.bytes if instruction.opcode in SLICED else self._passed_bytes(home, instruction)
+        if instruction.opcode in ("fusion", "custom-call") or not passed:
             return None
-        is_turned = one.opcode in ("copy", "transpose") and _reorders(one, self)
+        is_turned = instruction.opcode in ("copy", "transpose") and _reorders(instruction, self)
         share = self.rates.transpose_share if is_turned else self.rates.hbm_share
         return self.rates.start_s + passed / (self.rates.hbm_bytes_per_s * share)
 
-    def _by_work(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
+    def _by_work(self, home: Computation, instruction: Instruction, moved: Traffic) -> OpPrice | None:
         """Return the price of a sort, a gather, ... by its instructions, or None for anything else."""
-        work = work_of(self.module, home, one, self.target, self.rates.clock_hz)
+        work = work_of(self.module, home, instruction, self.target, self.rates.clock_hz)
         if work is None:
             return None
         memory_s = self._streamed_s(moved)
@@ -177,16 +179,16 @@ class Pricer:
         kind: Kind = "memory" if bound == "memory" else "vector"
         return OpPrice(seconds, kind, bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
-    def _by_bytes(self, home: Computation, one: Instruction, moved: Traffic) -> OpPrice | None:
-        if one.opcode not in _COPIES:
-            return self._floor(home, one, moved, "the compiler gives no cycles; counted as its bytes, a floor")
-        seconds = self._streamed_s(moved) or self._passed_s(home, one)
+    def _by_bytes(self, home: Computation, instruction: Instruction, moved: Traffic) -> OpPrice | None:
+        if instruction.opcode not in _COPIES:
+            return self._floor(home, instruction, moved, "the compiler gives no cycles; counted as its bytes, a floor")
+        seconds = self._streamed_s(moved) or self._passed_s(home, instruction)
         return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved.bytes, least_s=self._least_s(moved))
 
-    def _floor(self, home: Computation, one: Instruction, moved: Traffic, remark: str) -> OpPrice:
-        flops = self._flops(one)
+    def _floor(self, home: Computation, instruction: Instruction, moved: Traffic, remark: str) -> OpPrice:
+        flops = self._flops(instruction)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
-        seconds = max(self._streamed_s(moved), self._passed_s(home, one), compute_s)
+        seconds = max(self._streamed_s(moved), self._passed_s(home, instruction), compute_s)
         remark = remark if seconds > REMARKED_S else ""
         least_s, total = max(self._least_s(moved), self._least_compute_s(compute_s)), sum(flops.values())
         if compute_s == seconds > 0:
@@ -197,18 +199,18 @@ class Pricer:
     def _streamed_s(self, moved: Traffic) -> float:
         return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
 
-    def _passed_s(self, home: Computation, one: Instruction) -> float:
+    def _passed_s(self, home: Computation, instruction: Instruction) -> float:
         """Return the time of loading and storing an operation's arrays from the memory on the chip, once.
 
         Of what takes or changes a part of an array, the part counts.
         """
-        return self._passed_bytes(home, one) / (4 * VECTOR * self.rates.clock_hz)
+        return self._passed_bytes(home, instruction) / (4 * VECTOR * self.rates.clock_hz)
 
-    def _passed_bytes(self, home: Computation, one: Instruction) -> int:
-        operands = [home.instructions[name].shapes for name in one.operands if name in home.instructions]
-        if one.opcode in SLICED and operands:
-            return 2 * part_of(one, operands).padded_bytes
-        return sum(shape.padded_bytes for shapes in (one.shapes, *operands) for shape in shapes)
+    def _passed_bytes(self, home: Computation, instruction: Instruction) -> int:
+        operands = [home.instructions[name].shapes for name in instruction.operands if name in home.instructions]
+        if instruction.opcode in SLICED and operands:
+            return 2 * part_of(instruction, operands).padded_bytes
+        return sum(shape.padded_bytes for shapes in (instruction.shapes, *operands) for shape in shapes)
 
     def _least_s(self, moved: Traffic) -> float:
         return moved.bytes / self.target.max_hbm_bytes_per_s
@@ -216,8 +218,8 @@ class Pricer:
     def _least_compute_s(self, compute_s: float) -> float:
         return compute_s * self.rates.flops_per_s / self.target.flops_per_s
 
-    def _flops(self, one: Instruction) -> dict[str, float]:
-        return self.module.flops_by_dtype(one) if one.opcode in ("fusion", "convolution", "dot") else {}
+    def _flops(self, instruction: Instruction) -> dict[str, float]:
+        return self.module.flops_by_dtype(instruction) if instruction.opcode in ("fusion", "convolution", "dot") else {}
 
     def _peak(self, dtype: str) -> float:
         fast = fast_flops_per_s(self.target)
@@ -226,24 +228,24 @@ class Pricer:
         return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
 
 
-def _is_scalar(home: Computation, one: Instruction) -> bool:
+def _is_scalar(home: Computation, instruction: Instruction) -> bool:
     """Tell whether an operation is the scalar unit's: single numbers in and out, however the compiler placed them."""
-    if one.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
+    if instruction.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
         return False
-    operands = (home.instructions[name].shapes for name in one.operands if name in home.instructions)
-    return all(math.prod(shape.dims) <= 1 for shapes in (one.shapes, *operands) for shape in shapes)
+    operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
+    return all(math.prod(shape.dims) <= 1 for shapes in (instruction.shapes, *operands) for shape in shapes)
 
 
-def _reorders(one: Instruction, pricer: Pricer) -> bool:
-    home = pricer.module.home_of(one)
-    operand = home.instructions.get(one.operands[0]) if one.operands else None
-    return operand is None or operand.shapes[0].minor_to_major != one.shapes[0].minor_to_major
+def _reorders(instruction: Instruction, pricer: Pricer) -> bool:
+    home = pricer.module.home_of(instruction)
+    operand = home.instructions.get(instruction.operands[0]) if instruction.operands else None
+    return operand is None or operand.shapes[0].minor_to_major != instruction.shapes[0].minor_to_major
 
 
-def _moves_only(module: Module, one: Instruction) -> bool:
-    if one.opcode != "fusion":
-        return one.opcode in _COPIES
-    inner = module.computations[one.called[0]].instructions.values()
+def _moves_only(module: Module, instruction: Instruction) -> bool:
+    if instruction.opcode != "fusion":
+        return instruction.opcode in _COPIES
+    inner = module.computations[instruction.called[0]].instructions.values()
     return all(
         step.opcode in FREE or step.opcode in _COPIES or step.opcode in ("broadcast", "convert") for step in inner
     )

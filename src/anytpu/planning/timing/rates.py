@@ -110,8 +110,8 @@ def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
     """Return the rates that a calibration gives a target, for who fits one."""
     chip = target.chip
     own = fitted["chips"].get(chip.name, {})
-    given = {**fitted["shared"], **own}
-    given = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in given.items()}
+    values = {**fitted["shared"], **own}
+    values = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in values.items()}
     names = {field.name for field in dataclasses.fields(Rates)}
     # The other core of the chip does not use the memory all the time.
     shared = fitted["shared"]["shared_memory_gain"] if target.shares_memory else 1.0
@@ -121,4 +121,4 @@ def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
         "hbm_bytes_per_s": target.hbm_bytes_per_s * shared,
         "link_bytes_per_s": chip.ici_link_bytes_per_s or 1e10,
     }
-    return Rates(**{**peaks, **{name: value for name, value in given.items() if name in names}})
+    return Rates(**{**peaks, **{name: value for name, value in values.items() if name in names}})

@@ -51,46 +51,46 @@ class Traffic(NamedTuple):
         return (self.read > 0) + (self.written > 0)
 
 
-def traffic_of(module: Module, home: Computation, one: Instruction) -> Traffic:
+def traffic_of(module: Module, home: Computation, instruction: Instruction) -> Traffic:
     """Return the bytes that one execution reads from and writes to the memory.
 
     Args:
         module: where the instruction's fused computation is looked up.
         home: the computation that it stands in.
-        one: the instruction.
+        instruction: the instruction.
     """
-    if one.opcode in FREE:
+    if instruction.opcode in FREE:
         return Traffic()
-    operands = [home.instructions[name] for name in one.operands if name in home.instructions]
-    if one.opcode == "fusion" and one.called:
-        return _of_fusion(module, module.computations[one.called[0]], one, operands)
+    operands = [home.instructions[name] for name in instruction.operands if name in home.instructions]
+    if instruction.opcode == "fusion" and instruction.called:
+        return _of_fusion(module, module.computations[instruction.called[0]], instruction, operands)
     shapes = [operand.shapes for operand in operands]
-    if one.opcode in _SLICES and operands:
-        taken = part_of(one, shapes).padded_bytes
-        return Traffic(float(taken * _is_in_hbm(shapes[0][0])), float(taken * _is_in_hbm(one.shapes[0])))
-    if one.opcode in _UPDATES and len(operands) > 1:
-        return _of_update(one, part_of(one, shapes))
-    return Traffic(float(sum(_hbm_bytes(shape) for shape in shapes)), float(_hbm_bytes(one.shapes)))
+    if instruction.opcode in _SLICES and operands:
+        taken = part_of(instruction, shapes).padded_bytes
+        return Traffic(float(taken * _is_in_hbm(shapes[0][0])), float(taken * _is_in_hbm(instruction.shapes[0])))
+    if instruction.opcode in _UPDATES and len(operands) > 1:
+        return _of_update(instruction, part_of(instruction, shapes))
+    return Traffic(float(sum(_hbm_bytes(shape) for shape in shapes)), float(_hbm_bytes(instruction.shapes)))
 
 
-def part_of(one: Instruction, operands: Sequence[tuple[Shape, ...]]) -> Shape:
+def part_of(instruction: Instruction, operands: Sequence[tuple[Shape, ...]]) -> Shape:
     """Return the shape of what is taken of an array, or put into it, by one of `SLICED`.
 
     Args:
-        one: the instruction.
+        instruction: the instruction.
         operands: the shapes of its operands.
     """
-    place = _UPDATES.get(one.opcode)
-    return one.shapes[0] if place is None or place >= len(operands) else operands[place][0]
+    place = _UPDATES.get(instruction.opcode)
+    return instruction.shapes[0] if place is None or place >= len(operands) else operands[place][0]
 
 
-def _of_update(one: Instruction, update: Shape) -> Traffic:
+def _of_update(instruction: Instruction, update: Shape) -> Traffic:
     """Return the bytes of an update in place, read from where the update is and written to where the array is.
 
     The memory takes whole tiles: those that the update fills in part are read before.
     """
-    read, target = float(_hbm_bytes((update,))), one.shapes[0]
-    if not _is_in_hbm(target) or one.opcode != "dynamic-update-slice":
+    read, target = float(_hbm_bytes((update,))), instruction.shapes[0]
+    if not _is_in_hbm(target) or instruction.opcode != "dynamic-update-slice":
         written = float(update.padded_bytes * _is_in_hbm(target))
         return Traffic(read, written)
     written = float(touched_bytes(target, update.dims))
@@ -119,12 +119,12 @@ def _fills_in_part(array: Shape, part: tuple[int, ...]) -> bool:
     )
 
 
-def _of_fusion(module: Module, body: Computation, one: Instruction, operands: list[Instruction]) -> Traffic:
+def _of_fusion(module: Module, body: Computation, instruction: Instruction, operands: list[Instruction]) -> Traffic:
     read = 0.0
     for number, operand in enumerate(operands):
         if whole := _hbm_bytes(operand.shapes):
             read += min(float(whole), _read(module, body, number, whole))
-    return Traffic(read, _written(module, body, one))
+    return Traffic(read, _written(module, body, instruction))
 
 
 def _read(module: Module, body: Computation, number: int, whole: int) -> float:
@@ -166,8 +166,10 @@ def _users(module: Module, name: str, readers: dict[str, list[Instruction]]) -> 
     return users
 
 
-def _is_copy(module: Module, one: Instruction) -> bool:
-    return one.opcode == "copy" or (one.opcode == "fusion" and _consists_of(module, one, (*_VIEWS, "copy")))
+def _is_copy(module: Module, instruction: Instruction) -> bool:
+    return instruction.opcode == "copy" or (
+        instruction.opcode == "fusion" and _consists_of(module, instruction, (*_VIEWS, "copy"))
+    )
 
 
 def _consists_of(module: Module, fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
@@ -188,12 +190,14 @@ def _readers(body: Computation) -> dict[str, list[Instruction]]:
     return readers
 
 
-def _written(module: Module, body: Computation, one: Instruction) -> float:
+def _written(module: Module, body: Computation, instruction: Instruction) -> float:
     root = body.instructions[body.root]
     results = [body.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
-    if len(results) != len(one.shapes):
-        return float(_hbm_bytes(one.shapes))
-    return float(sum(_put(module, body, result, shape) for result, shape in zip(results, one.shapes, strict=True)))
+    if len(results) != len(instruction.shapes):
+        return float(_hbm_bytes(instruction.shapes))
+    return float(
+        sum(_put(module, body, result, shape) for result, shape in zip(results, instruction.shapes, strict=True))
+    )
 
 
 def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -> int:
