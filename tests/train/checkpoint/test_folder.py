@@ -149,8 +149,8 @@ def test_a_step_that_is_asked_for_by_name_is_not_replaced(tmp_path):
         with pytest.raises(DamageError) as caught:
             checkpoint_at(tmp_path / "3")
     assert str(caught.value) == (
-        f"the checkpoint of step 3 in {str(tmp_path)!r} cannot be used: its manifest.json is that of step 2. Those "
-        "that are there: 1, 3"
+        f"the checkpoint of step 3 in {str(tmp_path)!r} cannot be used: its manifest.json is that of step 2. Steps "
+        "with a checkpoint: 1, 3"
     )
 
 
@@ -204,7 +204,7 @@ def test_what_has_the_name_of_a_checkpoint_is_not_replaced(tmp_path, made):
     with pytest.raises(FileError) as caught:
         Checkpoints(tmp_path).save(4, VALUES)
     assert str(caught.value) == (
-        f"the checkpoint of step 4 cannot be written: {str(tmp_path / '4')!r} is there already, and it is not a "
+        f"the checkpoint of step 4 cannot be written: {str(tmp_path / '4')!r} exists already, and it is not a "
         "checkpoint. Rename it, or choose another folder"
     )
     assert os.listdir(tmp_path) == ["4"]
@@ -222,7 +222,7 @@ def test_a_newer_format_is_not_damage(tmp_path):
             assert str(caught.value) == (
                 f"the checkpoint of step 3 in {str(tmp_path)!r} cannot be used: its manifest.json is of format 2, and "
                 "this release of anytpu reads formats up to 1: install a newer one with pip install --upgrade anytpu. "
-                "Those that are there: 1, 2, 3"
+                "Steps with a checkpoint: 1, 2, 3"
             )
     assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
 
@@ -385,7 +385,7 @@ def test_a_folder_that_nobody_may_write():
     with pytest.raises(FileError) as caught, Checkpoints("/proc/checkpoints").writing():
         pass
     assert str(caught.value) == (
-        "checkpoints cannot be kept in '/proc/checkpoints': No such file or directory. Get the right to write there, "
+        "checkpoints cannot be kept in '/proc/checkpoints': No such file or directory. Get permission to write there, "
         "or choose another folder"
     )
 
@@ -420,7 +420,7 @@ def test_an_unwritable_folder(open_folder):
     with restricted(open_folder, 0o500), pytest.raises(FileError) as caught, Checkpoints(open_folder).writing():
         pass
     assert str(caught.value) == (
-        f"checkpoints cannot be kept in {str(open_folder)!r}: Permission denied. Get the right to write there, or "
+        f"checkpoints cannot be kept in {str(open_folder)!r}: Permission denied. Get permission to write there, or "
         "choose another folder. The newest checkpoint is that of step 1"
     )
 
@@ -432,13 +432,13 @@ def test_an_unreadable_folder_is_not_an_empty_one(open_folder, mode):
     with restricted(open_folder, mode), pytest.raises(FileError) as caught:
         checkpoints.load_newest()
     assert str(caught.value) == (
-        f"the checkpoints in {str(open_folder)!r} cannot be read: Permission denied. Get the right to read there, or "
+        f"the checkpoints in {str(open_folder)!r} cannot be read: Permission denied. Get permission to read there, or "
         "choose another folder"
     )
     with restricted(open_folder, mode), pytest.raises(FileError) as caught, checkpoints.writing():
         pass
     assert str(caught.value) == (
-        f"checkpoints cannot be kept in {str(open_folder)!r}: Permission denied. Get the right to write there, or "
+        f"checkpoints cannot be kept in {str(open_folder)!r}: Permission denied. Get permission to write there, or "
         "choose another folder"
     )
 
@@ -453,7 +453,7 @@ def test_a_file_that_may_not_be_read_is_not_damaged(open_folder):
     assert type(caught.value) is FileError
     assert str(caught.value) == (
         f"the checkpoint of step 2 in {str(open_folder)!r} cannot be used: its manifest.json cannot be read: "
-        "Permission denied. Those that are there: 1"
+        "Permission denied. Steps with a checkpoint: 1"
     )
 
 
@@ -471,7 +471,7 @@ def test_a_file_that_may_not_be_read_is_not_damaged(open_folder):
         ),
         (
             lambda folder: Checkpoints(folder).load(7),
-            "the checkpoint of step 7 in {!r} cannot be used: it has no manifest.json. Those that are there: none",
+            "the checkpoint of step 7 in {!r} cannot be used: it has no manifest.json. Steps with a checkpoint: none",
         ),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_writer_that_is_killed(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="anytpu"), FolderLock(tmp_path):
         assert len(caplog.messages) == 1
         assert caplog.messages[0].startswith(f"The lock of process {child.pid} on ")
-        assert caplog.messages[0].endswith(" is taken over: it ended without letting go of it.")
+        assert caplog.messages[0].endswith(" is taken over: it ended without releasing it.")
 
 
 def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path):
@@ -105,7 +105,7 @@ def test_a_writer_of_this_machine_before_it_was_started_anew_or_in_another_conta
     (tmp_path / NAME).write_text(json.dumps(dataclasses.asdict(before)))
     with caplog.at_level(logging.INFO, logger="anytpu"), FolderLock(tmp_path):
         pass
-    known = "it ended without letting go of it" if "host" in changes else "this machine was restarted since, or has"
+    known = "it ended without releasing it" if "host" in changes else "this machine was restarted since, or has"
     rest = "" if "host" in changes else " its name"
     assert caplog.messages == [f"The lock of {before} is taken over: {known}{rest}."]
 
@@ -137,7 +137,7 @@ def test_a_live_writer_on_a_file_system_without_locks(tmp_path, caplog, monkeypa
         assert writer.is_alive() is False
         child.wait()
     with caplog.at_level(logging.INFO, logger="anytpu"), FolderLock(tmp_path):
-        assert caplog.messages[-1] == f"The lock of {writer} is taken over: it ended without letting go of it."
+        assert caplog.messages[-1] == f"The lock of {writer} is taken over: it ended without releasing it."
         with pytest.raises(FileError, match="another job writes"), FolderLock(tmp_path):
             pass
     with FolderLock(tmp_path):
@@ -169,7 +169,7 @@ def test_whether_a_writer_is_alive(changes, is_alive):
 def test_a_system_without_locks(tmp_path, monkeypatch):
     """As on Windows, where fewer names are in `os` and no process can be asked for."""
     monkeypatch.setattr(lock, "fcntl", None)
-    monkeypatch.setattr(lock, "_CAN_ASK", False)
+    monkeypatch.setattr(lock, "_CAN_PROBE", False)
     for name in ("O_CLOEXEC", "pread", "pwrite"):
         monkeypatch.delattr(os, name)
     with FolderLock(tmp_path):

@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 
 from anytpu.errors import DamageError, FileError
-from anytpu.train.checkpoint.manifest import ArrayForm, Manifest, StoredArray, digest_of, from_json, is_number, to_json
+from anytpu.train.checkpoint.manifest import (
+    ArrayForm,
+    CheckpointManifest,
+    StoredArray,
+    digest_of,
+    from_json,
+    is_number,
+    to_json,
+)
 
 KERNEL = StoredArray("dense/kernel", ArrayForm((2, 3), "float32", True, False), "arrays.bin", 0, "crc32c:00000000")
 BIAS = StoredArray("dense/bias", ArrayForm((3,), "bfloat16"), "arrays.bin", 24, "crc32c:00000001")
-MANIFEST = Manifest(7, (KERNEL, BIAS), {"position": [1, 0.1, None, "é"]})
+MANIFEST = CheckpointManifest(7, (KERNEL, BIAS), {"position": [1, 0.1, None, "é"]})
 
 
 def sealed(said: dict) -> bytes:

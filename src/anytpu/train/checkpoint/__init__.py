@@ -1,4 +1,4 @@
-"""Checkpoints: arrays by name in a folder, each with a digest, for every front door that saves."""
+"""Checkpoints: named arrays in a folder, each with a digest, for all code that saves."""
 
 from anytpu.train.checkpoint.folder import Checkpoint, Checkpoints, checkpoint_at
 from anytpu.train.checkpoint.manifest import ArrayForm

@@ -1,11 +1,12 @@
 """`Checkpoints`: numbered states of a training run in a folder.
 
 Idea: a checkpoint is the value of each variable by name (weights, optimizer slots, random seeds, the step) and the
-state of the host, such as the position in the data. A run that is resumed from it computes what it would have computed.
+state of the host, such as the position in the data. A run resumed from a checkpoint computes the same results as an
+uninterrupted run.
 
-Rule: what is read was checked against the digests in the manifest. A damaged checkpoint is named, and the one before is
-used. Where none is whole there is an error, never a start from nothing. One job at a time writes to a folder. What is
-not ours in the folder is left alone.
+Rule: all data read is checked against the digests in the manifest. A damaged checkpoint is reported, and the previous
+one is used. If none is whole, there is an error, never a start from new values. One job at a time writes to a folder.
+Other files in the folder are not touched.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _LEFT_BEHIND = re.compile(f"({re.escape(UNFINISHED)}|{re.escape(DISCARDED)})[0-9
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint, as it was read and checked.
+    """A checkpoint, read and checked.
 
     Attributes:
-        step: the step that it was saved at.
-        values: its arrays by name.
-        forms: the shape and dtype of each, and whether it is a trainable weight.
-        host: the state that is not an array.
-        folder: its folder.
+        step: step at which the checkpoint was saved.
+        values: the arrays by name.
+        forms: shape and dtype of each array by name, and whether it is a trainable weight.
+        host: the state that is not an array, plain JSON.
+        folder: the folder of all checkpoints.
     """
 
     step: int
@@ -66,8 +67,8 @@ class Checkpoints:
     """The checkpoints in one folder.
 
     Args:
-        folder: the folder; made when the first is saved.
-        keep: how many to keep, the newest ones; None keeps all.
+        folder: the folder; it is made when the first checkpoint is saved.
+        keep: number of newest checkpoints to keep; None keeps all.
 
     Raises:
         FileError: the folder is not on this machine.
@@ -89,7 +90,7 @@ class Checkpoints:
         self._keep = keep
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints, those with a manifest, the oldest first. They are not checked."""
+        """Return the steps of all checkpoints with a manifest, oldest first, without checking them."""
         return [step for step in self._numbered() if os.path.isfile(self.folder / str(step) / NAME)]
 
     def latest(self) -> int | None:
@@ -102,10 +103,10 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other jobs from writing here, and clear what a killed one has left half-written.
+        """Lock the folder against other writers, and delete the incomplete folders of killed writers.
 
         Raises:
-            FileError: another job writes here, or the folder cannot be written.
+            FileError: another job writes to the folder, or the folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
             with self._explained("checkpoints cannot be kept"):
@@ -117,10 +118,10 @@ class Checkpoints:
             yield
 
     def check_room(self, size_bytes: int) -> None:
-        """Check that the disk has room for a checkpoint, before hours of training are spent on it.
+        """Check that the disk has room for a checkpoint, before hours of training depend on it.
 
         Raises:
-            FileError: it has not.
+            FileError: the disk has too little room.
         """
         free_bytes = shutil.disk_usage(self.folder).free
         if free_bytes < size_bytes:
@@ -138,23 +139,24 @@ class Checkpoints:
         optimizer_state: Collection[str] = (),
         host: Json = None,
     ) -> None:
-        """Save a checkpoint; when this returns it is on the disk. One of the same step is left as it is.
+        """Save a checkpoint and flush it to the disk. An existing checkpoint of the same step is kept.
 
         Args:
-            step: its number.
+            step: step of the checkpoint.
             arrays: arrays by name.
-            trained: the names of those that are trainable weights.
-            optimizer_state: the names of those that belong to an optimizer.
-            host: plain JSON.
+            trained: names of the arrays that are trainable weights.
+            optimizer_state: names of the arrays that belong to an optimizer.
+            host: the state that is not an array, as plain JSON.
 
         Raises:
-            FileError: it cannot be written, or something else has its name. The checkpoints before it are as they were.
+            FileError: the checkpoint cannot be written, or its path exists and is not a checkpoint. Earlier checkpoints
+                do not change.
         """
         if step in self.steps():
             return
         if os.path.lexists(self.path(step)):
             raise FileError(
-                f"the checkpoint of step {step} cannot be written: {self.path(step)!r} is there already, and it is not "
+                f"the checkpoint of step {step} cannot be written: {self.path(step)!r} exists already, and it is not "
                 "a checkpoint. Rename it, or choose another folder"
             )
         with self._explained(f"the checkpoint of step {step} cannot be written"):
@@ -167,27 +169,27 @@ class Checkpoints:
         """Read a checkpoint and check all of it.
 
         Raises:
-            DamageError: there is none of this step, or it is not what was written.
-            FileError: it cannot be read for another reason, or is of a newer format.
+            DamageError: there is no checkpoint of this step, or it was changed.
+            FileError: the checkpoint cannot be read for another reason, or has a newer format.
         """
         try:
             manifest = read_manifest(self.folder, step)
             values = read_arrays(self.folder, manifest)
         except FileError as error:
-            there = ", ".join(map(str, self.steps())) or "none"
+            existing = ", ".join(map(str, self.steps())) or "none"
             raise type(error)(
-                f"the checkpoint of step {step} in {str(self.folder)!r} cannot be used: {error!s:.500}. Those that are "
-                f"there: {there}"
+                f"the checkpoint of step {step} in {str(self.folder)!r} cannot be used: {error!s:.500}. Steps with a "
+                f"checkpoint: {existing}"
             ) from error
         forms = {array.name: array.form for array in manifest.arrays}
         return Checkpoint(step, values, forms, manifest.host, self.folder)
 
     def load_newest(self) -> Checkpoint | None:
-        """Read the newest checkpoint that is whole; say which newer ones are damaged. None when the folder has none.
+        """Read the newest whole checkpoint, and log which newer ones are damaged. None if the folder has none.
 
         Raises:
-            DamageError: there are some, and none is whole.
-            FileError: one cannot be read, or is of a newer format: it may be whole, so none before it is used.
+            DamageError: the folder has checkpoints, and none is whole.
+            FileError: a checkpoint cannot be read or has a newer format. It may be whole, so no earlier one is used.
         """
         damaged: dict[int, str] = {}
         while left := [step for step in self._numbered() if step not in damaged]:
@@ -196,7 +198,7 @@ class Checkpoints:
             except DamageError as error:
                 damaged[left[-1]] = str(error.__cause__)
                 continue
-            # A job that trains here may have deleted one of them as the oldest in the meantime.
+            # Meanwhile a job that trains here may have deleted one of them as its oldest checkpoint.
             newer = sorted(set(damaged) & set(self._numbered()))
             for step in newer:
                 LOG.warning(
@@ -219,13 +221,13 @@ class Checkpoints:
         )
 
     def set_aside(self, after: int) -> None:
-        """Rename the damaged checkpoints after a step, so that new ones can be saved under their numbers.
+        """Rename the damaged checkpoints after a step, so that new checkpoints can be saved under their numbers.
 
         Args:
-            after: the newest step that is whole.
+            after: step of the newest whole checkpoint.
 
         Raises:
-            FileError: one cannot be read, or is of a newer format, so that it may be whole; or it cannot be renamed.
+            FileError: a checkpoint cannot be read or has a newer format, so it may be whole; or it cannot be renamed.
         """
         for step in [step for step in self._numbered() if step > after]:
             with contextlib.suppress(DamageError):
@@ -243,9 +245,9 @@ class Checkpoints:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            # Not none: what cannot be seen may be there, and must not be started over.
+            # Not an empty list: there may be checkpoints, and training must not start again from new values.
             raise FileError(
-                f"the checkpoints in {str(self.folder)!r} cannot be read: {error.strerror or error}. Get the right to "
+                f"the checkpoints in {str(self.folder)!r} cannot be read: {error.strerror or error}. Get permission to "
                 "read there, or choose another folder"
             ) from None
 
@@ -262,21 +264,21 @@ class Checkpoints:
 
     def _discard(self, steps: list[int]) -> None:
         for step in steps:
-            # Renamed first: half of a checkpoint would look like a damaged one.
-            gone = self.folder / f"{DISCARDED}{step}-{os.getpid()}"
-            os.rename(self.folder / str(step), gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            # Renamed first: a partly deleted checkpoint would look like a damaged one.
+            renamed = self.folder / f"{DISCARDED}{step}-{os.getpid()}"
+            os.rename(self.folder / str(step), renamed)
+            shutil.rmtree(renamed, ignore_errors=True)
 
     @contextlib.contextmanager
     def _explained(self, failure: str) -> Iterator[None]:
-        """Turn an error of the file system into one that says what to do."""
+        """Turn an `OSError` into a `FileError` that says what to do."""
         try:
             yield
         except FileError:
             raise
         except OSError as error:
             reason = error.strerror or str(error)
-            # Nothing is left to say about the error of the system, so that one paragraph is what a user reads.
+            # "from None": the text already contains the reason, so the user reads one paragraph.
             raise FileError(f"{failure} in {str(self.folder)!r}: {reason}. {self._advice(error)}") from None
 
     def _advice(self, error: OSError) -> str:
@@ -288,7 +290,7 @@ class Checkpoints:
             return f"Make room, keep fewer checkpoints, or choose another folder.{newest}".rstrip(".")
         if isinstance(error, FileExistsError | NotADirectoryError):
             return "The path, or one of its parents, is a file. Choose the path of a folder; it need not exist yet."
-        return f"Get the right to write there, or choose another folder.{newest}".rstrip(".")
+        return f"Get permission to write there, or choose another folder.{newest}".rstrip(".")
 
 
 def _aside_names(step: int) -> Iterator[str]:
@@ -300,21 +302,21 @@ def _aside_names(step: int) -> Iterator[str]:
 
 
 def checkpoint_at(path: str | Path) -> Checkpoint:
-    """Read the checkpoint at a path: its own folder, or a folder of some, of which the newest that is whole counts.
+    """Read the checkpoint at a path: a checkpoint's own folder, or a folder of checkpoints, to read the newest whole.
 
     Raises:
-        DamageError: the checkpoint that is named, or each that is there, is not what was written.
+        DamageError: the named checkpoint, or every checkpoint in the folder, is damaged.
         FileError: there is no checkpoint.
     """
-    given = Path(path).expanduser().absolute()
+    folder = Path(path).expanduser().absolute()
     step = None
-    with contextlib.suppress(OSError):  # Reading it below names the reason.
-        step = step_at(given)
+    with contextlib.suppress(OSError):  # Reading the folder below reports the reason.
+        step = step_at(folder)
     if step is not None:
-        return Checkpoints(given.parent).load(step)
-    newest = Checkpoints(given).load_newest()
+        return Checkpoints(folder.parent).load(step)
+    newest = Checkpoints(folder).load_newest()
     if newest is None:
         raise FileError(
-            f"there is no checkpoint in {str(given)!r}: pass the model_dir of an estimator that was trained"
+            f"there is no checkpoint in {str(folder)!r}: pass the model_dir of an estimator that was trained"
         )
     return newest

@@ -1,11 +1,11 @@
-"""The folder of one checkpoint: written so that it is whole or not there, read so that damage is named.
+"""Write the folder of one checkpoint atomically, and detect damage when reading it.
 
-Idea: the bytes of all arrays stand one after the other in `arrays.bin`; `manifest.json` says where, and has a digest of
-each. Both are written to a folder of another name, the manifest last, and the folder is renamed when they are on the
+Idea: `arrays.bin` holds the bytes of all arrays, one after the other. `manifest.json` holds the offset and a digest of
+each. Both are written to a folder of a temporary name, the manifest last. The folder is renamed when both are on the
 disk.
 
-Rule: the digest of a saved array is that of the array in memory. The digest that is checked is that of the array that
-is returned: between digest and use lies no other copy.
+Rule: a saved digest is computed from the array in memory, and checked on the returned array. No copy is made between
+digest and use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.manifest import (
     NAME,
     ArrayForm,
+    CheckpointManifest,
     Json,
-    Manifest,
     StoredArray,
     digest_of,
     from_json,
@@ -38,27 +38,28 @@ ARRAYS = "arrays.bin"
 """The file of the arrays."""
 
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
-"""How the names of folders begin that are being written, and that are being deleted. The step and a process follow."""
+"""Prefixes of folders that are being written or deleted. The step and a process ID follow."""
 
 _DAMAGED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO}
-"""Errors of reading that say that a file is not what was written. Others may pass, such as a missing right."""
+"""Read errors that show a damaged file. Other errors may be temporary, such as a missing permission."""
 
-_NOTHING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_NOT_FOUND = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 def number_of(path: Path) -> int | None:
-    """Return the step that a path is named after, if any."""
+    """Return the step in the name of a path, or None if the name is not a step."""
     name = path.name
     return int(name) if name.isascii() and name.isdecimal() and str(int(name)) == name else None
 
 
 def step_at(path: Path) -> int | None:
-    """Return the step of the checkpoint in a folder, whole or damaged; None for what is not ours.
+    """Return the step of the checkpoint in a folder, whole or damaged; None if the folder is not a checkpoint.
 
-    A checkpoint gets its number with its files inside, so a numbered folder with none of them is not ours.
+    A checkpoint's folder gets its number only after its files are written. So a numbered folder without any of these
+    files is not a checkpoint.
 
     Raises:
-        OSError: the folder around it cannot be searched.
+        OSError: the parent folder cannot be searched.
     """
     step = number_of(path)
     if step is None:
@@ -67,17 +68,17 @@ def step_at(path: Path) -> int | None:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             return None
     except OSError as error:
-        if error.errno in _NOTHING:
+        if error.errno in _NOT_FOUND:
             return None
         raise
     try:
-        is_ours = not {NAME, ARRAYS}.isdisjoint(os.listdir(path))
+        is_checkpoint = not {NAME, ARRAYS}.isdisjoint(os.listdir(path))
     except FileNotFoundError:
         return None
     except OSError:
-        # What cannot be seen may be ours; reading it names the reason.
-        is_ours = True
-    return step if is_ours else None
+        # A folder that cannot be listed may be a checkpoint; reading it later reports the reason.
+        is_checkpoint = True
+    return step if is_checkpoint else None
 
 
 def is_empty(path: Path) -> bool:
@@ -93,49 +94,52 @@ def write_step(
     optimizer_state: Collection[str],
     host: Json,
 ) -> None:
-    """Write the folder of a checkpoint; when this returns, it is on the disk. An error leaves nothing behind.
+    """Write the folder of a checkpoint and flush it to the disk. After an error, no files remain.
 
     Args:
         folder: the folder of all checkpoints.
-        step: its number, and the name of its folder.
+        step: step of the checkpoint, and name of its folder.
         arrays: arrays of numbers or booleans by name.
-        trained: the names of those that are trainable weights.
-        optimizer_state: the names of those that belong to an optimizer.
-        host: plain JSON.
+        trained: names of the arrays that are trainable weights.
+        optimizer_state: names of the arrays that belong to an optimizer.
+        host: the state that is not an array, as plain JSON.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
-    beside = folder / f"{UNFINISHED}{step}-{os.getpid()}"
-    beside.mkdir()
+    # 1. All files are written to a folder with a temporary name.
+    temporary = folder / f"{UNFINISHED}{step}-{os.getpid()}"
+    temporary.mkdir()
     try:
-        # Without buffers: closing the file after an error would write again, and fail again.
-        with (beside / ARRAYS).open("xb", buffering=0) as file:
+        # Unbuffered: with a buffer, closing the file after an error would write again, and fail again.
+        with (temporary / ARRAYS).open("xb", buffering=0) as file:
             stored = tuple(
-                _written(file, name, array, is_trained=name in trained, is_optimizer_state=name in optimizer_state)
+                _write_array(file, name, array, is_trained=name in trained, is_optimizer_state=name in optimizer_state)
                 for name, array in arrays.items()
             )
             os.fsync(file.fileno())
-        with (beside / f"{NAME}.unfinished").open("xb", buffering=0) as file:
-            _write(file, memoryview(to_json(Manifest(step, stored, host))))
+        # 2. The manifest comes last, under a temporary name until it is on the disk.
+        with (temporary / f"{NAME}.unfinished").open("xb", buffering=0) as file:
+            _write(file, memoryview(to_json(CheckpointManifest(step, stored, host))))
             os.fsync(file.fileno())
-        os.rename(file.name, beside / NAME)
-        flush_folder(beside)
-        os.rename(beside, folder / str(step))
+        os.rename(file.name, temporary / NAME)
+        flush_folder(temporary)
+        # 3. The rename makes the checkpoint visible in one step.
+        os.rename(temporary, folder / str(step))
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     flush_folder(folder)
 
 
-def read_manifest(folder: Path, step: int) -> Manifest:
+def read_manifest(folder: Path, step: int) -> CheckpointManifest:
     """Read the manifest of a checkpoint.
 
     Raises:
-        DamageError: it is not there, or not what was written for this step.
-        FileError: it cannot be read for another reason, or is of a newer format.
+        DamageError: the manifest is missing, was changed, or belongs to another step.
+        FileError: the manifest cannot be read for another reason, or has a newer format.
     """
-    with _damage_named(NAME):
+    with _reported_damage(NAME):
         content = (folder / str(step) / NAME).read_bytes()
     manifest = from_json(content)
     if manifest.step != step:
@@ -143,21 +147,21 @@ def read_manifest(folder: Path, step: int) -> Manifest:
     return manifest
 
 
-def read_arrays(folder: Path, manifest: Manifest) -> dict[str, np.ndarray]:
+def read_arrays(folder: Path, manifest: CheckpointManifest) -> dict[str, np.ndarray]:
     """Read the arrays of a checkpoint.
 
     Raises:
-        DamageError: one is not what was written.
-        FileError: they cannot be read for another reason.
+        DamageError: an array is missing or was changed.
+        FileError: the arrays cannot be read for another reason.
     """
-    place = folder / str(manifest.step)
+    step_folder = folder / str(manifest.step)
     arrays: dict[str, np.ndarray] = {}
     damaged: list[str] = []
     for name, size_bytes in manifest.sizes_bytes().items():
-        with _damage_named(name), (place / name).open("rb") as file:
-            there_bytes = os.fstat(file.fileno()).st_size
-            if there_bytes != size_bytes:
-                raise DamageError(f"its {name} has {there_bytes:,} bytes, and {size_bytes:,} were written")
+        with _reported_damage(name), (step_folder / name).open("rb") as file:
+            actual_bytes = os.fstat(file.fileno()).st_size
+            if actual_bytes != size_bytes:
+                raise DamageError(f"its {name} has {actual_bytes:,} bytes, and {size_bytes:,} were written")
             for stored in manifest.arrays:
                 if stored.file == name:
                     arrays[stored.name], is_whole = _read(file, stored)
@@ -169,8 +173,8 @@ def read_arrays(folder: Path, manifest: Manifest) -> dict[str, np.ndarray]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system can do so."""
-    if os.name != "posix":  # Windows opens no folder.
+    """Flush the directory entries of a folder to the disk, if the system supports it."""
+    if os.name != "posix":  # Windows cannot open a folder.
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -179,7 +183,7 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _written(file: io.FileIO, name: str, array: np.ndarray, **kind: bool) -> StoredArray:
+def _write_array(file: io.FileIO, name: str, array: np.ndarray, **kind: bool) -> StoredArray:
     if not is_number(array.dtype):
         raise TypeError(f"{name!r} is an array of {array.dtype}, and a checkpoint holds numbers and booleans only")
     offset_bytes = file.tell()
@@ -204,7 +208,8 @@ def _write(file: io.FileIO, content: memoryview) -> None:
 
 
 @contextlib.contextmanager
-def _damage_named(name: str) -> Iterator[None]:
+def _reported_damage(name: str) -> Iterator[None]:
+    """Turn an `OSError` of reading a file into a `DamageError` or `FileError` that names the file."""
     try:
         yield
     except OSError as error:

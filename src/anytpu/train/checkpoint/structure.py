@@ -1,4 +1,4 @@
-"""The names, shapes and dtypes in a checkpoint, held against those that a model wants.
+"""Compare the names, shapes and dtypes of a checkpoint's arrays with those of a model.
 
 Rule: a checkpoint is loaded completely or not at all. A partial match is an error.
 """
@@ -13,13 +13,13 @@ import numpy as np
 from anytpu.train.checkpoint.manifest import ArrayForm
 
 MAX_NAMED = 5
-"""The most arrays that are named of each kind."""
+"""Maximum number of arrays named in each part of the text."""
 
 Forms = Mapping[str, ArrayForm]
 
 
 class Purpose(enum.Enum):
-    """The use that a model makes of a checkpoint."""
+    """The purpose for which a model loads a checkpoint."""
 
     RESUME = "to go on with the training"
     INFER = "to evaluate or predict"
@@ -27,18 +27,20 @@ class Purpose(enum.Enum):
 
 
 def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
-    """Return the difference between a checkpoint and a model as text, or None when the checkpoint fits.
+    """Return the difference between a checkpoint and a model as text, or None if the checkpoint fits.
 
-    To resume, both must have the same arrays. To infer, a checkpoint may also have the optimizer's state and integers
-    (counts, random seeds), and a model may also have integers that only inference needs (random seeds). An old
-    checkpoint does not say what belongs to the optimizer: it may have any array that is no trainable weight. For a warm
-    start, the checkpoint must have the model's trainable weights. Where both have an array, it has the same shape and
-    dtype.
+    - To resume, both must have the same arrays.
+    - To infer, a checkpoint may also have the optimizer's state and integers (counts, random seeds), and a model may
+      also have integers that only inference needs (random seeds). An old checkpoint does not mark the optimizer's
+      state: it may have any array that is not a trainable weight.
+    - For a warm start, the checkpoint must have the model's trainable weights.
+
+    An array in both must have the same shape and dtype.
 
     Args:
-        stored: the arrays of the checkpoint by name.
-        wanted: the arrays of the model by name.
-        purpose: the use that the model makes of the checkpoint.
+        stored: forms of the checkpoint's arrays by name.
+        wanted: forms of the model's arrays by name.
+        purpose: the purpose for which the model loads the checkpoint.
 
     Example:
         >>> kernel = ArrayForm((2, 3), "float32", is_trained=True)
@@ -46,7 +48,7 @@ def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
         "In the checkpoint only: 'dense/kernel' float32[2, 3]. In the model only: 'head/kernel' float32[2, 3]"
     """
     both = [name for name in wanted if name in stored]
-    found = {
+    differences = {
         "In the checkpoint only": [
             f"{name!r} {form}" for name, form in stored.items() if name not in wanted and _is_needed(form, purpose)
         ],
@@ -60,7 +62,7 @@ def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
             if stored[n].shape == wanted[n].shape and stored[n].dtype != wanted[n].dtype
         ],
     }
-    return ". ".join(f"{kind}: {_listed(ones)}" for kind, ones in found.items() if ones) or None
+    return ". ".join(f"{kind}: {_listed(arrays)}" for kind, arrays in differences.items() if arrays) or None
 
 
 def _is_needed(form: ArrayForm, purpose: Purpose) -> bool:
@@ -85,6 +87,6 @@ def _sides(name: str, stored: Forms, wanted: Forms) -> str:
     return f"{name!r} {stored[name]} in the checkpoint and {wanted[name]} in the model"
 
 
-def _listed(ones: list[str]) -> str:
-    more = len(ones) - MAX_NAMED
-    return ", ".join(ones[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _listed(arrays: list[str]) -> str:
+    more = len(arrays) - MAX_NAMED
+    return ", ".join(arrays[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
