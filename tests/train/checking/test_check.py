@@ -77,7 +77,7 @@ def test_a_model_that_agrees():
     assert all(np.array_equal(old, one.value) for old, one in zip(before, model.variables, strict=False))
     lines = str(check).splitlines()
     assert lines[0] == "'small' computes the same on 1 core, on 4 virtual cores and on 4 devices."
-    assert lines[-2] == "One training step on 30 rows (of those that were given); all rows at once, as fit does."
+    assert lines[-2] == "One training step on 30 rows (the first rows of x and y); all rows at once, as fit does."
 
 
 def test_code_that_asks_the_strategy_how_many_replicas_there_are():
@@ -133,7 +133,7 @@ def test_a_layer_that_cannot_be_traced():
     with pytest.raises(ProgramError) as caught:
         tpu.check(with_planted(refusing), cores=2)
     assert str(caught.value) == (
-        "the layer 'planted' of the model 'sequential' cannot be traced as on 1 core: ValueError: no such thing"
+        "the layer 'planted' of the model 'sequential' cannot be traced for 1 core: ValueError: no such thing"
     ).replace("'sequential'", repr(str(caught.value).split("'")[3]))
 
 
@@ -153,9 +153,7 @@ def test_bad_input():
     model.compile("sgd", "mse")
     with pytest.raises(DataError) as caught:
         tpu.check(model, y=np.ones((4, 2)))
-    assert (
-        str(caught.value) == "y was given without x: pass both, tpu.check(model, x, y), or neither, and both are made"
-    )
+    assert str(caught.value) == "y was passed without x: pass both, tpu.check(model, x, y), or neither to generate both"
     for name, value in (("batch_size", 0), ("cores", 2.0), ("cores", True)):
         with pytest.raises(SettingError) as caught:
             tpu.check(model, **{name: value})
@@ -165,7 +163,7 @@ def test_bad_input():
     assert str(caught.value) == "timeout_s must be a positive number of seconds, not 0"
     with pytest.raises(ProgramError) as caught:
         tpu.check(with_planted(lambda x: x + jax.lax.axis_index("replica")), batch_size=3, cores=4)
-    assert "is code for each core's rows, and 3 rows do not go round 4 cores" in str(caught.value)
+    assert "is code for each core's rows, and 3 rows are too few for 4 cores" in str(caught.value)
 
 
 def test_a_child_that_takes_too_long():

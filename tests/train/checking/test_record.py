@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from anytpu.train.checking.record import Check, CheckedValue
+from anytpu.train.checking.record import CheckedValue, CheckReport
 
 RUNS = {"on 1 core again": 0.0, "on 8 virtual cores": 0.0, "on 8 devices": 1e-7}
 FIRST = CheckedValue("conv2d", "output", 1.5, 2e-5, RUNS)
 GRADIENT = CheckedValue("sequential/conv2d/kernel", "gradient", 0.5, 1e-3, RUNS)
 
 
-def check(*values: CheckedValue) -> Check:
-    return Check("sequential", 8, 32, "made from seed 0", "whole-batch", values)
+def check(*values: CheckedValue) -> CheckReport:
+    return CheckReport("sequential", 8, 32, "generated from seed 0", "whole-batch", values)
 
 
 def test_all_agree():
@@ -19,8 +19,8 @@ def test_all_agree():
         "conv2d    1.5      2e-05                    0                       0             1e-07\n"
         "\n"
         "Not shown, since they agree: 1 gradients.\n"
-        "One training step on 32 rows (made from seed 0); all rows at once, as fit does.\n"
-        "The tolerance: some times what a last bit of every input and weight changes, or a share of the scale."
+        "One training step on 32 rows (generated from seed 0); all rows at once, as fit does.\n"
+        "The tolerance: a multiple of the change by a last bit of every input and weight, or a share of the scale."
     )
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_finite_on_one_core_is_no_agreement():
     lines = str(result).splitlines()
     assert lines[0] == (
         "'sequential' cannot be compared: the layer 'scaled' is not finite on 1 core already. NaN or infinite: 1,200 "
-        "of its numbers, and none of any value before it."
+        "of its elements, and none of any earlier value."
     )
     assert lines[4].endswith("not finite")
 

@@ -1,7 +1,7 @@
-"""The child process of a check: one step of a Program file, really partitioned over the devices of this process.
+"""The child process of a check: run one step of a Program file, partitioned over the devices of this process.
 
-Started as `python -m anytpu.train.checking.child FOLDER CORES`. It reads FOLDER/step.anytpu and FOLDER/batch.npz, runs
-one step on the local backend, which splits the batch over the devices, and writes FOLDER/outcome.npz.
+It is started as `python -m anytpu.train.checking.child FOLDER CORES`. It reads FOLDER/step.anytpu and FOLDER/batch.npz,
+and runs one step on the local backend, which splits the batch over the devices. Then it writes FOLDER/outcome.npz.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def main(folder: Path, cores: int) -> None:
     """Run the step.
 
     Args:
-        folder: where the files are.
-        cores: how many devices.
+        folder: the folder of the files.
+        cores: number of devices that this process must have.
     """
     program = read(folder / "step.anytpu", tensors=True)
     backend = backend_of(running_system(Address("local", cores)))
     assert len(backend.cores) == cores, f"{len(backend.cores)} devices, not {cores}"
-    with np.load(folder / "batch.npz") as given:
-        arrays = [given[f"{number:06d}"] for number in range(len(given.files))]
-    batch = [backend.put(one, layout) for one, (_, layout) in zip(arrays, program.leaves(), strict=True)]
+    with np.load(folder / "batch.npz") as file:
+        arrays = [file[f"{index:06d}"] for index in range(len(file.files))]
+    batch = [backend.put(array, layout) for array, (_, layout) in zip(arrays, program.leaves(), strict=True)]
     step = backend.compile(program)
     state = backend.put(program.tensors, REPLICATED)
     new_state, outputs = step.step(state, jax.tree.unflatten(jax.tree.structure(program.batch), batch))
-    found = outcome_to_arrays(outcome_of(backend.get(new_state), backend.get(outputs)))
-    np.savez(folder / "outcome.npz", **found)  # pyright: ignore[reportArgumentType]
+    results = outcome_to_arrays(outcome_of(backend.get(new_state), backend.get(outputs)))
+    np.savez(folder / "outcome.npz", **results)  # pyright: ignore[reportArgumentType]
 
 
 if __name__ == "__main__":

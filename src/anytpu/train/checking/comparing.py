@@ -1,14 +1,14 @@
-"""How far values may be apart, and how far they are.
+"""Compute the tolerance of each value of a step, and the differences between runs.
 
-Idea: eight cores add in another order than one, so no float32 is the same to the last bit, and what a last bit does to
-a value depends on what comes after it. So it is measured: the step runs again with each weight and each input moved by
-a last bit, up or down by chance, a few times; a value may differ by some times what that changes, or by a small share
-of its scale.
+Idea: eight cores add in another order than one core, so float32 results differ in the last bits. The effect of a last
+bit on a value depends on the later computation, so it is measured. The step runs again a few times, with each weight
+and each input randomly moved up or down by a last bit. A value may differ by a multiple of the measured change, or by a
+small share of its scale.
 
-Rule: an element of a weight whose gradient is within its tolerance of zero is not compared: an optimizer that divides
-by the gradient's size makes a whole step of it, in either direction. Whole numbers are equal or not. NaN
-is equal to nothing; where one core makes it, that is said. So is infinity, but in a layer's output that has finite
-numbers: masks do that.
+Rule: an element of a weight whose gradient is within tolerance of zero is not compared. An optimizer that divides by
+the gradient's magnitude turns it into a full step of either sign. Integers must be equal. NaN equals nothing; a value
+that is NaN on one core is reported. Infinity is reported too, except in a layer's output that also has finite
+values, as masks cause.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from anytpu.train.checking.record import CheckedValue, Kind
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How exact a model is expected to be.
+    """The expected accuracy of a model.
 
     Attributes:
-        unit: what a last bit is of a number.
-        factor: by how many times of what a last bit changes a value may differ.
-        share_of_outputs: the share of its scale by which an output or a loss may differ in any case.
-        share_of_gradients: likewise a gradient or a variable: they are sums over a batch of what comes out of branches
-            (ReLU, pooling) that one last bit may turn.
+        unit: value of the last bit, relative to the number.
+        factor: maximum ratio of a difference to the change measured when inputs and weights move by a last bit.
+        share_of_outputs: share of its scale by which an output or a loss may always differ.
+        share_of_gradients: the same share for a gradient or a variable. These are sums over a batch, in which one last
+            bit may flip a branch (ReLU, pooling).
     """
 
     unit: float
@@ -43,10 +43,10 @@ class Precision:
 
 FLOAT32 = Precision(2.0**-23, 16, 2.0**-16, 2.0**-10)
 HALF = Precision(2.0**-8, 4, 2.0**-5, 2.0**-4)
-"""Of a model whose layers compute in bfloat16 or float16."""
+"""Precision of a model whose layers compute in bfloat16 or float16."""
 
 TRIALS = 4
-"""How many times inputs and weights are moved."""
+"""Number of runs with moved inputs and weights."""
 
 _LAST_BIT = 2.0**-23
 
@@ -55,19 +55,19 @@ Values = dict[Key, np.ndarray]
 
 
 def values_of(outcome: Outcome, before: Sequence[np.ndarray], names: Sequence[str]) -> Values:
-    """Return everything that is compared, in the order in which it arises. Variables are compared by their change.
+    """Return all values to compare, in the order in which they are computed. Variables are compared by their change.
 
     Args:
-        outcome: what a run computed.
-        before: the leaves of the state that went in.
-        names: their names.
+        outcome: the results of a run.
+        before: the leaves of the input state.
+        names: the names of these leaves.
     """
     values: Values = {}
     marks = [(read_mark(mark), outcome.marked[mark]) for mark in sorted(outcome.marked)]
     for wanted in ("output", "gradient"):
-        values |= {(kind, name): one for (kind, name), one in marks if kind == wanted}
+        values |= {(kind, name): value for (kind, name), value in marks if kind == wanted}
         if wanted == "output":
-            values |= {("loss", name): one for name, one in outcome.logs.items() if "loss" in name}
+            values |= {("loss", name): value for name, value in outcome.logs.items() if "loss" in name}
     for name, old, new in zip(names, before, outcome.state, strict=True):
         values["variable", name] = new - old if _is_real(new) else new
     return values
@@ -76,22 +76,21 @@ def values_of(outcome: Outcome, before: Sequence[np.ndarray], names: Sequence[st
 def moved(
     arrays: Iterable[np.ndarray], unit: float, generator: np.random.Generator, moves_whole: bool = True
 ) -> list[np.ndarray]:
-    """Return arrays with each number moved by this share of it, up or down by chance; integers as they are.
+    """Return arrays with each number randomly moved up or down by a share of it; integer arrays do not change.
 
     Args:
         arrays: the arrays.
-        unit: the share.
-        generator: of chance.
-        moves_whole: whether an array of floats that are all whole numbers is moved too: rows may be the indices of an
-            embedding.
+        unit: the share of each number.
+        generator: random generator of the directions.
+        moves_whole: whether to move a float array whose values are all integers; rows may be indices of an embedding.
     """
 
-    def one(array: np.ndarray) -> np.ndarray:
+    def move(array: np.ndarray) -> np.ndarray:
         if not _is_real(array) or not (moves_whole or np.any(array % 1)):
             return array
         return (array * (1 + unit * generator.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
 
-    return [one(array) for array in arrays]
+    return [move(array) for array in arrays]
 
 
 def compared(
@@ -104,80 +103,80 @@ def compared(
     """Compare runs with a reference.
 
     Args:
-        reference: what one core computed.
-        trials: what it computed of moved inputs and weights.
-        runs: what the others computed, by what they are called.
+        reference: values computed on one core.
+        trials: values computed on one core from moved inputs and weights.
+        runs: values of the other runs, by the name of the run.
         weights: the largest absolute value of each variable, by name.
-        precision: of the model.
+        precision: the expected accuracy of the model.
     """
-    done: dict[Key, CheckedValue] = {}
+    checked: dict[Key, CheckedValue] = {}
     for key, value in reference.items():
         kind, name = key
-        keep = _kept(value, reference.get(("gradient", name)), done.get(("gradient", name)), kind)
-        differences = {run: _apart(value, values.get(key), keep) for run, values in runs.items()}
+        keep = _kept(value, reference.get(("gradient", name)), checked.get(("gradient", name)), kind)
+        differences = {run: _difference(value, values.get(key), keep) for run, values in runs.items()}
         scale, tolerance, broken = 1.0, 0.0, 0
         if _is_real(value):
             broken = _not_finite(value, kind)
             scale = largest(value[keep])
-            change = max((_apart(value, one.get(key), keep) for one in trials), default=0.0)
+            change = max((_difference(value, trial.get(key), keep) for trial in trials), default=0.0)
             rounding = 4 * _LAST_BIT * weights[name] if kind == "variable" else 0.0
             is_sum = kind in ("gradient", "variable")
             share = precision.share_of_gradients if is_sum else precision.share_of_outputs
             tolerance = max(precision.factor * change if np.isfinite(change) else 0.0, share * scale, rounding)
-        done[key] = CheckedValue(name, kind, scale, float(tolerance), differences, broken)
-    return tuple(done.values())
+        checked[key] = CheckedValue(name, kind, scale, float(tolerance), differences, broken)
+    return tuple(checked.values())
 
 
-def _kept(value: np.ndarray, slope: np.ndarray | None, of_slope: CheckedValue | None, kind: Kind) -> np.ndarray:
-    """Return which elements are compared: of a weight those whose gradient is surely not zero."""
-    if kind != "variable" or slope is None or of_slope is None or slope.shape != np.shape(value):
+def _kept(value: np.ndarray, gradient: np.ndarray | None, checked: CheckedValue | None, kind: Kind) -> np.ndarray:
+    """Return the mask of elements to compare: for a weight, those whose gradient exceeds its tolerance."""
+    if kind != "variable" or gradient is None or checked is None or gradient.shape != np.shape(value):
         return np.full(np.shape(value), True)
-    return np.abs(slope) > of_slope.tolerance
+    return np.abs(gradient) > checked.tolerance
 
 
 def _not_finite(value: np.ndarray, kind: Kind) -> int:
-    """Return how many numbers say nothing: NaN and infinity; of a layer's output NaN alone, if others are finite."""
+    """Return how many elements are NaN or infinite; in a layer's output with finite elements, count NaN alone."""
     numbers = np.asarray(value, np.float64)
     may_be_masked = kind == "output" and bool(np.any(np.isfinite(numbers)))
     return int(np.sum(np.isnan(numbers) if may_be_masked else ~np.isfinite(numbers)))
 
 
 def joined(values: Values, like: Values) -> Values:
-    """Return what per-replica code computed, `(replicas, ...)` each, as one value.
+    """Combine each value of per-replica code, `(replicas, ...)`, into one value.
 
-    Rows are joined; of losses and gradients, which are means over each replica's rows, it is the mean; of anything else
-    the value of the replica that is farthest from the one in `like`.
+    Rows are concatenated. Losses and gradients are means over each replica's rows, so their mean is taken. For any
+    other output, the replica whose value is farthest from `like` is taken.
 
     Args:
-        values: what the replicas computed.
-        like: what one replica computed, joined, or nothing.
+        values: values computed by the replicas.
+        like: combined values of one replica, or empty.
     """
 
-    def one(key: Key, value: np.ndarray) -> np.ndarray:
+    def join(key: Key, value: np.ndarray) -> np.ndarray:
         rows = value.reshape(-1, *value.shape[2:]) if value.ndim > 1 else value
         wanted = like.get(key, rows if key[0] == "output" and value.ndim > 1 else value[0])
         if rows.shape == wanted.shape:
             return rows
         if key[0] != "output":
             return value.mean(0)
-        apart = [_apart(wanted, each, np.full(np.shape(wanted), True)) for each in value]
-        return value[int(np.argmax(apart))]
+        differences = [_difference(wanted, each, np.full(np.shape(wanted), True)) for each in value]
+        return value[int(np.argmax(differences))]
 
-    return {key: one(key, value) for key, value in values.items()}
+    return {key: join(key, value) for key, value in values.items()}
 
 
-def _apart(value: np.ndarray, other: np.ndarray | None, keep: np.ndarray) -> float:
-    """Return the largest absolute difference; inf for another shape, or for what is finite in one of them only."""
+def _difference(value: np.ndarray, other: np.ndarray | None, keep: np.ndarray) -> float:
+    """Return the largest absolute difference; inf if the shapes differ or an element is finite in only one array."""
     if other is None or np.shape(other) != np.shape(value):
         return float("inf")
-    one, two = np.asarray(value, np.float64)[keep], np.asarray(other, np.float64)[keep]
-    same = (one == two) | (np.isnan(one) & np.isnan(two))
-    apart = np.abs(np.where(same, 0.0, one) - np.where(same, 0.0, two))
-    return float(np.max(np.nan_to_num(apart, nan=np.inf, posinf=np.inf), initial=0.0))
+    left, right = np.asarray(value, np.float64)[keep], np.asarray(other, np.float64)[keep]
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    differences = np.abs(np.where(same, 0.0, left) - np.where(same, 0.0, right))
+    return float(np.max(np.nan_to_num(differences, nan=np.inf, posinf=np.inf), initial=0.0))
 
 
 def largest(value: np.ndarray) -> float:
-    """Return the largest absolute value that is finite."""
+    """Return the largest absolute value of the finite elements."""
     finite = np.abs(np.asarray(value, np.float64))
     return float(np.max(finite[np.isfinite(finite)], initial=0.0))
 

@@ -1,9 +1,9 @@
-"""What Keras computes in a training step, marked by name: each layer's output, each gradient.
+"""Mark the values of a Keras training step by name: each layer's output, each gradient.
 
-Idea: every layer is called through `Layer.__call__` and every gradient passes `Optimizer.apply`, whoever wrote the
-training step. Wrappers there mark the values for `taps`, and remember which layer it was that raised.
+Idea: every layer is called through `Layer.__call__` and every gradient passes through `Optimizer.apply`, also in a
+custom training step. Wrappers there mark the values for `taps`, and record the layer that raised an error.
 
-Rule: the wrappers are put on once and stay; outside of `marking` they do nothing.
+Rule: the wrappers are installed once and stay; outside of `marking` they do nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ACTIVE: contextvars.ContextVar[Marking | None] = contextvars.ContextVar("markin
 
 
 class Marking:
-    """The marks of one tracing of a step.
+    """The marks of one trace of a step.
 
     Args:
-        model: the name of the model, with which the paths of its layers begin.
+        model: name of the model, the prefix of its layers' paths.
 
     Attributes:
-        failed: the path of the innermost layer that raised, or None.
+        failed: path of the innermost layer that raised an error, or None.
     """
 
     def __init__(self, model: str) -> None:
@@ -41,21 +41,21 @@ class Marking:
         self._calls: collections.Counter[str] = collections.Counter()
 
     def name_of(self, layer: Any) -> str:
-        """Return the path of a layer in the model; where Keras knows none, of a layer without variables, its name."""
+        """Return the path of a layer in the model, or its name: Keras knows no path of a layer without variables."""
         return (getattr(layer, "path", None) or layer.name).removeprefix(self._start)
 
-    def of_tree(self, tree: Any, kind: Kind, name: str) -> Any:
-        """Mark the arrays of a tree, in the order in which they arise. Marks say the order, the kind and the name."""
+    def mark_tree(self, tree: Any, kind: Kind, name: str) -> Any:
+        """Mark the arrays of a tree. A mark contains the order of computation, the kind and the name."""
         self._calls[kind + name] += 1
         count = self._calls[kind + name]
         again = f" (call {count})" if count > 1 else ""
         leaves, form = jax.tree.flatten(tree)
-        numbers = [f"[{number}]" if len(leaves) > 1 else "" for number in range(len(leaves))]
+        suffixes = [f"[{index}]" if len(leaves) > 1 else "" for index in range(len(leaves))]
         return form.unflatten(
-            [self._marked(one, kind, f"{name}{at}{again}") for one, at in zip(leaves, numbers, strict=True)]
+            [self._mark(leaf, kind, f"{name}{suffix}{again}") for leaf, suffix in zip(leaves, suffixes, strict=True)]
         )
 
-    def _marked(self, value: Any, kind: Kind, name: str) -> Any:
+    def _mark(self, value: Any, kind: Kind, name: str) -> Any:
         if not isinstance(value, jax.Array):
             return value
         self._calls[""] += 1
@@ -66,18 +66,18 @@ class Marking:
 
 
 def read_mark(mark: str) -> tuple[Kind, str]:
-    """Return the kind and the name of a mark. Marks sort in the order in which the values arise."""
+    """Return the kind and the name of a mark. Marks sort in the order in which the values are computed."""
     _, kind, name = mark.split("|", 2)
     return ("gradient" if kind == "gradient" else "output"), name
 
 
 @contextlib.contextmanager
 def marking(model: str) -> Iterator[Marking]:
-    """Return a context in which what Keras computes for the model of this name is marked."""
+    """Return a context in which the values that Keras computes for the model of this name are marked."""
     _install()
-    token = _ACTIVE.set(made := Marking(model))
+    token = _ACTIVE.set(marks := Marking(model))
     try:
-        yield made
+        yield marks
     finally:
         _ACTIVE.reset(token)
 
@@ -98,7 +98,7 @@ def _marking_output(call: Callable) -> Callable:
         except Exception:
             active.failed = active.failed or active.name_of(self)
             raise
-        return active.of_tree(outputs, "output", active.name_of(self))
+        return active.mark_tree(outputs, "output", active.name_of(self))
 
     return __call__
 
@@ -109,9 +109,9 @@ def _marking_gradients(apply: Callable) -> Callable:
         if active is not None:
             variables = _keras.optimized_variables(self) if trainable_variables is None else trainable_variables
             pairs = list(zip(grads, variables, strict=True))
-            # The last layers' come first: so they arise.
-            done = {id(v): active.of_tree(g, "gradient", v.path) for g, v in reversed(pairs)}
-            grads = [done[id(v)] for _, v in pairs]
+            # Backpropagation computes the gradients of the last layers first.
+            marked_gradients = {id(v): active.mark_tree(g, "gradient", v.path) for g, v in reversed(pairs)}
+            grads = [marked_gradients[id(v)] for _, v in pairs]
         return apply(self, grads, trainable_variables)
 
     return wrapper

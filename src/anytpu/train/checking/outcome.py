@@ -1,4 +1,4 @@
-"""What one run of a step computed: everything by name, as NumPy arrays."""
+"""`Outcome`: the values that one run of a step computed, by name, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Outcome:
     """The values of one step.
 
     Attributes:
-        marked: the marked values, by their marks.
-        logs: what the step reports, by name.
+        marked: the marked values by mark, see `marking`.
+        logs: the step's logs by name.
         state: the leaves of the new state.
     """
 
@@ -28,32 +28,32 @@ class Outcome:
 
 
 def outcome_of(state: Tree, outputs: Tree) -> Outcome:
-    """Return what a step with taps returned as an outcome. Half precision becomes float32, which holds it.
+    """Return the results of a step with taps as an `Outcome`. Half precision is converted to float32 exactly.
 
     Args:
-        state: the new state, arrays.
+        state: the arrays of the new state.
         outputs: the pair of the logs and the marked values.
     """
     logs, values = outputs
     names = leaf_names(logs, "output")
     return Outcome(
-        {mark: _readable(one) for mark, one in values.items()},
-        {name: _readable(one) for name, one in zip(names, jax.tree.leaves(logs), strict=True)},
+        {mark: _readable(value) for mark, value in values.items()},
+        {name: _readable(value) for name, value in zip(names, jax.tree.leaves(logs), strict=True)},
         tuple(map(_readable, jax.tree.leaves(state))),
     )
 
 
 def outcome_to_arrays(outcome: Outcome) -> dict[str, np.ndarray]:
-    """Return an outcome as one flat dictionary, for a file."""
+    """Return an outcome as one flat dictionary of arrays, for a file."""
     return {
-        **{f"marked {mark}": one for mark, one in outcome.marked.items()},
-        **{f"log {name}": one for name, one in outcome.logs.items()},
-        **{f"state {number:06d}": one for number, one in enumerate(outcome.state)},
+        **{f"marked {mark}": value for mark, value in outcome.marked.items()},
+        **{f"log {name}": value for name, value in outcome.logs.items()},
+        **{f"state {index:06d}": value for index, value in enumerate(outcome.state)},
     }
 
 
 def arrays_to_outcome(arrays: dict[str, np.ndarray]) -> Outcome:
-    """Return what `outcome_to_arrays` was given."""
+    """Return the outcome from the dictionary that `outcome_to_arrays` made."""
 
     def part(start: str) -> dict[str, np.ndarray]:
         return {name.removeprefix(start): arrays[name] for name in sorted(arrays) if name.startswith(start)}
@@ -61,7 +61,7 @@ def arrays_to_outcome(arrays: dict[str, np.ndarray]) -> Outcome:
     return Outcome(part("marked "), part("log "), tuple(part("state ").values()))
 
 
-def _readable(one: Any) -> np.ndarray:
-    """Return an array of a type that files know, copied: a later step may consume the memory of this one."""
-    array = np.array(one)
+def _readable(value: Any) -> np.ndarray:
+    """Return a copy in a dtype that .npz files support; a later step may consume the memory of the original."""
+    array = np.array(value)
     return array.astype("float32") if array.dtype.kind == "V" or array.dtype.name == "bfloat16" else array

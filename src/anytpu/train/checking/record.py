@@ -1,4 +1,4 @@
-"""`Check`: what came of a check, layer by layer."""
+"""`CheckReport`: the result of a check, layer by layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 Kind = Literal["output", "loss", "gradient", "variable"]
-"""What a value is: a layer's output, a loss, the gradient of a weight, a variable after the step."""
+"""The kind of a value: a layer's output, a loss, the gradient of a weight, a variable after the step."""
 
 _KINDS: dict[Kind, str] = {
     "output": "outputs of layers",
@@ -19,17 +19,17 @@ _KINDS: dict[Kind, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class CheckedValue:
-    """One value of a step, as it came out of each run.
+    """One value of a step, compared between the runs.
 
     Attributes:
-        name: the path of the layer or of the variable.
-        kind: what it is.
-        scale: its largest absolute value on one core; of a variable, that of its change.
-        tolerance: the most by which it may differ.
-        differences: the largest absolute difference from one core, by run; inf where the value has another shape
-            there, is not finite, or is missing.
-        not_finite: how many of its numbers are NaN or infinite on one core, so that nothing can be compared with
-            them; infinities beside finite numbers in a layer's output, as of a mask, do not count.
+        name: path of the layer or of the variable.
+        kind: kind of the value.
+        scale: largest absolute value on one core; for a variable, the largest absolute change.
+        tolerance: maximum absolute difference that agrees.
+        differences: largest absolute difference from one core, by run; inf if the run's value has another shape, is not
+            finite, or is missing.
+        not_finite: number of elements that are NaN or infinite on one core and cannot be compared. Infinities beside
+            finite elements in a layer's output, as a mask causes, do not count.
     """
 
     name: str
@@ -41,27 +41,27 @@ class CheckedValue:
 
     @property
     def agrees(self) -> bool:
-        """Whether it is finite on one core, and within its tolerance in every run."""
+        """Whether the value is finite on one core, and within its tolerance in every run."""
         return self.differs_in is None and not self.not_finite
 
     @property
     def differs_in(self) -> str | None:
-        """The first run in which it is not within its tolerance, or None."""
+        """The first run in which the difference exceeds the tolerance, or None."""
         # Not "difference > tolerance", which is False for NaN.
-        return next((run for run, one in self.differences.items() if not one <= self.tolerance), None)
+        return next((run for run, difference in self.differences.items() if not difference <= self.tolerance), None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class CheckReport:
     """A training step, run on one core, again, on virtual cores and on partitioned devices.
 
     Attributes:
-        model: its name.
-        cores: how many virtual cores and how many devices.
-        rows: of the batch.
-        data: what the batch was.
+        model: name of the model.
+        cores: number of virtual cores, and number of devices.
+        rows: number of rows of the batch.
+        data: short description of the batch.
         code: "whole-batch", as `fit` runs it, or "per-replica", as `strategy.run` does.
-        values: everything that was compared, in the order in which it arises: outputs, losses, gradients, variables.
+        values: all compared values, in the order of computation: outputs, losses, gradients, variables.
     """
 
     model: str
@@ -74,22 +74,22 @@ class Check:
     @property
     def layers(self) -> tuple[CheckedValue, ...]:
         """The outputs of the layers, in the order in which they are called."""
-        return tuple(one for one in self.values if one.kind == "output")
+        return tuple(value for value in self.values if value.kind == "output")
 
     @property
     def first_difference(self) -> CheckedValue | None:
         """The first value that differs beyond its tolerance, or None."""
-        return next((one for one in self.values if one.differs_in is not None), None)
+        return next((value for value in self.values if value.differs_in is not None), None)
 
     @property
     def first_not_finite(self) -> CheckedValue | None:
-        """The first value that has NaN or infinity among its numbers on one core, or None."""
-        return next((one for one in self.values if one.not_finite), None)
+        """The first value with NaN or infinite elements on one core, or None."""
+        return next((value for value in self.values if value.not_finite), None)
 
     @property
     def agrees(self) -> bool:
         """Whether every value is finite, and within its tolerance in every run."""
-        return all(one.agrees for one in self.values)
+        return all(value.agrees for value in self.values)
 
     def __str__(self) -> str:
         lines = [self._headline(), "", *_table(self._shown()), "", *self._others(), *self._notes()]
@@ -97,11 +97,11 @@ class Check:
 
     def _headline(self) -> str:
         wrong = self.first_not_finite
-        first = next((one for one in self.values if not one.agrees), None)
+        first = next((value for value in self.values if not value.agrees), None)
         if wrong is not None and first is wrong:
             return (
                 f"{self.model!r} cannot be compared: {_whose(wrong)} is not finite on 1 core already. "
-                f"NaN or infinite: {wrong.not_finite:,} of its numbers, and none of any value before it."
+                f"NaN or infinite: {wrong.not_finite:,} of its elements, and none of any earlier value."
             )
         if first is None:
             runs = list(next(iter(self.values)).differences)[1:] if self.values else []
@@ -111,12 +111,12 @@ class Check:
         )
 
     def _shown(self) -> list[CheckedValue]:
-        """Return the layers and losses, and what differs of the rest."""
-        return [one for one in self.values if one.kind in ("output", "loss") or not one.agrees]
+        """Return all outputs and losses, and the gradients and variables that differ."""
+        return [value for value in self.values if value.kind in ("output", "loss") or not value.agrees]
 
     def _others(self) -> list[str]:
-        hidden = [one for one in self.values if one not in self._shown()]
-        counts = {name: sum(one.kind == kind for one in hidden) for kind, name in _KINDS.items()}
+        hidden = [value for value in self.values if value not in self._shown()]
+        counts = {name: sum(value.kind == kind for value in hidden) for kind, name in _KINDS.items()}
         listed = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
         return [f"Not shown, since they agree: {listed}."] if listed else []
 
@@ -124,11 +124,11 @@ class Check:
         how = (
             "all rows at once, as fit does"
             if self.code == "whole-batch"
-            else "each core its rows, as strategy.run does"
+            else "each core with its own rows, as strategy.run does"
         )
         return [
             f"One training step on {self.rows} rows ({self.data}); {how}.",
-            "The tolerance: some times what a last bit of every input and weight changes, or a share of the scale.",
+            "The tolerance: a multiple of the change by a last bit of every input and weight, or a share of the scale.",
         ]
 
 
@@ -138,8 +138,8 @@ def _whose(value: CheckedValue) -> str:
 
 
 def _table(values: Iterable[CheckedValue]) -> list[str]:
-    rows = [_row(one) for one in values]
-    runs = list(dict.fromkeys(run for one in values for run in one.differences))
+    rows = [_row(value) for value in values]
+    runs = list(dict.fromkeys(run for value in values for run in value.differences))
     head = ["", "scale", "tolerance", *(f"off {run}" for run in runs), ""]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
@@ -158,4 +158,4 @@ def _verdict(value: CheckedValue) -> str:
 
 def _row(value: CheckedValue) -> list[str]:
     numbers = (value.scale, value.tolerance, *value.differences.values())
-    return [value.name, *(f"{one:.2g}" for one in numbers), _verdict(value)]
+    return [value.name, *(f"{number:.2g}" for number in numbers), _verdict(value)]

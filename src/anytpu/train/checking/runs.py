@@ -1,9 +1,9 @@
 """The runs of a check: a step on virtual cores of this process, and on partitioned devices of a child process.
 
-Idea: one XLA device forced into eight is really partitioned: XLA splits the step, and puts the collectives in. That is
-settled when a process starts JAX, so it is done in a child, which gets the step as a Program file.
+Idea: with one CPU forced into eight XLA devices, XLA really partitions the step and inserts the collectives. The number
+of devices is fixed when a process starts JAX, so a child process is used, which gets the step as a Program file.
 
-Rule: the child knows nothing of the model's code. What it says goes to a log, whose end is in the error if it fails.
+Rule: the child does not load the model's code. Its output goes to a log, whose end is in the error if the child fails.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from anytpu.system.lifecycle import current_system, running_system, shutdown_tpu
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.train.checking.outcome import Outcome, arrays_to_outcome, outcome_of
 
-Run = Callable[[Tree, Tree], Outcome]
+StepRunner = Callable[[Tree, Tree], Outcome]
 _LOG_LINES = 15
 
 
 @contextlib.contextmanager
 def cores_in_scope(count: int) -> Iterator[TPUStrategy]:
-    """Return a context with a strategy on virtual cores, which `get_strategy` returns, and which is gone afterwards."""
+    """Return a context with a strategy on virtual cores in scope; its system is shut down afterwards."""
     before = current_system()
-    # The twin: a system of the user's is neither joined nor stopped.
+    # "twin" is an in-memory system of its own: a system of the user is neither joined nor stopped.
     resolver = TPUClusterResolver("twin", cores=count)
     strategy = TPUStrategy(resolver)
     token = CURRENT.set(strategy)
@@ -50,12 +50,13 @@ def cores_in_scope(count: int) -> Iterator[TPUStrategy]:
             running_system(before.address)
 
 
-def on_virtual_cores(program: Program, strategy: TPUStrategy) -> Run:
-    """Compile a step with taps for virtual cores, and return what runs it on a state and a batch of arrays."""
+def on_virtual_cores(program: Program, strategy: TPUStrategy) -> StepRunner:
+    """Compile a step with taps for virtual cores; return a function that runs it on a state and a batch of arrays."""
     step, backend = strategy.compile(program), strategy.backend
 
     def run(state: Tree, batch: Tree) -> Outcome:
-        leaves = [backend.put(one, lay) for one, (_, lay) in zip(jax.tree.leaves(batch), program.leaves(), strict=True)]
+        pairs = zip(jax.tree.leaves(batch), program.leaves(), strict=True)
+        leaves = [backend.put(leaf, layout) for leaf, (_, layout) in pairs]
         batch = jax.tree.unflatten(jax.tree.structure(program.batch), leaves)
         new_state, outputs = step.step(backend.put(state, REPLICATED), batch)
         return outcome_of(backend.get(new_state), backend.get(outputs))
@@ -68,31 +69,31 @@ def on_devices(program: Program, state: Tree, batch: Tree, cores: int, timeout_s
 
     Args:
         program: the step.
-        state: its state, arrays.
-        batch: its batch, arrays.
-        cores: how many devices.
-        timeout_s: how long the child may take.
+        state: arrays of the step's state.
+        batch: arrays of the step's batch.
+        cores: number of devices.
+        timeout_s: maximum time of the child process, in seconds.
 
     Raises:
-        BackendError: the child failed, or took longer.
-        ProgramError: the step cannot leave this process: it calls back into Python, or holds large constants.
+        BackendError: the child failed, or exceeded `timeout_s`.
+        ProgramError: the step cannot be written to a file: it calls back into Python, or holds large constants.
     """
-    with tempfile.TemporaryDirectory(prefix="anytpu-check-") as made:
-        folder = Path(made)
-        with _told_of_devices(cores):
+    with tempfile.TemporaryDirectory(prefix="anytpu-check-") as path:
+        folder = Path(path)
+        with _reporting_devices(cores):
             write(program, folder / "step.anytpu", tensors=state)
-        leaves = {f"{number:06d}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(batch))}
+        leaves = {f"{index:06d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(batch))}
         np.savez(folder / "batch.npz", **leaves)  # pyright: ignore[reportArgumentType]
         _run_child(program.name, folder, cores, timeout_s)
-        with np.load(folder / "outcome.npz") as found:
-            return arrays_to_outcome(dict(found))
+        with np.load(folder / "outcome.npz") as arrays:
+            return arrays_to_outcome(dict(arrays))
 
 
 def _run_child(name: str, folder: Path, cores: int, timeout_s: float) -> None:
     command = [sys.executable, "-P", "-m", "anytpu.train.checking.child", str(folder), str(cores)]
     with (folder / "log").open("w+b") as log:
         try:
-            done = subprocess.run(
+            child = subprocess.run(
                 command, env=_env.forced_devices(cores), stdout=log, stderr=log, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
@@ -100,10 +101,10 @@ def _run_child(name: str, folder: Path, cores: int, timeout_s: float) -> None:
                 f"a step of {name!r} on {cores} devices took longer than {timeout_s:g} s and was ended. Give "
                 f"tpu.check a smaller batch_size, fewer cores or a longer timeout_s.{_tail(log)}"
             ) from error
-    if done.returncode != 0:
+    if child.returncode != 0:
         with (folder / "log").open("rb") as log:
             raise BackendError(
-                f"the process that runs a step of {name!r} on {cores} devices ended with status {done.returncode}."
+                f"the process that runs a step of {name!r} on {cores} devices ended with status {child.returncode}."
                 f"{_tail(log)}"
             )
 
@@ -115,8 +116,8 @@ def _tail(log: Any) -> str:
 
 
 @contextlib.contextmanager
-def _told_of_devices(count: int) -> Iterator[None]:
-    """Let JAX tell code that asks how many devices there are what it would be told on so many."""
+def _reporting_devices(count: int) -> Iterator[None]:
+    """Return a context in which JAX reports `count` devices, so that a trace here matches one on the devices."""
     names = ("device_count", "local_device_count", "devices", "local_devices")
     before = {name: getattr(jax, name) for name in names}
     device = jax.local_devices(backend="cpu")[0]

@@ -1,7 +1,7 @@
-"""The batch of a check: rows that were given, or rows that are made of what the model knows of its inputs.
+"""The batch of a check: the user's rows, or rows generated from the model's input shapes.
 
-Rule: made rows come from a fixed seed. Numbers are normally distributed, whole numbers are below the smallest number of
-entries of the model's embeddings, labels are classes or one-hot rows, which every loss takes.
+Rule: generated rows come from a fixed seed. Floats are normally distributed. Integers are below the size of the model's
+smallest embedding. Labels are class indices or one-hot rows, which every loss accepts.
 """
 
 from __future__ import annotations
@@ -19,63 +19,63 @@ from anytpu.train import checks
 from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of
 
 SEED = 0
-"""The seed of made rows."""
+"""The seed of generated rows."""
 
 
 def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
-    """Return a batch `(x, y)` of up to so many rows, as arrays, and what it is in a few words.
+    """Return a batch `(x, y)` as arrays, and a short description of it.
 
     Args:
         model: a compiled model.
-        x: arrays, or None to make some.
-        y: arrays, or None to make some.
-        rows: the most.
+        x: arrays, or None to generate them.
+        y: arrays, or None to generate them.
+        rows: maximum number of rows.
 
     Raises:
-        DataError: y without x, or arrays that cannot be computed with.
-        ProgramError: rows are to be made, and the model does not know the shapes of its inputs.
+        DataError: y is passed without x, or arrays are passed that no TPU computes with.
+        ProgramError: x is None, and the model does not know the shapes of its inputs.
     """
     if x is None and y is not None:
-        raise DataError("y was given without x: pass both, tpu.check(model, x, y), or neither, and both are made")
+        raise DataError("y was passed without x: pass both, tpu.check(model, x, y), or neither to generate both")
     checks.check_columns({"x": x, "y": y})
     generator = np.random.default_rng(SEED)
     inputs = _inputs(model, rows, generator) if x is None else _first(x, rows)
     build(model, inputs)
     if y is not None:
-        return (inputs, _first(y, rows)), "of those that were given"
-    whose = "" if x is None else "x of those that were given, y "
-    return (inputs, _labels(model, inputs, generator)), f"{whose}made from seed {SEED}"
+        return (inputs, _first(y, rows)), "the first rows of x and y"
+    whose = "" if x is None else "the first rows of x, y "
+    return (inputs, _labels(model, inputs, generator)), f"{whose}generated from seed {SEED}"
 
 
 def build(model: Any, inputs: Tree) -> None:
-    """Build the layers of a model that has not seen a batch yet."""
+    """Build the layers of a model that is not built."""
     if not _keras.is_built(model):
-        symbolic = jax.tree.map(lambda one: keras.KerasTensor(one.shape, one.dtype.name), spec_of(inputs))
+        symbolic = jax.tree.map(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), spec_of(inputs))
         _keras.keras_backend().compute_output_spec(model, symbolic, training=False)
 
 
 def _first(tree: Any, rows: int) -> Tree:
     arrays = jax.tree.map(np.asarray, tree)
-    return jax.tree.map(lambda one, spec: one[:rows].astype(spec.dtype), arrays, spec_of(arrays))
+    return jax.tree.map(lambda array, spec: array[:rows].astype(spec.dtype), arrays, spec_of(arrays))
 
 
 def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
-    sizes = [one.input_dim for one in _keras.layers_of(model) if isinstance(one, keras.layers.Embedding)]
+    sizes = [layer.input_dim for layer in _keras.layers_of(model) if isinstance(layer, keras.layers.Embedding)]
 
-    def made(spec: jax.ShapeDtypeStruct) -> np.ndarray:
+    def generate(spec: jax.ShapeDtypeStruct) -> np.ndarray:
         if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
             return generator.integers(0, min(sizes, default=2), spec.shape).astype(spec.dtype)
-        # The inputs of an embedding are whole numbers, whatever type its model was told of.
+        # The inputs of an embedding are integers, even if the model's Input declares a float type.
         numbers = generator.integers(0, min(sizes), spec.shape) if sizes else generator.normal(size=spec.shape)
         return numbers.astype(spec.dtype)
 
-    return jax.tree.map(made, input_specs_of(model, rows))
+    return jax.tree.map(generate, input_specs_of(model, rows))
 
 
 def _labels(model: Any, inputs: Tree, generator: np.random.Generator) -> Tree:
     specs = spec_of(inputs)
 
-    def made(spec: jax.ShapeDtypeStruct, output: jax.ShapeDtypeStruct) -> np.ndarray:
+    def generate(spec: jax.ShapeDtypeStruct, output: jax.ShapeDtypeStruct) -> np.ndarray:
         classes = max(2, output.shape[-1] if output.shape else 2)
         if np.issubdtype(spec.dtype, np.integer):
             return generator.integers(0, classes, spec.shape).astype(spec.dtype)
@@ -83,4 +83,4 @@ def _labels(model: Any, inputs: Tree, generator: np.random.Generator) -> Tree:
             return generator.integers(0, 2, spec.shape).astype(spec.dtype)
         return np.eye(spec.shape[-1], dtype=spec.dtype)[generator.integers(0, spec.shape[-1], spec.shape[:-1])]
 
-    return jax.tree.map(made, label_specs_of(model, specs), outputs_of(model, specs))
+    return jax.tree.map(generate, label_specs_of(model, specs), outputs_of(model, specs))

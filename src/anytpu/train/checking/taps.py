@@ -1,11 +1,11 @@
-"""Taps: values inside of a step that leave it with its outputs, by name.
+"""Taps: return intermediate values of a step by name, beside its outputs.
 
-Idea: a layer's output is deep inside of a step: in a function that is differentiated, in an optimizer's update. So it
-is marked where it arises (JAX carries a name for a value through differentiation and batching, for rematerialisation),
-and when the step is traced the marked values are looked up and returned.
+Idea: a layer's output is deep inside of a step, within differentiated functions and optimizer updates. So the value is
+marked where it is computed, with JAX's `checkpoint_name`, which survives differentiation and batching. When the step is
+traced, the marked values are collected and returned.
 
-Rule: a step with taps computes what it computes without. What is marked in the body of a loop or in a branch has many
-values or none, and is not returned.
+Rule: taps do not change the results of a step. A mark in the body of a loop or in a branch has many values or none, and
+is not returned.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CALLS = frozenset(
 
 
 def marked(value: jax.Array, name: str) -> jax.Array:
-    """Return a value under a name by which `tapped` finds it."""
+    """Return a value marked with a name, for `tapped`."""
     return checkpoint_name(value, _MARK + name)
 
 
 def tapped(step: Callable[[Tree, Tree], tuple[Tree, Tree]]) -> Callable[[Tree, Tree], tuple[Tree, Tree]]:
-    """Return a step whose outputs are the pair of those of `step` and a dictionary of the values marked in it.
+    """Return a step whose outputs are the pair of the outputs of `step` and the dictionary of its marked values.
 
     Example:
         >>> step = tapped(lambda state, batch: (state, marked(batch + 1, "more") * 2))
@@ -45,33 +45,33 @@ def tapped(step: Callable[[Tree, Tree], tuple[Tree, Tree]]) -> Callable[[Tree, T
 
     def tapped_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         closed, form = jax.make_jaxpr(step, return_shape=True)(state, batch)
-        found: dict[str, Any] = {}
-        flat = _evaluated(closed.jaxpr, closed.consts, jax.tree.leaves((state, batch)), found)
+        values: dict[str, Any] = {}
+        flat = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves((state, batch)), values)
         new_state, outputs = jax.tree.unflatten(jax.tree.structure(form), flat)
-        return new_state, (outputs, found)
+        return new_state, (outputs, values)
 
     return tapped_step
 
 
-def _evaluated(function: Jaxpr, constants: Sequence[Any], given: Sequence[Any], found: dict[str, Any]) -> list[Any]:
-    """Evaluate a traced function, and note the first value of each mark."""
-    known: dict[Any, Any] = dict(zip([*function.constvars, *function.invars], [*constants, *given], strict=True))
+def _evaluate(function: Jaxpr, constants: Sequence[Any], inputs: Sequence[Any], marks: dict[str, Any]) -> list[Any]:
+    """Evaluate a traced function, and store the first value of each mark in `marks`."""
+    known: dict[Any, Any] = dict(zip([*function.constvars, *function.invars], [*constants, *inputs], strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else known[atom]
 
     for equation in function.eqns:
-        operands, inner = [read(one) for one in equation.invars], _with_marks(equation)
+        operands, inner = [read(atom) for atom in equation.invars], _with_marks(equation)
         if inner is not None:
-            results = _evaluated(inner.jaxpr, inner.consts, operands, found)
+            results = _evaluate(inner.jaxpr, inner.consts, operands, marks)
         else:
             with equation.ctx.manager:
                 results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
             results = results if equation.primitive.multiple_results else [results]
         known.update(zip(equation.outvars, results, strict=True))
         if (name := _mark_of(equation)) is not None:
-            found.setdefault(name, results[0])
-    return [read(one) for one in function.outvars]
+            marks.setdefault(name, results[0])
+    return [read(atom) for atom in function.outvars]
 
 
 def _mark_of(equation: JaxprEqn) -> str | None:
@@ -80,10 +80,10 @@ def _mark_of(equation: JaxprEqn) -> str | None:
 
 
 def _with_marks(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """Return the function that an equation calls once, if there are marks in it."""
+    """Return the function that an equation calls exactly once, if it contains marks; else None."""
     if equation.primitive.name not in _CALLS:
         return None
-    functions = [one for one in equation.params.values() if isinstance(one, ClosedJaxpr | Jaxpr)]
+    functions = [param for param in equation.params.values() if isinstance(param, ClosedJaxpr | Jaxpr)]
     if len(functions) != 1:
         return None
     closed = functions[0] if isinstance(functions[0], ClosedJaxpr) else ClosedJaxpr(functions[0], ())
@@ -91,4 +91,4 @@ def _with_marks(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 
 def _has_marks(function: Jaxpr) -> bool:
-    return any(_mark_of(one) is not None or _with_marks(one) is not None for one in function.eqns)
+    return any(_mark_of(equation) is not None or _with_marks(equation) is not None for equation in function.eqns)
