@@ -26,7 +26,7 @@ def sgd(**kwargs):
         (lambda: sgd(reduction=None), 'unsupported reduction: None. It must be "mean" or "sum"'),
         (
             lambda: tpu.CrossShardOptimizer("sgd"),
-            "CrossShardOptimizer works with an optimizer of optax or of Keras, not with 'sgd': for example "
+            "CrossShardOptimizer works with an optax or Keras optimizer, not with 'sgd': for example "
             "tpu.CrossShardOptimizer(optax.sgd(0.01))",
         ),
         (
@@ -96,7 +96,7 @@ def test_setting_the_number_silences_the_warning_and_is_checked(strategy, nothin
     with pytest.raises(SettingError) as caught:
         context.set_number_of_shards(8)
     assert str(caught.value) == (
-        "number_of_shards is 8, and 4 cores run: leave the call away, the number of shards is right without it"
+        "number_of_shards is 8, and 4 cores run: remove the call, the number of shards is right without it"
     )
     with pytest.raises(SettingError, match="number_of_shards must be a positive integer, not 0"):
         context.set_number_of_shards(0)
@@ -138,7 +138,7 @@ def test_the_two_kinds_are_not_mixed_up(strategy):
     with pytest.raises(SettingError) as caught:
         tpu.CrossShardOptimizer(keras.optimizers.SGD(0.25)).update(1.0, None)
     assert str(caught.value) == (
-        "update is for an optimizer of optax, and this one is around SGD of Keras: type "
+        "update is for an optax optimizer, and this one wraps SGD of Keras: type "
         "optimizer.apply_gradients(zip(gradients, variables))"
     )
     with pytest.raises(SettingError) as caught:

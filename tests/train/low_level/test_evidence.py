@@ -15,7 +15,7 @@ def test_virtual_cores_are_called_virtual(strategy):
     assert len(seen.devices) == 1
     assert min(seen.call_s, seen.host_cpu_s, seen.plain_call_s) > 0
     assert repr(seen).startswith(
-        "Evidence: ran on 4 virtual cores, simulated on this machine's CPU; the results lie on"
+        "Evidence: ran on 4 virtual cores, simulated on this machine's CPU; the results are on"
     )
 
 
@@ -38,7 +38,7 @@ def test_what_it_says():
     assert seen.is_on_accelerator
     assert (seen.host_share, seen.speedup) == (0.01, 15.0)
     assert repr(seen) == (
-        "Evidence: ran on 8 TPU cores; the results lie on TPU_0, TPU_1\n"
+        "Evidence: ran on 8 TPU cores; the results are on TPU_0, TPU_1\n"
         "  host: 20 µs of processor time a call, 1% of the call\n"
         "  time: 2 ms a call, 30 ms on the plain host CPU: 15.0 x as fast"
     )

@@ -39,7 +39,7 @@ def test_a_core_is_named_for_tpu_device(strategy):
         assert core.index == 2
     with pytest.raises(SettingError) as caught:
         tpu.core(4)
-    assert str(caught.value) == "num must be the number of a core, from 0 to 3, not 4"
+    assert str(caught.value) == "num must be the index of a core, from 0 to 3, not 4"
 
 
 def test_bfloat16_scope_ends_where_it_ends():

@@ -27,14 +27,14 @@ REFUSED = [
     (
         lambda: tpu.shard(same, np.ones(8)),
         TypeError,
-        "tpu.shard()'s inputs must be a list of arrays, or of trees of them, or None, not an array of shape (8,): "
+        "tpu.shard()'s inputs must be a list of arrays, or of trees of arrays, or None, not an array of shape (8,): "
         "for one input x type tpu.shard(computation, [x])",
     ),
     (
         lambda: tpu.rewrite(same, 3.0),
         TypeError,
-        "tpu.rewrite()'s inputs must be a list of arrays, or of trees of them, or None, not 3.0: for one input x type "
-        "tpu.rewrite(computation, [x])",
+        "tpu.rewrite()'s inputs must be a list of arrays, or of trees of arrays, or None, not 3.0: for one input x "
+        "type tpu.rewrite(computation, [x])",
     ),
     (lambda: tpu.shard(same, [{"x": np.array(["a", "b"])}]), TypeError, f"inputs[0]['x'] holds string, {SUPPORTED}"),
     (lambda: tpu.rewrite(same, [1, "b"]), TypeError, f"inputs[1] holds string, {SUPPORTED}"),
@@ -47,7 +47,7 @@ REFUSED = [
     (
         lambda: tpu.shard(same, [np.ones(8)], num_shards=5),
         ValueError,
-        "num_shards is 5, and <TPUStrategy: 4 virtual cores> has 4 cores: leave num_shards away to use them all, or "
+        "num_shards is 5, and <TPUStrategy: 4 virtual cores> has 4 cores: leave num_shards out to use them all, or "
         'start with tpu.connect("virtual", cores=5)',
     ),
     (
@@ -75,14 +75,14 @@ REFUSED = [
         lambda: tpu.batch_parallel(same, [np.ones((10, 3))]),
         ValueError,
         "inputs[0] of shape (10, 3) cannot be sharded 4 ways along dimension 0: 10 is not a multiple of 4. Give it 8 "
-        "or 12, choose num_shards, or let strategy.distribute_dataset deal the rows out, which does it for any number "
-        "of them",
+        "or 12, choose num_shards, or let strategy.distribute_dataset distribute the rows, which works for any "
+        "number of them",
     ),
     (
         lambda: tpu.shard(same, [np.ones(8), 3.0]),
         ValueError,
-        "inputs[1] has the shape (), which has no axis 0 to split: give every shard the whole of it with None in its "
-        "place, as in input_shard_axes=[0, None]",
+        "inputs[1] has the shape (), which has no axis 0 to split: give every shard the whole array with None in the "
+        "list, as in input_shard_axes=[0, None]",
     ),
     (
         lambda: tpu.replicate(same, [1.0, 2.0]),
@@ -131,8 +131,8 @@ def test_computations_are_not_nested(name, call, strategy):
     with pytest.raises(StrategyError) as caught:
         tpu.rewrite(call)
     assert str(caught.value) == (
-        f"TPU computations cannot be nested: tpu.{name} was called in a function that runs on the cores already. Call "
-        "the function itself there"
+        f"TPU computations cannot be nested: tpu.{name} was called in a function that already runs on the cores. Call "
+        "the inner function directly"
     )
 
 
@@ -177,22 +177,22 @@ def test_a_model_made_in_a_scope_runs_on_one_of_its_cores(strategy):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tpu.repeat(-1, same, [1]), "n must be a whole number from 0 up, or an integer scalar, not -1"),
-        (lambda: tpu.repeat(1.5, same, [1]), "n must be a whole number from 0 up, or an integer scalar, not 1.5"),
-        (lambda: tpu.repeat(2, same, 1), "inputs must be a list of arrays, or of trees of them, or None, not 1"),
-        (lambda: tpu.repeat(2, 3, [1]), "tpu.repeat runs a function on the device, and 3 is none"),
+        (lambda: tpu.repeat(-1, same, [1]), "n must be an integer of at least 0, or an integer scalar, not -1"),
+        (lambda: tpu.repeat(1.5, same, [1]), "n must be an integer of at least 0, or an integer scalar, not 1.5"),
+        (lambda: tpu.repeat(2, same, 1), "inputs must be a list of arrays, or of trees of arrays, or None, not 1"),
+        (lambda: tpu.repeat(2, 3, [1]), "tpu.repeat runs a function on the device, and 3 is not a function"),
         (
             lambda: tpu.repeat(2, lambda x: (x, x), [1]),
             "the body of a loop on the device must return as many values as it takes: it takes 1 and returns 2",
         ),
         (
             lambda: tpu.repeat(2, lambda x: x * 0.5, [1]),
-            "the body of a loop on the device must return values of the form that it takes: inputs[0] is int32[], and "
-            "it returns float32[]",
+            "the body of a loop on the device must return values of the same form as its arguments: inputs[0] is "
+            "int32[], and it returns float32[]",
         ),
         (
             lambda: tpu.while_loop(lambda x: x > 0, same, [np.ones(2)]),
-            "the condition of tpu.while_loop must return one truth value, not an array of shape (2,): take .any() or "
+            "the condition of tpu.while_loop must return one boolean, not an array of shape (2,): take .any() or "
             ".all() of it",
         ),
     ],

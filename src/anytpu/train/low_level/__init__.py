@@ -1,4 +1,4 @@
-"""The low-level front door: functions of arrays on the cores, loops there, and optimizers that sum over the cores."""
+"""The low-level interface: run functions of arrays and loops on the cores, and sum gradients over the cores."""
 
 from anytpu.strategy.collectives import cross_replica_sum
 from anytpu.train.low_level.cross_shard import CrossShardOptimizer

@@ -1,9 +1,9 @@
-"""Which cores a low-level call runs on: those of the strategy in scope, or of the system in use.
+"""Choose the cores of a low-level call: those of the strategy in scope, or of the system in use.
 
-Idea: the first low-level programs had to be told the number of shards, and ran on one when they were not. Here a call
-asks: the scope it is in, else the system that was initialised last, else whatever `tpu.connect()` finds.
+Idea: the first low-level programs had to set the number of shards, and ran on one shard by default. Here a call uses
+the strategy in scope, or else the system initialised last, or else the system that `tpu.connect()` finds.
 
-Rule: one strategy is kept for each system, so that a function is compiled once however often it is called.
+Rule: one strategy is kept for each system, so that a function is compiled once for all its calls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def cores_of(num_shards: int | None) -> TPUStrategy:
     """Return the strategy of the cores that a call runs on.
 
     Args:
-        num_shards: how many, the first ones; None is all there are.
+        num_shards: number of cores, the first ones of the system; None is all.
 
     Raises:
-        SettingError: `num_shards` is not a positive integer, or there are not so many.
+        SettingError: `num_shards` is not a positive integer, or exceeds the number of cores.
     """
     if num_shards is not None and (
         isinstance(num_shards, bool) or not isinstance(num_shards, numbers.Integral) or num_shards < 1
@@ -39,14 +39,14 @@ def cores_of(num_shards: int | None) -> TPUStrategy:
     cores = strategy.num_replicas_in_sync
     if num_shards is not None and num_shards > cores:
         raise SettingError(
-            f"num_shards is {num_shards}, and {strategy!r} has {cores} core{'s' * (cores > 1)}: leave num_shards away "
+            f"num_shards is {num_shards}, and {strategy!r} has {cores} core{'s' * (cores > 1)}: leave num_shards out "
             f'to use them all, or start with tpu.connect("virtual", cores={num_shards})'
         )
     return strategy.part(cores if num_shards is None else int(num_shards))
 
 
 def in_use() -> TPUStrategy:
-    """Return the strategy in scope, else the one kept for the system that was initialised or used last."""
+    """Return the strategy in scope, or else the one kept for the system initialised or used last."""
     strategy = CURRENT.get()
     if strategy is not None:
         return strategy
@@ -59,15 +59,15 @@ def in_use() -> TPUStrategy:
 
 
 def refuse_nested(name: str) -> None:
-    """Raise when a low-level call is made inside of another, or inside `strategy.run`.
+    """Reject a low-level call inside of another one, or inside `strategy.run`.
 
     Raises:
-        StrategyError: it is.
+        StrategyError: the call is nested.
     """
     if current_replica() is not None:
         raise StrategyError(
-            f"TPU computations cannot be nested: tpu.{name} was called in a function that runs on the cores already. "
-            "Call the function itself there"
+            f"TPU computations cannot be nested: tpu.{name} was called in a function that already runs on the cores. "
+            "Call the inner function directly"
         )
 
 

@@ -1,10 +1,10 @@
-"""`CrossShardOptimizer`: an optimizer whose gradients come from all shards.
+"""`CrossShardOptimizer`: an optimizer that reduces the gradients of all shards.
 
-Idea: a program for one core becomes one for eight when its optimizer sees the gradients of all eight. So the optimizer
+Idea: a program for one core trains on eight if its optimizer gets the reduced gradients of all eight. So the optimizer
 is wrapped, and nothing else in the program changes.
 
-Rule: gradients that are already summed over the replicas are marked so (`SummedGradient`), and are not summed again.
-The number of shards is that of the replicas that run; nobody has to set it.
+Rule: gradients already summed over the replicas are marked (`SummedGradient`), and are not summed again. The number of
+shards is the number of running replicas; it need not be set.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _OUTSIDE = (
 class CrossShardOptimizer:
     """An optimizer that sums, or averages, the gradients of all shards before it applies them.
 
-    Around an optimizer of optax it stands wherever that stood: it has `init` and `update`. Around one of Keras it has
-    `apply_gradients`; whatever else is asked of it (`variables`, `learning_rate`) is asked of the optimizer inside.
+    Around an optax optimizer it has `init` and `update`, and replaces it anywhere. Around a Keras optimizer it has
+    `apply_gradients`. Other attributes (`variables`, `learning_rate`) are those of the wrapped optimizer.
 
     Args:
-        opt: an optimizer of optax or of Keras.
+        opt: an optax or Keras optimizer.
         reduction: "mean" trains on the mean of the shards' losses, "sum" on their sum.
-        group_assignment: lists of replica numbers: gradients stay within these groups, each of which then trains a
-            model of its own. None is one group of all.
+        group_assignment: lists of replica indices. Gradients are reduced within each group, so each group trains its
+            own model. None is one group of all replicas.
 
     Raises:
-        SettingError: there is no such reduction, or this is no group assignment.
-        SettingTypeError: `opt` is no optimizer, or is a `CrossShardOptimizer` already.
+        SettingError: `reduction` or `group_assignment` is invalid.
+        SettingTypeError: `opt` is not an optimizer, or is already a `CrossShardOptimizer`.
 
     Example:
         >>> optimizer = CrossShardOptimizer(optax.sgd(0.5))
@@ -72,26 +72,26 @@ class CrossShardOptimizer:
 
     @property
     def opt(self) -> Any:
-        """The optimizer inside."""
+        """The wrapped optimizer."""
         return self._opt
 
     def loss_scale(self) -> float:
-        """Return what a shard's loss is multiplied by before it is differentiated, so that the sum is the reduction."""
+        """Return the factor for a shard's loss, so that the sum of the shards' gradients is the reduction."""
         return self._scale(current_replica()) or 1.0
 
     def init(self, params: Any) -> Any:
-        """Return the state of the optax optimizer inside for a tree of parameters."""
+        """Return the state of the wrapped optax optimizer for a tree of parameters."""
         return self._optax("init").init(params)
 
     def update(self, grads: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        """Reduce each shard's gradients by `reduction`, and let the optax optimizer inside make updates of them.
+        """Reduce the shards' gradients by `reduction`, and compute updates with the wrapped optax optimizer.
 
         Args:
-            grads: a tree of this shard's gradients, as `jax.grad` gives them. Those that are summed already, by
-                `compute_gradients` or `tpu.value_and_grad`, are taken as they are.
-            state: what `init` or the `update` before returned.
-            params: the parameters, for optimizers that look at them.
-            extra: further arguments of the optimizer inside.
+            grads: a tree of this shard's gradients, as `jax.grad` returns them. Gradients already summed, by
+                `compute_gradients` or `tpu.value_and_grad`, are used without change.
+            state: the state returned by `init` or the previous `update`.
+            params: the parameters, for optimizers that need them.
+            extra: further arguments of the wrapped optimizer.
 
         Returns:
             The updates, for `optax.apply_updates`, and the new state.
@@ -103,40 +103,40 @@ class CrossShardOptimizer:
         return optimizer.update(reduced, state, params, **extra)
 
     def compute_gradients(self, loss_fn: Callable[..., Any], params: Any, *, local: bool = False) -> Any:
-        """Return the gradients of a loss; for the mean, of this shard's loss over the number of shards.
+        """Return the gradients of a loss. For "mean", this shard's loss is first divided by the number of shards.
 
         Args:
             loss_fn: returns this shard's loss, a scalar: `loss_fn(params)` for a tree of arrays, `loss_fn()` for Keras
                 variables.
             params: a tree of arrays, or a list of Keras variables.
-            local: return this shard's own gradients, as the first TPUs did, for example to clip them one shard at a
-                time: `apply_gradients` sums those. Without it they are summed here.
+            local: True returns this shard's own gradients, as the first TPUs did, for example to clip them by shard;
+                `apply_gradients` then sums them. False sums them here.
 
         Returns:
-            A tree of gradients like `params`; for Keras variables a list of pairs (gradient, variable).
+            A tree of gradients shaped like `params`; for Keras variables a list of pairs (gradient, variable).
         """
         replica = _replica()
         scale = self._scale(replica)
-        are_own = local or self._groups is not None
+        is_local = local or self._groups is not None
         if _are_variables(params):
             variables = list(params)
-            _, gradients = value_and_grad(lambda: _times(loss_fn(), scale), variables, local=are_own)()
+            _, gradients = value_and_grad(lambda: _times(loss_fn(), scale), variables, local=is_local)()
         else:
-            gradients = _gradients(lambda tree: _times(loss_fn(tree), scale), params, replica, are_own)
+            gradients = _gradients(lambda tree: _times(loss_fn(tree), scale), params, replica, is_local)
         if self._groups is not None and not local:
             gradients = jax.tree.map(SummedGradient, cross_replica_sum(gradients, self._groups))
         return list(zip(gradients, variables, strict=True)) if _are_variables(params) else gradients
 
     def apply_gradients(self, gradients: Any, state: Any = None, params: Any = None) -> Any:
-        """Sum the gradients over the shards, unless they are summed already, and apply them. Nothing is scaled here.
+        """Sum the gradients over the shards, unless already summed, and apply them without scaling.
 
         Args:
-            gradients: for a Keras optimizer pairs (gradient, variable); for one of optax a tree of gradients.
+            gradients: pairs (gradient, variable) for a Keras optimizer; a tree of gradients for an optax optimizer.
             state: the state of the optax optimizer.
-            params: its parameters.
+            params: the parameters of the optax optimizer.
 
         Returns:
-            The pair of the new parameters and the new state of an optax optimizer; None for one of Keras.
+            The pair of new parameters and new state for an optax optimizer; None for a Keras optimizer.
 
         Raises:
             SettingError: `state` or `params` is missing for an optax optimizer.
@@ -154,12 +154,12 @@ class CrossShardOptimizer:
         return optax.apply_updates(params, updates), state
 
     def minimize(self, loss: Any, global_step: Any = None, var_list: Iterable[Any] | None = None) -> Minimization:
-        """Record that a loss is to be minimised, for the `train_op` of a `TPUEstimatorSpec`.
+        """Record a request to minimise a loss, for the `train_op` of a `TPUEstimatorSpec`.
 
         Args:
-            loss: the loss.
-            global_step: is counted by itself; taken so that old programs run.
-            var_list: the variables to change; None is all that are trainable.
+            loss: the loss, a scalar.
+            global_step: ignored, since the step is counted automatically; accepted for old programs.
+            var_list: the variables to update; None is all trainable variables.
         """
         return Minimization(self, loss, None if var_list is None else tuple(var_list))
 
@@ -169,7 +169,7 @@ class CrossShardOptimizer:
         return getattr(self._opt, name)
 
     def __iter__(self) -> Iterator[Callable]:
-        """Yield `init` and `update`: optax takes transformations apart when it chains them."""
+        """Yield `init` and `update`: optax unpacks transformations when it chains them."""
         return iter((self.init, self.update))
 
     def __repr__(self) -> str:
@@ -179,20 +179,20 @@ class CrossShardOptimizer:
     def _optax(self, method: str) -> Any:
         if isinstance(self._opt, keras.optimizers.Optimizer):
             raise SettingError(
-                f"{method} is for an optimizer of optax, and this one is around {_name(self._opt)} of Keras: type "
+                f"{method} is for an optax optimizer, and this one wraps {_name(self._opt)} of Keras: type "
                 "optimizer.apply_gradients(zip(gradients, variables))"
             )
         return self._opt
 
     def _scale(self, replica: Replica | None) -> float | None:
-        """Return what makes a mean of a sum; None where there is nothing to do."""
+        """Return the factor from sum to mean; None if no scaling is needed."""
         if replica is None or self._reduction is ReduceOp.SUM:
             return None
         shards = replica.replicas if self._groups is None else len(self._groups[0])
         return None if shards == 1 else 1 / shards
 
     def _summed(self, gradients: Any) -> Any:
-        """Return a tree of gradients without marks, each summed over the shards once."""
+        """Return a tree of gradients without marks, each summed over the shards exactly once."""
         return jax.tree.map(
             lambda leaf: leaf.array if _is_summed(leaf) else cross_replica_sum(leaf, self._groups),
             gradients,
@@ -200,28 +200,28 @@ class CrossShardOptimizer:
         )
 
     def _marked(self, gradient: Any, replica: Replica | None) -> Any:
-        """Return a gradient for Keras's `apply_gradients`, which sums over all replicas what has no mark."""
+        """Return a gradient for Keras's `apply_gradients`, which sums unmarked gradients over all replicas."""
         if gradient is None or self._groups is None or replica is None or _is_summed(gradient):
             return gradient
         return SummedGradient(cross_replica_sum(gradient, self._groups))
 
 
-def _gradients(loss_of: Callable, params: Any, replica: Replica | None, are_own: bool) -> Any:
-    """Return the gradients by a tree of arrays: this shard's own, or summed over the shards and marked."""
-    if are_own or replica is None or replica.axis is None:
+def _gradients(loss_of: Callable, params: Any, replica: Replica | None, is_local: bool) -> Any:
+    """Return the gradients with respect to a tree of arrays: this shard's own, or summed over the shards and marked."""
+    if is_local or replica is None or replica.axis is None:
         return jax.grad(loss_of)(params)
     values, tree = jax.tree.flatten(params)
     _, gradients = summed_value_and_grad(lambda arrays: (loss_of(tree.unflatten(arrays)), ()), values)
-    return tree.unflatten([SummedGradient(one) for one in gradients])
+    return tree.unflatten([SummedGradient(gradient) for gradient in gradients])
 
 
 def _times(loss: Any, scale: float | None) -> Any:
     return loss if scale is None else loss * scale
 
 
-def _scaled(summed: Any, given: Any, scale: float) -> Any:
-    """Scale the gradients that came without a mark."""
-    marks = jax.tree.map(_is_summed, given, is_leaf=_is_summed)
+def _scaled(summed: Any, gradients: Any, scale: float) -> Any:
+    """Scale the summed gradients whose originals were unmarked."""
+    marks = jax.tree.map(_is_summed, gradients, is_leaf=_is_summed)
     return jax.tree.map(lambda is_marked, leaf: leaf if is_marked else leaf * scale, marks, summed)
 
 
@@ -247,7 +247,7 @@ def _checked_optimizer(opt: Any) -> Any:
     if is_optax or isinstance(opt, keras.optimizers.Optimizer):
         return opt
     raise SettingTypeError(
-        f"CrossShardOptimizer works with an optimizer of optax or of Keras, not with {opt!r}: for example "
+        f"CrossShardOptimizer works with an optax or Keras optimizer, not with {opt!r}: for example "
         "tpu.CrossShardOptimizer(optax.sgd(0.01))"
     )
 

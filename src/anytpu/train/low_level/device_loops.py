@@ -1,10 +1,10 @@
-"""`repeat` and `while_loop`: loops that run on the device, inside the one compiled step.
+"""`repeat` and `while_loop`: loops that run on the device, inside one compiled step.
 
-Idea: a training loop in Python asks the device for one step after the other; on the device it asks nobody. The body may
-be a pure function of arrays, or change Keras models and optimizers: what it changes is carried from turn to turn.
+Idea: a training loop in Python calls the device for each step; a loop on the device needs no calls. The body may be a
+pure function of arrays, or change Keras models and optimizers. Changed variables are part of the loop carry.
 
-Rule: inside a function that runs on the cores they are a part of it; outside they run on one core, as `rewrite` does,
-and the number of turns is an argument of the compiled loop, so that another number compiles nothing.
+Rule: inside a function that runs on the cores, a loop is a part of the function. Outside, it runs on one core, as
+`rewrite` does. The number of iterations is an argument of the compiled loop, so another number compiles nothing.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ _Values = tuple[Any, ...]
 
 
 def repeat(n: Any, body: Callable, inputs: Sequence[Any] | None = None) -> list[Any]:
-    """Run a function n times on the device, each time on what it returned the time before.
+    """Run a function n times on the device, each time on the values that it returned before.
 
     Args:
-        n: how many times; a number, or an integer scalar.
-        body: takes as many values as `inputs` has, and returns as many, of the same shapes and types; one value as it
-            is or in a list.
-        inputs: the values of the first turn: arrays, or trees of them. None means none: the body changes Keras
-            variables and returns None.
+        n: number of iterations, at least 0; an integer or an integer scalar.
+        body: takes as many values as `inputs` has, and returns as many, of the same shapes and types; a single value
+            may be in a list or not.
+        inputs: the values of the first iteration: arrays, or trees of arrays. None means no values: the body changes
+            Keras variables and returns None.
 
     Returns:
-        A list with the values after the last turn.
+        A list with the values after the last iteration.
 
     Raises:
-        SettingError: `n` is no whole number from 0 up, or the body returns something of another form than it takes.
+        SettingError: `n` is not an integer of at least 0, or the values returned by the body differ in form from its
+            arguments.
 
     Example:
         >>> float(repeat(10, lambda x: x + 2.0, [1.0])[0])
         21.0
     """
-    _check_turns(n)
+    _check_count(n)
     body = _checked_body(body, "repeat")
     if current_replica() is None:
         return rewrite(functools.partial(_repeat, body), [n, *_listed(inputs, "inputs")]) or []
@@ -55,18 +56,19 @@ def repeat(n: Any, body: Callable, inputs: Sequence[Any] | None = None) -> list[
 
 
 def while_loop(condition: Callable, body: Callable, inputs: Sequence[Any] | None = None) -> list[Any]:
-    """Run a function on the device as long as a condition holds, each time on what it returned the time before.
+    """Run a function on the device while a condition holds, each time on the values that it returned before.
 
     Args:
-        condition: takes the values, and returns one truth value.
+        condition: takes the values, and returns one boolean.
         body: as in `repeat`.
         inputs: as in `repeat`.
 
     Returns:
-        A list with the values for which the condition does not hold.
+        A list with the first values for which the condition does not hold.
 
     Raises:
-        SettingError: the condition returns no truth value, or the body something of another form than it takes.
+        SettingError: the condition does not return a boolean, or the values returned by the body differ in form from
+            its arguments.
 
     Example:
         >>> int(while_loop(lambda x: x < 100, lambda x: x * 2, [3])[0])
@@ -80,53 +82,55 @@ def while_loop(condition: Callable, body: Callable, inputs: Sequence[Any] | None
 
 
 def _repeat(body: Callable, n: Any, *inputs: Any) -> list[Any]:
-    turn, carry, variables = _turns(body, inputs)
-    return _settled(jax.lax.fori_loop(0, n, lambda _, carry: turn(carry), carry), variables)
+    iterate, carry, variables = _iteration(body, inputs)
+    return _write_back(jax.lax.fori_loop(0, n, lambda _, carry: iterate(carry), carry), variables)
 
 
 def _while(condition: Callable, body: Callable, *inputs: Any) -> list[Any]:
-    turn, carry, variables = _turns(body, inputs)
+    iterate, carry, variables = _iteration(body, inputs)
 
-    def goes_on(carry: Any) -> Any:
+    def holds(carry: Any) -> Any:
         values, state = carry
         with ReplicaScope(list(zip(variables, state, strict=True)), _keras.stateless_scope()):
-            answer = jnp.asarray(condition(*values))
-        if answer.shape != ():
+            result = jnp.asarray(condition(*values))
+        if result.shape != ():
             raise SettingError(
-                f"the condition of tpu.while_loop must return one truth value, not an array of shape {answer.shape}: "
+                f"the condition of tpu.while_loop must return one boolean, not an array of shape {result.shape}: "
                 "take .any() or .all() of it"
             )
-        return answer.astype(bool)
+        return result.astype(bool)
 
-    return _settled(jax.lax.while_loop(goes_on, turn, carry), variables)
+    return _write_back(jax.lax.while_loop(holds, iterate, carry), variables)
 
 
-def _turns(body: Callable, inputs: _Values) -> tuple[Callable, tuple[_Values, list[Any]], list[Any]]:
-    """Return a turn of the loop as a pure function, what it starts from, and the Keras variables that it changes."""
+def _iteration(body: Callable, inputs: _Values) -> tuple[Callable, tuple[_Values, list[Any]], list[Any]]:
+    """Return an iteration as a pure function, the initial carry, and the Keras variables that the body changes."""
     values = jax.tree.map(jnp.asarray, inputs)
     outer = _keras.stateless_scope()
-    # Once abstractly: which variables does the body change, and does it return what it takes?
+    # 1. Trace the body once, to find the variables that it changes and to check the form of its results.
     scope = ReplicaScope([], outer)
 
-    def one_turn(*given: Any) -> _Values:
+    def trace(*arguments: Any) -> _Values:
         with scope:
-            return _returned(body(*given))
+            return _returned(body(*arguments))
 
-    specs = jax.eval_shape(one_turn, *values)
+    specs = jax.eval_shape(trace, *values)
     _check_form(values, specs)
     variables = [variable for variable, _ in scope.written()]
 
-    def turn(carry: tuple[_Values, list[Any]]) -> tuple[_Values, list[Any]]:
+    # 2. The iteration reads the variables from the carry, and returns their new values in it.
+    def iterate(carry: tuple[_Values, list[Any]]) -> tuple[_Values, list[Any]]:
         values, state = carry
         scope = ReplicaScope(list(zip(variables, state, strict=True)), outer)
         with scope:
             new = _returned(body(*values))
         return jax.tree.map(jnp.asarray, new), [scope.held(variable) for variable in variables]
 
-    return turn, (values, [variable.value for variable in variables]), variables
+    return iterate, (values, [variable.value for variable in variables]), variables
 
 
-def _settled(carry: tuple[_Values, list[Any]], variables: list[Any]) -> list[Any]:
+def _write_back(carry: tuple[_Values, list[Any]], variables: list[Any]) -> list[Any]:
+    """Write the final values of the variables, and return the other values of the carry."""
     values, state = carry
     for variable, value in zip(variables, state, strict=True):
         write_back(variable, value)
@@ -143,26 +147,26 @@ def _listed(inputs: Any, name: str) -> list[Any]:
     if inputs is None:
         return []
     if not isinstance(inputs, list | tuple):
-        raise SettingTypeError(f"{name} must be a list of arrays, or of trees of them, or None, not {inputs!r}")
+        raise SettingTypeError(f"{name} must be a list of arrays, or of trees of arrays, or None, not {inputs!r}")
     return list(inputs)
 
 
-def _check_turns(n: Any) -> None:
+def _check_count(n: Any) -> None:
     is_array = isinstance(n, jax.Array) or hasattr(n, "dtype")
-    is_whole = jnp.issubdtype(n.dtype, jnp.integer) and n.shape == () if is_array else isinstance(n, numbers.Integral)
-    if not is_whole or isinstance(n, bool) or (not isinstance(n, Tracer) and n < 0):
-        raise SettingError(f"n must be a whole number from 0 up, or an integer scalar, not {n!r}")
+    is_integer = jnp.issubdtype(n.dtype, jnp.integer) and n.shape == () if is_array else isinstance(n, numbers.Integral)
+    if not is_integer or isinstance(n, bool) or (not isinstance(n, Tracer) and n < 0):
+        raise SettingError(f"n must be an integer of at least 0, or an integer scalar, not {n!r}")
 
 
 def _checked_body(body: Any, name: str) -> Callable:
     if not callable(body):
-        raise SettingTypeError(f"tpu.{name} runs a function on the device, and {body!r} is none")
+        raise SettingTypeError(f"tpu.{name} runs a function on the device, and {body!r} is not a function")
     return body
 
 
 def _check_form(values: _Values, specs: _Values) -> None:
-    """Raise unless the body returns what it takes."""
-    takes, returns = ([_kind(one) for one in trees] for trees in (values, specs))
+    """Reject a body whose results differ in form from its arguments."""
+    takes, returns = ([_kind(tree) for tree in trees] for trees in (values, specs))
     if len(takes) != len(returns):
         raise SettingError(
             f"the body of a loop on the device must return as many values as it takes: it takes {len(takes)} and "
@@ -171,8 +175,8 @@ def _check_form(values: _Values, specs: _Values) -> None:
     for index, (before, after) in enumerate(zip(takes, returns, strict=True)):
         if before != after:
             raise SettingError(
-                f"the body of a loop on the device must return values of the form that it takes: inputs[{index}] is "
-                f"{before[0]}, and it returns {after[0]}"
+                f"the body of a loop on the device must return values of the same form as its arguments: "
+                f"inputs[{index}] is {before[0]}, and it returns {after[0]}"
             )
 
 

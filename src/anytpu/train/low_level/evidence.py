@@ -1,9 +1,9 @@
-"""`evidence`: does it really run on the TPU?
+"""`evidence`: measure whether a function really runs on the TPU.
 
-Idea: the first users looked at three things: what the cloud says of the TPU, how busy the host's own processor is, and
-whether the time of a step is another one. All three are looked at here, in one call.
+Idea: the first users checked three things: the cloud console's TPU usage, the load of the host's processor, and the
+change of the step time. One call measures all three here.
 
-Rule: it says what was seen and nothing more; a virtual core is called virtual.
+Rule: the report contains measurements only; a virtual core is called virtual.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from anytpu.train.low_level.inputs import checked_inputs
 from anytpu.train.low_level.sharding import rewrite, shard
 from anytpu.units import format_seconds
 
-_MOST_CALLS = 20
-_ENOUGH_S = 0.5
+_MAX_CALLS = 20
+_MAX_TOTAL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evidence:
-    """What was seen while a function ran.
+    """Measurements of a function's calls.
 
     Attributes:
-        cores: the cores that ran it.
-        devices: the devices of JAX that its results lie on; empty where they lie in another process.
-        call_s: how long a call took, the median.
-        host_cpu_s: how long the host's processors worked in a call, all together.
-        plain_call_s: how long a call of the same function took on the host's processor, compiled by JAX, without a TPU.
+        cores: the cores that ran the function.
+        devices: names of the JAX devices that hold its results; empty if another process holds them.
+        call_s: median time of a call, in seconds.
+        host_cpu_s: processor time of a call, summed over the host's processors, in seconds.
+        plain_call_s: median time of a call on the host's processor, compiled by JAX without a TPU, in seconds.
     """
 
     cores: tuple[Core, ...]
@@ -49,26 +49,26 @@ class Evidence:
 
     @property
     def is_on_accelerator(self) -> bool:
-        """True when no core is simulated on the host's processor."""
+        """Whether no core is simulated on the host's processor."""
         return not any(core.virtual for core in self.cores)
 
     @property
     def host_share(self) -> float:
-        """How many of the host's processors were busy on average: about 0 when the work is done elsewhere."""
+        """Average number of busy host processors: about 0 if the host does none of the work."""
         return self.host_cpu_s / self.call_s
 
     @property
     def speedup(self) -> float:
-        """How many times faster than on the plain host."""
+        """Ratio of the time on the plain host to the time on the cores."""
         return self.plain_call_s / self.call_s
 
     def __repr__(self) -> str:
         count, kind = len(self.cores), self.cores[0].platform.upper()
         kind = kind if self.is_on_accelerator else "virtual"
-        where = "" if self.is_on_accelerator else ", simulated on this machine's CPU"
-        results = f"; the results lie on {', '.join(self.devices)}" if self.devices else ""
+        simulated = "" if self.is_on_accelerator else ", simulated on this machine's CPU"
+        results = f"; the results are on {', '.join(self.devices)}" if self.devices else ""
         return (
-            f"Evidence: ran on {count} {kind} core{'s' * (count > 1)}{where}{results}\n"
+            f"Evidence: ran on {count} {kind} core{'s' * (count > 1)}{simulated}{results}\n"
             f"  host: {format_seconds(self.host_cpu_s)} of processor time a call, {self.host_share:.0%} of the call\n"
             f"  time: {format_seconds(self.call_s)} a call, {format_seconds(self.plain_call_s)} on the plain host CPU: "
             f"{self.speedup:.1f} x as fast"
@@ -76,16 +76,16 @@ class Evidence:
 
 
 def evidence(computation: Callable, inputs: Sequence[Any] | None = None, num_shards: int | None = 1) -> Evidence:
-    """Run a function on the TPU and on the plain host, and say what was seen of it.
+    """Run a function on the TPU and on the plain host, and return the measurements.
 
-    It is called up to 21 times on each: a function that changes Keras variables changes them as often on the TPU, and
-    not at all on the plain host.
+    It is called up to 21 times on each. Each call on the TPU changes Keras variables that the function writes; calls on
+    the plain host do not.
 
     Args:
         computation: takes the inputs, as for `rewrite`.
-        inputs: a list of arrays, or of trees of them; None means none.
-        num_shards: 1 runs it as `rewrite` does, on one core; another number, or None for all cores, as
-            `batch_parallel` does, each core on its rows.
+        inputs: a list of arrays, or of trees of arrays; None means no inputs.
+        num_shards: 1 runs it on one core, as `rewrite` does. Another number, or None for all cores, runs each core on
+            its rows, as `batch_parallel` does.
 
     Raises:
         SettingError, StrategyError, ReplicaError: as `shard` raises them.
@@ -113,26 +113,26 @@ def evidence(computation: Callable, inputs: Sequence[Any] | None = None, num_sha
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Return the median time of a call, the processor time of one, and what it returned. The first does not count."""
+    """Return the median time and the mean processor time of a call, and its result. The first call is a warm-up."""
     result = jax.block_until_ready(call())
     walls: list[float] = []
     cpu_s = time.process_time()
-    while len(walls) < _MOST_CALLS and sum(walls) < _ENOUGH_S:
-        begun_s = time.perf_counter()
+    while len(walls) < _MAX_CALLS and sum(walls) < _MAX_TOTAL_S:
+        began_s = time.perf_counter()
         result = jax.block_until_ready(call())
-        walls.append(time.perf_counter() - begun_s)
+        walls.append(time.perf_counter() - began_s)
     cpu_s = time.process_time() - cpu_s
     return sorted(walls)[len(walls) // 2], cpu_s / len(walls), result
 
 
 def _on_the_host(computation: Callable) -> Callable:
-    """Return the function as JAX alone compiles it: one replica of it, whose writes to Keras variables are dropped."""
+    """Return the function compiled by JAX alone, for one replica; its writes to Keras variables are dropped."""
 
-    def alone(*values: Any) -> Any:
+    def single_replica(*values: Any) -> Any:
         with ReplicaScope([]), inside(Replica(1)):
             return jax.tree.map(_array, computation(*values))
 
-    return jax.jit(lambda *values: jax.vmap(alone, None, axis_name=REPLICA_AXIS, axis_size=1)(*values))
+    return jax.jit(lambda *values: jax.vmap(single_replica, None, axis_name=REPLICA_AXIS, axis_size=1)(*values))
 
 
 def _array(leaf: Any) -> Any:

@@ -1,7 +1,7 @@
 """`outside_compilation`: call the host from a function that runs on the cores. `bfloat16_scope`: compute in bfloat16.
 
-Rule: a call of the host is made once for each core, when the values are there, in no promised order; nobody waits for
-it unless it returns something.
+Rule: the host is called once for each core, when the values are computed, in unspecified order. The cores wait for the
+call only if it returns a value.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def outside_compilation(computation: Callable, *args: Any, returns: Any = None) 
     """Call a Python function on the host, from a function that runs on the cores.
 
     Args:
-        computation: takes the values of `args` as arrays of NumPy's kind. It may print, write files, use any library.
+        computation: takes the values of `args` as NumPy arrays. It may print, write files, use any library.
         args: arrays, numbers, or trees of them.
-        returns: what `computation` returns, by example: a tree of arrays or `jax.ShapeDtypeStruct` of the same shapes
-            and types. None when it returns nothing.
+        returns: an example of the value that `computation` returns: a tree of arrays or `jax.ShapeDtypeStruct` of the
+            same shapes and types. None if it returns nothing.
 
     Returns:
-        What `computation` returned, or None.
+        The value that `computation` returns, or None.
 
     Example:
         >>> import math
@@ -35,17 +35,17 @@ def outside_compilation(computation: Callable, *args: Any, returns: Any = None) 
         24.0
     """
     if returns is None:
-        jax.debug.callback(lambda *values: _nothing(computation(*values)), *args)
+        jax.debug.callback(lambda *values: _discard(computation(*values)), *args)
         return None
     return jax.pure_callback(computation, spec_of(returns), *args, vmap_method="sequential")
 
 
 @contextlib.contextmanager
 def bfloat16_scope() -> Iterator[None]:
-    """Let Keras layers that are made in this scope keep their variables in float32 and compute in bfloat16.
+    """Return a scope in which new Keras layers keep their variables in float32 and compute in bfloat16.
 
-    It is `keras.mixed_precision.set_dtype_policy("mixed_bfloat16")`, taken back afterwards. Gradients arrive at the
-    variables in float32.
+    It calls `keras.mixed_precision.set_dtype_policy("mixed_bfloat16")`, and restores the policy afterwards. The
+    variables' gradients are float32.
 
     Example:
         >>> with bfloat16_scope():
@@ -53,13 +53,13 @@ def bfloat16_scope() -> Iterator[None]:
         >>> layer.variable_dtype, layer.compute_dtype
         ('float32', 'bfloat16')
     """
-    before = keras.config.dtype_policy()
+    previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         yield
     finally:
-        keras.config.set_dtype_policy(before)
+        keras.config.set_dtype_policy(previous)
 
 
-def _nothing(_: Any) -> None:
+def _discard(_: Any) -> None:
     return None

@@ -1,6 +1,6 @@
-"""What may go into a low-level call: lists of numbers and arrays, which the shards divide.
+"""Check the inputs of a low-level call: lists of numbers and arrays, divisible by the number of shards.
 
-Rule: each refusal names the input as its owner writes it, `inputs[0]['x']`.
+Rule: each error names the input as the user writes it, `inputs[0]['x']`.
 """
 
 from __future__ import annotations
@@ -18,111 +18,117 @@ from anytpu.errors import SettingError, SettingTypeError
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 
 SUPPORTED = ("bool", "int8 to int64", "uint8 to uint64", "bfloat16", "float16 to float64", "complex64", "complex128")
-"""What travels to a core; what is wider than 32 bits becomes 32 bits there unless JAX's 64-bit mode is on."""
+"""The dtypes that a core accepts; types wider than 32 bits are narrowed to 32 bits unless JAX's 64-bit mode is on."""
 
-_NUMBERS = "biufcV"  # NumPy calls bfloat16 and its kin void.
+_NUMBERS = "biufcV"  # In NumPy, bfloat16 and the other types of ml_dtypes are of kind V (void).
 
 
 def checked_inputs(inputs: Any, name: str) -> list[Any]:
     """Return the inputs of a call as a list of trees of arrays and numbers.
 
     Args:
-        inputs: what the caller gave; None means none.
-        name: the function that was called.
+        inputs: the caller's inputs; None means no inputs.
+        name: name of the called function.
 
     Raises:
-        SettingTypeError: it is not a list, or something in it is no number or array of numbers.
-        SettingError: something in it is being traced by JAX.
+        SettingTypeError: `inputs` is not a list, or a leaf is neither a number nor an array of numbers.
+        SettingError: a leaf is being traced by JAX.
     """
     if inputs is None:
         return []
     if not isinstance(inputs, list | tuple):
         raise SettingTypeError(
-            f"tpu.{name}()'s inputs must be a list of arrays, or of trees of them, or None, not {_what(inputs)}: "
+            f"tpu.{name}()'s inputs must be a list of arrays, or of trees of arrays, or None, not {_describe(inputs)}: "
             f"for one input x type tpu.{name}(computation, [x])"
         )
-    return [_checked_tree(one, f"inputs[{index}]", name) for index, one in enumerate(inputs)]
+    return [_checked_tree(tree, f"inputs[{index}]", name) for index, tree in enumerate(inputs)]
 
 
 def checked_replicas(inputs: Any) -> list[list[Any]]:
     """Return the inputs of `replicate`: one list for each replica, all of the same trees, shapes and types.
 
     Raises:
-        SettingTypeError: they are not lists, or something in them is no number or array of numbers.
-        SettingError: the replicas' inputs are not alike.
+        SettingTypeError: `inputs` is not a list of lists, or a leaf is neither a number nor an array of numbers.
+        SettingError: the replicas' inputs differ in number, structure, shape or type.
     """
-    if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(one, list | tuple) for one in inputs):
+    if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, list | tuple) for row in inputs):
         raise SettingTypeError(
             "tpu.replicate() inputs must be a list of lists/tuples, one for each replica, for example "
-            f"[[x0, y0], [x1, y1]], not {_what(inputs)}"
+            f"[[x0, y0], [x1, y1]], not {_describe(inputs)}"
         )
-    counts = [len(one) for one in inputs]
+    counts = [len(trees) for trees in inputs]
     if len(set(counts)) > 1:
         raise SettingError(
             f"replicas must have the same number of inputs, and these have {', '.join(map(str, counts))}"
         )
-    given = [
-        [_checked_tree(one, f"inputs[{replica}][{index}]", "replicate") for index, one in enumerate(each)]
-        for replica, each in enumerate(inputs)
+    checked = [
+        [_checked_tree(tree, f"inputs[{replica}][{index}]", "replicate") for index, tree in enumerate(trees)]
+        for replica, trees in enumerate(inputs)
     ]
-    kinds = [_kind(each) for each in given]
+    kinds = [_kind(trees) for trees in checked]
     for replica, kind in enumerate(kinds):
         if kind != kinds[0]:
             raise SettingError(
                 f"replicas must have matching input types, and replica {replica} has {kind[1]} where replica 0 has "
                 f"{kinds[0][1]}"
             )
-    return given
+    return checked
 
 
-def checked_axes(axes: Any, count: int, name: str, what: str) -> list[int | None] | None:
-    """Return a list with an axis, or None, for each input or output; None as it is.
+def checked_axes(axes: Any, count: int, name: str, noun: str) -> list[int | None] | None:
+    """Return a list with an axis, or None, for each input or output; None if `axes` is None.
+
+    Args:
+        axes: the caller's list of axes, or None.
+        count: number of inputs or outputs.
+        name: name of the argument.
+        noun: "inputs" or "outputs".
 
     Raises:
-        SettingError: it is no such list.
+        SettingError: `axes` is not a list of `count` axes.
     """
     if axes is None:
         return None
-    if not isinstance(axes, list | tuple) or not all(one is None or _is_axis(one) for one in axes):
+    if not isinstance(axes, list | tuple) or not all(axis is None or _is_axis(axis) for axis in axes):
         raise SettingError(f"{name} must be a list of axes, such as [0, 1, None], or None, not {axes!r}")
     if len(axes) != count:
-        counted = what if count != 1 else what.removesuffix("s")
+        counted = noun if count != 1 else noun.removesuffix("s")
         raise SettingError(
-            f"length of {name} must be equal to the number of {what}: there are {len(axes)} axes for {count} {counted}"
+            f"length of {name} must be equal to the number of {noun}: there are {len(axes)} axes for {count} {counted}"
         )
-    return [None if one is None else int(one) for one in axes]
+    return [None if axis is None else int(axis) for axis in axes]
 
 
-def split_size(leaf: Any, axis: int, shards: int, name: str) -> int:
-    """Return the axis of an array that is split over the shards, counted from 0.
+def checked_split_axis(leaf: Any, axis: int, shards: int, name: str) -> int:
+    """Return the axis of an array to split over the shards, as an index of at least 0.
 
     Raises:
-        SettingError: the array has no such axis, or the shards do not divide it.
+        SettingError: the array has no such axis, or its size is not divisible by the number of shards.
     """
     if isinstance(leaf, PerReplica):
         return 0
     shape = np.shape(leaf)
     if not -len(shape) <= axis < len(shape):
         raise SettingError(
-            f"{name} has the shape {shape}, which has no axis {axis} to split: give every shard the whole of it with "
-            "None in its place, as in input_shard_axes=[0, None]"
+            f"{name} has the shape {shape}, which has no axis {axis} to split: give every shard the whole array with "
+            "None in the list, as in input_shard_axes=[0, None]"
         )
     size = shape[axis]
     if size % shards:
         near = " or ".join(str(n) for n in (size - size % shards, size + -size % shards) if n)
         raise SettingError(
             f"{name} of shape {shape} cannot be sharded {shards} ways along dimension {axis}: {size} is not a multiple "
-            f"of {shards}. Give it {near}, choose num_shards, or let strategy.distribute_dataset deal the rows out, "
-            "which does it for any number of them"
+            f"of {shards}. Give it {near}, choose num_shards, or let strategy.distribute_dataset distribute the rows, "
+            "which works for any number of them"
         )
     return axis % len(shape)
 
 
 def _checked_tree(tree: Any, name: str, function: str) -> Any:
-    def one(path: Any, leaf: Any) -> Any:
+    def check(path: Any, leaf: Any) -> Any:
         return _checked_leaf(leaf, name + jax.tree_util.keystr(path), function)
 
-    return jax.tree_util.tree_map_with_path(one, tree, is_leaf=is_per_replica)
+    return jax.tree_util.tree_map_with_path(check, tree, is_leaf=is_per_replica)
 
 
 def _checked_leaf(leaf: Any, name: str, function: str) -> Any:
@@ -134,7 +140,7 @@ def _checked_leaf(leaf: Any, name: str, function: str) -> Any:
             )
         return leaf
     if isinstance(leaf, keras.Variable):
-        return leaf  # `strategy.run` says what to do with it.
+        return leaf  # `strategy.run` raises an error that says what to do with it.
     array = np.asarray(leaf)
     if array.dtype.kind not in _NUMBERS:
         raise SettingTypeError(
@@ -151,7 +157,7 @@ def _type_name(array: np.ndarray) -> str:
 
 
 def _kind(inputs: list[Any]) -> tuple[Any, str]:
-    """Return what must be the same for all replicas: the tree of the inputs, and their shapes and types in words."""
+    """Return the properties that all replicas must share: the tree of the inputs, and the text of shapes and types."""
     leaves, tree = jax.tree.flatten(inputs)
     return tree, ", ".join(_types(leaves)) or "no inputs"
 
@@ -162,9 +168,9 @@ def _types(leaves: Sequence[Any]) -> Iterator[str]:
         yield f"{dtype}{list(np.shape(leaf))}"
 
 
-def _is_axis(one: Any) -> bool:
-    return isinstance(one, numbers.Integral) and not isinstance(one, bool)
+def _is_axis(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _what(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray | jax.Array) else repr(value)

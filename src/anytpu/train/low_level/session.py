@@ -1,8 +1,8 @@
-"""What a session was asked for: start and stop the TPU, name one core, list the devices.
+"""Replacements of TensorFlow 1's session operations: start and stop the TPU, name a core, list the devices.
 
-Idea: these were operations that a session ran; here they are calls.
+Idea: in TensorFlow 1 a session ran these operations; here they are function calls.
 
-Rule: they are the system's own functions (`anytpu.system`) in their old form.
+Rule: they wrap functions of `anytpu.system` under their TensorFlow 1 names.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _STARTED = secrets.token_hex(8)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class DeviceAttributes:
-    """A device as a session listed it.
+    """A device in the form of `Session.list_devices()`.
 
     Attributes:
-        name: its full name, "/job:worker/replica:0/task:0/device:TPU:3".
+        name: full name, such as "/job:worker/replica:0/task:0/device:TPU:3".
         device_type: "TPU", "GPU", "CPU" or "TPU_SYSTEM".
-        memory_limit_bytes: the memory that may be used, or 0 where it is not known.
-        incarnation: a number that stays the same while the system runs.
-        virtual: True when it is simulated on another kind of device.
+        memory_limit_bytes: usable memory in bytes, or 0 if unknown.
+        incarnation: an ID that stays the same while the system runs.
+        virtual: whether the device is simulated on another kind of device.
     """
 
     name: str
@@ -43,15 +43,16 @@ class DeviceAttributes:
     virtual: bool = False
 
     def __repr__(self) -> str:
-        kept = f"{self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation}"
-        return f"_DeviceAttributes({kept}{', virtual' if self.virtual else ''})"
+        fields = f"{self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation}"
+        return f"_DeviceAttributes({fields}{', virtual' if self.virtual else ''})"
 
 
 def initialize_system(resolver: TPUClusterResolver | None = None) -> Topology:
-    """Start the TPU system, unless it runs, and return its topology: what `tpu.initialize_system()` gave a session.
+    """Start the TPU system, unless it runs, and return its topology, as a session did for `tpu.initialize_system()`.
 
     Args:
-        resolver: which system; None is the one in use, else what `TPUClusterResolver("")` finds.
+        resolver: resolver of the system. None is the system in use, or else the one that `TPUClusterResolver("")`
+            finds.
 
     Example:
         >>> initialize_system(TPUClusterResolver("v2-8"))
@@ -61,16 +62,16 @@ def initialize_system(resolver: TPUClusterResolver | None = None) -> Topology:
 
 
 def shutdown_system(resolver: TPUClusterResolver | None = None) -> None:
-    """Stop the TPU system; a second time does nothing.
+    """Stop the TPU system; a second call does nothing.
 
     Args:
-        resolver: which system; None is every one that this process runs.
+        resolver: resolver of the system; None is every system that this process runs.
     """
     shutdown_tpu_system(resolver)
 
 
 def core(num: int) -> str:
-    """Return the name of the core of that number, for `tpu.device`.
+    """Return the name of the core with an index, for `tpu.device`.
 
     Raises:
         SettingError: the system in use has no such core.
@@ -82,7 +83,7 @@ def core(num: int) -> str:
     system = current_system()
     cores = len((system.topology if system else TPUClusterResolver("").topology).cores)
     if isinstance(num, bool) or not isinstance(num, int) or not 0 <= num < cores:
-        raise SettingError(f"num must be the number of a core, from 0 to {cores - 1}, not {num!r}")
+        raise SettingError(f"num must be the index of a core, from 0 to {cores - 1}, not {num!r}")
     return f"device:TPU_REPLICATED_CORE:{num}"
 
 
@@ -92,7 +93,7 @@ def list_devices() -> list[DeviceAttributes]:
     Example:
         >>> initialize_system(TPUClusterResolver("virtual", cores=2)).name
         '2 virtual cores'
-        >>> [one.name for one in list_devices()][1]
+        >>> [device.name for device in list_devices()][1]
         '/job:worker/replica:0/task:0/device:TPU:0'
     """
     devices = list_logical_devices()
@@ -100,8 +101,8 @@ def list_devices() -> list[DeviceAttributes]:
     cores = (system.topology if system else TPUClusterResolver("").topology).cores
     memory = [0, *(core.memory_bytes or 0 for core in cores)]
     listed = [
-        DeviceAttributes(one.name, one.device_type, limit, _incarnation(one.name), one.virtual)
-        for one, limit in zip(devices, memory, strict=True)
+        DeviceAttributes(device.name, device.device_type, limit, _incarnation(device.name), device.virtual)
+        for device, limit in zip(devices, memory, strict=True)
     ]
     name = "/job:worker/replica:0/task:0/device:TPU_SYSTEM:0"
     return [*listed, DeviceAttributes(name, "TPU_SYSTEM", 0, _incarnation(name), any(core.virtual for core in cores))]

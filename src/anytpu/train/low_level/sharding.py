@@ -1,11 +1,11 @@
-"""`shard`, `batch_parallel`, `replicate` and `rewrite`: a function of arrays, run on the cores.
+"""`shard`, `batch_parallel`, `replicate` and `rewrite`: run a function of arrays on the cores.
 
-Idea: the TPU's first interface. Each of the four lays its inputs over some cores, runs the function there as
-`strategy.run` does, and joins what the cores return; so a function is compiled once for its code and its shapes,
-whichever of them calls it.
+Idea: this is the TPU's first interface. Each of the four distributes its inputs over some cores, runs the function
+there as `strategy.run` does, and joins the outputs. So a function is compiled once for its code and its shapes,
+regardless of the caller.
 
-Rule: what comes back is a list, as it was of old: `tpu.rewrite(f, [x])[0]` is the value of an `f` that returns one. The
-arrays in it stay on the cores until somebody looks.
+Rule: the result is a list, as in TensorFlow 1: `tpu.rewrite(f, [x])[0]` is the value of an `f` that returns a single
+value. The arrays in it stay on the cores until they are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anytpu.errors import SettingError
 from anytpu.program.program import ROWS
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.train.low_level.cores import cores_of, refuse_nested
-from anytpu.train.low_level.inputs import checked_axes, checked_inputs, checked_replicas, split_size
+from anytpu.train.low_level.inputs import checked_axes, checked_inputs, checked_replicas, checked_split_axis
 
 
 def shard(
@@ -33,27 +33,28 @@ def shard(
     outputs_from_all_shards: bool | Sequence[bool] = True,
     output_shard_axes: Sequence[int] | None = None,
 ) -> list[Any] | None:
-    """Run a function on every core, each on its part of the inputs.
+    """Run a function on every core, each on its shard of the inputs.
 
     Args:
         computation: takes one shard of each input. It may use `cross_replica_sum`, `CrossShardOptimizer`, Keras models
             and optimizers, and JAX's collectives over the axis "replica". An array that it closes over is part of its
-            code, and another one compiles it anew: what changes from call to call is an input.
-        inputs: a list of arrays, or of trees of them; None means none.
-        num_shards: on how many cores, the first ones; None is all.
-        input_shard_axes: along which axis each input is split; None in the list gives every shard the whole input. None
+            code, so another array compiles it again: pass values that change between calls as inputs.
+        inputs: a list of arrays, or of trees of arrays; None means no inputs.
+        num_shards: number of cores, the first ones of the system; None is all.
+        input_shard_axes: the split axis of each input; a None in the list gives every shard the whole input. None
             splits each along axis 0.
-        outputs_from_all_shards: for each output, or for all: join what all shards return, or take what shard 0 does.
-        output_shard_axes: along which axis each output is joined; None joins along axis 0. Numbers are stacked.
+        outputs_from_all_shards: for each output, or for all: True joins the outputs of all shards, False takes the
+            output of shard 0.
+        output_shard_axes: the axis along which each output is joined; None joins along axis 0. Scalars are stacked.
 
     Returns:
-        A list with one entry for each value that `computation` returns (one, unless it returns a list or tuple), or
-        None if it returns None.
+        A list with one entry for each value that `computation` returns (a single entry, unless it returns a list or
+        tuple), or None if it returns None.
 
     Raises:
-        SettingError: an argument is not what is said here, or the shards do not divide an input.
-        StrategyError: called inside a function that runs on the cores already.
-        ReplicaError: `computation` returns what is not an array.
+        SettingError: an argument is invalid, or an input is not divisible by the number of shards.
+        StrategyError: called inside a function that already runs on the cores.
+        ReplicaError: `computation` returns a value that is not an array.
 
     Example:
         >>> initialize_system(TPUClusterResolver("virtual", cores=4)).name
@@ -68,7 +69,7 @@ def shard(
     strategy = cores_of(num_shards)
     axes = checked_axes(input_shard_axes, len(listed), "input_shard_axes", "inputs") or [0] * len(listed)
     parts = [
-        _split(strategy, one, axis, f"inputs[{i}]") for i, (one, axis) in enumerate(zip(listed, axes, strict=True))
+        _split(strategy, tree, axis, f"inputs[{i}]") for i, (tree, axis) in enumerate(zip(listed, axes, strict=True))
     ]
     outputs = _listed(strategy.run(computation, tuple(parts)))
     if outputs is None:
@@ -76,13 +77,13 @@ def shard(
     from_all = _for_each(outputs_from_all_shards, len(outputs), "outputs_from_all_shards")
     out_axes = checked_axes(output_shard_axes, len(outputs), "output_shard_axes", "outputs") or [0] * len(outputs)
     joined = [axis if is_all else None for axis, is_all in zip(out_axes, from_all, strict=True)]
-    return [_together(strategy, one, axis) for one, axis in zip(outputs, joined, strict=True)]
+    return [_join_shards(strategy, tree, axis) for tree, axis in zip(outputs, joined, strict=True)]
 
 
 def batch_parallel(
     computation: Callable, inputs: Sequence[Any] | None = None, num_shards: int | None = None
 ) -> list[Any] | None:
-    """Run a function on every core, each on its rows: `shard` with every input split, every output joined, on axis 0.
+    """Run a function on every core, each on its rows: `shard` with all inputs split and all outputs joined on axis 0.
 
     Args, Returns and Raises: those of `shard`.
 
@@ -94,7 +95,7 @@ def batch_parallel(
 
 
 def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = None) -> list[Any]:
-    """Run a function on cores that are each given inputs of their own.
+    """Run a function on several cores, each with its own inputs.
 
     Args:
         computation: takes one replica's inputs.
@@ -102,25 +103,28 @@ def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = No
             all cores.
 
     Returns:
-        A list with what each replica returned: a list as `shard` returns it, or None.
+        A list with the outputs of each replica: a list as `shard` returns it, or None.
 
     Raises:
-        SettingError: the replicas' inputs are not alike, or there are more of them than cores.
-        StrategyError: called inside a function that runs on the cores already.
-        ReplicaError: `computation` returns what is not an array.
+        SettingError: the replicas' inputs differ in structure, or there are more replicas than cores.
+        StrategyError: called inside a function that already runs on the cores.
+        ReplicaError: `computation` returns a value that is not an array.
 
     Example:
-        >>> [float(one[0]) for one in replicate(lambda x, y: x + y, [[1.0, 2.0], [3.0, 4.0]])]
+        >>> [float(outputs[0]) for outputs in replicate(lambda x, y: x + y, [[1.0, 2.0], [3.0, 4.0]])]
         [3.0, 7.0]
     """
     refuse_nested("replicate")
-    given = None if inputs is None else checked_replicas(inputs)
-    strategy = cores_of(None if given is None else len(given))
-    arguments = () if given is None else jax.tree.map(lambda *parts: _own(parts), *[tuple(one) for one in given])
+    replicas = None if inputs is None else checked_replicas(inputs)
+    strategy = cores_of(None if replicas is None else len(replicas))
+    if replicas is None:
+        arguments = ()
+    else:
+        arguments = jax.tree.map(lambda *parts: _per_replica(parts), *[tuple(trees) for trees in replicas])
     outputs = _listed(strategy.run(computation, arguments))
     if outputs is None:
         return [None] * strategy.num_replicas_in_sync
-    return [_of_replica(outputs, index) for index in range(strategy.num_replicas_in_sync)]
+    return [_outputs_of(outputs, replica) for replica in range(strategy.num_replicas_in_sync)]
 
 
 def rewrite(computation: Callable, inputs: Sequence[Any] | None = None) -> list[Any] | None:
@@ -128,15 +132,15 @@ def rewrite(computation: Callable, inputs: Sequence[Any] | None = None) -> list[
 
     Args:
         computation: takes the inputs.
-        inputs: a list of arrays, or of trees of them; None means none.
+        inputs: a list of arrays, or of trees of arrays; None means no inputs.
 
     Returns:
-        As `shard`.
+        A list as `shard` returns it, or None.
 
     Raises:
         SettingError: `inputs` is not such a list.
-        StrategyError: called inside a function that runs on the cores already.
-        ReplicaError: `computation` returns what is not an array.
+        StrategyError: called inside a function that already runs on the cores.
+        ReplicaError: `computation` returns a value that is not an array.
 
     Example:
         >>> float(rewrite(lambda x: x**2, [3.0])[0])
@@ -148,44 +152,44 @@ def rewrite(computation: Callable, inputs: Sequence[Any] | None = None) -> list[
 
 
 def _listed(outputs: Any) -> list[Any] | None:
-    """Return what a computation returned as a list with one entry for each value. A record is one value."""
+    """Return a computation's outputs as a list with one entry for each value. A named tuple is one value."""
     if outputs is None:
         return None
     return list(outputs) if type(outputs) in (list, tuple) else [outputs]
 
 
-def _for_each(given: Any, count: int, name: str) -> list[bool]:
-    if isinstance(given, bool):
-        return [given] * count
-    if not isinstance(given, list | tuple) or len(given) != count:
+def _for_each(value: Any, count: int, name: str) -> list[bool]:
+    if isinstance(value, bool):
+        return [value] * count
+    if not isinstance(value, list | tuple) or len(value) != count:
         raise SettingError(
-            f"{name} must be True, False, or a list with one of them for each of the {count} outputs, not {given!r}"
+            f"{name} must be True, False, or a list with one of them for each of the {count} outputs, not {value!r}"
         )
-    return [bool(one) for one in given]
+    return [bool(entry) for entry in value]
 
 
-# Inputs.
+# Distributing the inputs.
 
 
 def _split(strategy: Any, tree: Any, axis: int | None, name: str) -> Any:
-    """Lay one input over the shards: parted along an axis, or whole on each for None."""
+    """Distribute one input over the shards: split along an axis, or whole on each shard for None."""
     shards = strategy.num_replicas_in_sync
     if axis is None:
         return tree
 
-    def one(path: Any, leaf: Any) -> Any:
-        at = split_size(leaf, axis, shards, name + jax.tree_util.keystr(path))
+    def split(path: Any, leaf: Any) -> Any:
+        split_axis = checked_split_axis(leaf, axis, shards, name + jax.tree_util.keystr(path))
         if shards == 1 or is_per_replica(leaf):
             return leaf
-        stacked = _stacked(leaf, at, shards)
+        stacked = _stacked(leaf, split_axis, shards)
         spec = jax.ShapeDtypeStruct(stacked.shape, jax.dtypes.canonicalize_dtype(stacked.dtype))
         return PerReplica.of_handle(strategy.backend, strategy.backend.put(stacked, ROWS), spec)
 
-    return jax.tree_util.tree_map_with_path(one, tree, is_leaf=is_per_replica)
+    return jax.tree_util.tree_map_with_path(split, tree, is_leaf=is_per_replica)
 
 
 def _stacked(leaf: Any, axis: int, shards: int) -> Any:
-    """Return an array with its shards along a new axis in front; of the host's arrays, a copy."""
+    """Return an array with its shards along a new leading axis; a host array is copied."""
     if isinstance(leaf, jax.Array):
         return _shards_in_front(leaf, axis, shards)
     return np.array(_moved(np.asarray(leaf), axis, shards, np))
@@ -198,34 +202,34 @@ def _shards_in_front(leaf: Any, axis: int, shards: int) -> Any:
 
 def _moved(leaf: Any, axis: int, shards: int, library: Any) -> Any:
     shape = leaf.shape
-    parted = leaf.reshape(*shape[:axis], shards, shape[axis] // shards, *shape[axis + 1 :])
-    return library.moveaxis(parted, axis, 0)
+    split = leaf.reshape(*shape[:axis], shards, shape[axis] // shards, *shape[axis + 1 :])
+    return library.moveaxis(split, axis, 0)
 
 
-def _own(parts: tuple[Any, ...]) -> Any:
+def _per_replica(parts: tuple[Any, ...]) -> Any:
     return parts[0] if len(parts) == 1 else PerReplica(list(parts))
 
 
-# Outputs.
+# Joining the outputs.
 
 
-def _together(strategy: Any, tree: Any, axis: int | None) -> Any:
-    """Make one array of each shard's: joined along an axis, or shard 0's for None."""
+def _join_shards(strategy: Any, tree: Any, axis: int | None) -> Any:
+    """Make one array of the shards' arrays: joined along an axis, or that of shard 0 for None."""
 
-    def one(leaf: Any) -> Any:
+    def join(leaf: Any) -> Any:
         if not isinstance(leaf, PerReplica):
             return leaf if axis is None or np.ndim(leaf) else leaf.reshape(1)
         array = leaf.shared() if leaf.is_shared else strategy.backend.get(leaf.handle_on(strategy.backend))
         if leaf.is_shared:
             library = jnp if isinstance(array, jax.Array) else np
             array = library.broadcast_to(array, leaf.spec().shape)
-        return _joined_there(array, axis) if isinstance(array, jax.Array) else _joined(array, axis, np)
+        return _joined_on_device(array, axis) if isinstance(array, jax.Array) else _joined(array, axis, np)
 
-    return jax.tree.map(one, tree, is_leaf=is_per_replica)
+    return jax.tree.map(join, tree, is_leaf=is_per_replica)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _joined_there(stacked: Any, axis: int | None) -> Any:
+def _joined_on_device(stacked: Any, axis: int | None) -> Any:
     return _joined(stacked, axis, jnp)
 
 
@@ -234,13 +238,13 @@ def _joined(stacked: Any, axis: int | None, library: Any) -> Any:
         return stacked[0]
     if stacked.ndim == 1:
         return stacked
-    at = axis % (stacked.ndim - 1)
-    moved = library.moveaxis(stacked, 0, at)
+    first = axis % (stacked.ndim - 1)
+    moved = library.moveaxis(stacked, 0, first)
     shape = moved.shape
-    return moved.reshape(*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
+    return moved.reshape(*shape[:first], shape[first] * shape[first + 1], *shape[first + 2 :])
 
 
-def _of_replica(outputs: list[Any], index: int) -> list[Any]:
+def _outputs_of(outputs: list[Any], replica: int) -> list[Any]:
     return jax.tree.map(
-        lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, outputs, is_leaf=is_per_replica
+        lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, outputs, is_leaf=is_per_replica
     )
