@@ -67,7 +67,7 @@ def test_a_renamed_layer(trained, verb):
         VERBS[verb](one)
     assert str(caught.value) == (
         f"the checkpoint of step 4 in {str(trained)!r} is of another model than model_fn makes "
-        f"{FOR.get(verb, 'to evaluate or predict')}, and nothing of it is loaded. In the checkpoint only: "
+        f"{FOR.get(verb, 'to evaluate or predict')}, and none of it is loaded. In the checkpoint only: "
         f"'dense/kernel' float32[6, 4], 'dense/bias' float32[4]{there}. In the model only: 'other/kernel' float32[6, "
         f"4], 'other/bias' float32[4]{here}. Use the model_fn that it was trained with, or train the changed one in "
         "another model_dir"
@@ -134,7 +134,7 @@ def test_a_removed_layer_that_is_not_trainable(tmp_path, optimizer):
                 VERBS[verb](estimator(folder, stacked(None, made)))
             assert str(caught.value) == (
                 f"the checkpoint of step 2 in {str(folder)!r} is of another model than model_fn makes to evaluate or "
-                f"predict, and nothing of it is loaded. In the checkpoint only: {named}. Use the model_fn that it was "
+                f"predict, and none of it is loaded. In the checkpoint only: {named}. Use the model_fn that it was "
                 "trained with, or train the changed one in another model_dir"
             )
 
@@ -172,7 +172,7 @@ def test_a_warm_start_needs_every_weight(trained, tmp_path):
         estimator(tmp_path / "b", network(name="other"), warm_start_from=str(trained)).train(input_fn, steps=1)
     assert str(caught.value) == (
         f"the checkpoint of step 4 in {str(trained)!r} is of another model than model_fn makes to start another "
-        "training, and nothing of it is loaded. In the model only: 'other/kernel' float32[6, 4], 'other/bias' "
+        "training, and none of it is loaded. In the model only: 'other/kernel' float32[6, 4], 'other/bias' "
         "float32[4]. Use the model_fn that it was trained with, or train the changed one in another model_dir"
     )
     assert os.listdir(tmp_path / "b") == [".writer.json"]

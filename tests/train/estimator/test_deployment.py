@@ -90,5 +90,5 @@ def test_the_number_of_shards_is_checked_a28(strategy):
         deployment(strategy).check(8)
     assert str(caught.value) == (
         "TPUConfig.num_shards is not set correctly. According to TPU system metadata there are 4 replicas, and "
-        "num_shards is 8: leave num_shards away"
+        "num_shards is 8: leave num_shards out"
     )

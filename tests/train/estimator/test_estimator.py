@@ -228,7 +228,7 @@ def test_the_data_may_end_before(tmp_path, caplog):
     with pytest.raises(DataExhaustedError) as caught:
         one.evaluate(lambda params: iter([]))
     assert str(caught.value) == (
-        "input_fn gave no batch: return a data set with at least one, which has rows for all replicas"
+        "input_fn yielded no batch: return a data set with at least one batch that has rows for all replicas"
     )
 
 
@@ -296,12 +296,12 @@ def with_spec(make: Any) -> Any:
         ),
         (
             lambda mode, logits, loss: tpu.TPUEstimatorSpec("eval", loss=loss),
-            "model_fn was called for mode 'train' and returned a TPUEstimatorSpec for 'eval': pass on the mode that it "
-            "was given",
+            "model_fn was called for mode 'train' and returned a TPUEstimatorSpec for 'eval': pass on its argument "
+            "mode",
         ),
         (
             lambda mode, logits, loss: tpu.TPUEstimatorSpec(mode, loss=loss, train_op=3),
-            "train_op must be what optimizer.minimize(loss) returns, not 3: a traced loss has no gradient, so the "
+            "train_op must be the result of optimizer.minimize(loss), not 3: a traced loss has no gradient, so the "
             "estimator differentiates model_fn itself. To clip gradients, use an optimizer that does: "
             "keras.optimizers.Adam(clipnorm=1.0)",
         ),
@@ -377,7 +377,7 @@ def test_calls_that_are_refused_a28(tmp_path, call, message):
 def test_one_of_the_exports_must_be_true_a27(tmp_path):
     with pytest.raises(SettingError) as caught:
         estimator(tmp_path, export_to_tpu=False, export_to_cpu=False)
-    assert str(caught.value) == "One of export_to_cpu and export_to_tpu must be true. Leave both away"
+    assert str(caught.value) == "One of export_to_cpu and export_to_tpu must be true. Leave both out"
 
 
 def test_its_properties(tmp_path):

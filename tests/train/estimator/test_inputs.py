@@ -8,7 +8,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import DataError, EstimatorError
 from anytpu.train.estimator.deployment import Deployment
-from anytpu.train.estimator.inputs import HostBatches, dealt, filled
+from anytpu.train.estimator.inputs import HostBatches, pad_rows, split_rows
 
 X, Y = np.arange(10.0, dtype="float32")[:, None], np.arange(10)
 P = tpu.InputPipelineConfig
@@ -159,5 +159,5 @@ def test_params_are_needed_a28(strategy):
 
 def test_rows_along_another_axis():
     leaf = np.arange(12).reshape(3, 4)
-    assert dealt(leaf, 2, axis=1).tolist() == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]]
-    assert filled(leaf, 4)[3].tolist() == [8, 9, 10, 11]
+    assert split_rows(leaf, 2, axis=1).tolist() == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]]
+    assert pad_rows(leaf, 4)[3].tolist() == [8, 9, 10, 11]

@@ -29,19 +29,19 @@ def test_one_interval_takes_the_place_of_the_other():
     [
         (
             {"master": "virtual", "cluster": tpu.TPUClusterResolver("virtual", cores=2)},
-            "Both master and cluster are set. Leave master away: the cluster says where the TPU is",
+            "Both master and cluster are set. Leave master out: the cluster names the TPU",
         ),
         ({"cluster": "v2-8"}, "cluster must be a tpu.TPUClusterResolver, not 'v2-8'"),
         ({"tpu_config": 100}, "tpu_config must be a tpu.TPUConfig, not 100"),
         (
             {"save_checkpoints_steps": 10, "save_checkpoints_secs": 60},
-            "save_checkpoints_steps is 10 and save_checkpoints_secs 60: give one of the two",
+            "save_checkpoints_steps is 10 and save_checkpoints_secs 60: pass one of the two",
         ),
         ({"save_checkpoints_steps": 0}, "RunConfig save_checkpoints_steps must be positive, got 0"),
         (
             {"master": "virtual", "evaluation_master": "v2-8"},
             "evaluation_master is 'v2-8' and master 'virtual': an estimator evaluates where it trains, or, with "
-            "eval_on_tpu=False, on this machine. Leave evaluation_master away",
+            "eval_on_tpu=False, on this machine. Leave evaluation_master out",
         ),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import EstimatorError
-from anytpu.train.estimator.spec import called, rows_first
+from anytpu.train.estimator.spec import call_on_host, check_batch_axis
 from anytpu.train.minimization import Minimization
 
 LOSS = np.float32(1)
@@ -77,9 +77,9 @@ def test_what_a_mode_needs_a28(given, message):
 
 
 def test_tensors_keep_their_rows_a29():
-    rows_first("host_call", {"loss": np.ones(1)})
+    check_batch_axis("host_call", {"loss": np.ones(1)})
     with pytest.raises(EstimatorError) as caught:
-        rows_first("host_call", {"loss": LOSS})
+        check_batch_axis("host_call", {"loss": LOSS})
     assert str(caught.value) == (
         "All tensors outfed from TPU should preserve batch size dimension, but got scalar 'loss' in "
         "TPUEstimatorSpec.host_call: give it one, for example keras.ops.reshape(loss, [1])"
@@ -87,10 +87,10 @@ def test_tensors_keep_their_rows_a29():
 
 
 def test_a_function_is_called_by_position_or_by_name():
-    assert called("host_call", (two, [0, 0]), [1, 2]) == 3
-    assert called("host_call", (two, {"b": 0, "a": 0}), {"b": 1, "a": 2}) == 3
+    assert call_on_host("host_call", (two, [0, 0]), [1, 2]) == 3
+    assert call_on_host("host_call", (two, {"b": 0, "a": 0}), {"b": 1, "a": 2}) == 3
     with pytest.raises(EstimatorError) as caught:
-        called("host_call", (two, {"c": 0}), {"c": 1})
+        call_on_host("host_call", (two, {"c": 0}), {"c": 1})
     assert str(caught.value) == (
         "the tensors of TPUEstimatorSpec.host_call are named ['c'], and two takes (a, b): the names of the dictionary "
         "must be those of its arguments"

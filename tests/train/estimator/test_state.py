@@ -75,9 +75,9 @@ def test_a_hook_of_train_evaluates_a_checkpoint_only_where_it_holds_the_same(tmp
     one.train(input_fn, [Between(look)], max_steps=8, saving_listeners=[Listener()])
     assert steps == [0, 4, 8]
     text = (
-        f"checkpoint_path={str(tmp_path / '0')!r} was given while train of the same estimator runs: to load it would "
-        "overwrite the weights that are being trained. Leave checkpoint_path out to use these weights as they are "
-        "now, or use another TPUEstimator for this checkpoint"
+        f"checkpoint_path={str(tmp_path / '0')!r} was passed while train of the same estimator runs: to load it would "
+        "overwrite the weights that are being trained. Leave checkpoint_path out to use the current weights, or "
+        "use another TPUEstimator for this checkpoint"
     )
     assert told == [text] * 2
     assert one.evaluate(input_fn, steps=1, checkpoint_path=str(tmp_path / "0"))["global_step"] == 0
@@ -117,8 +117,8 @@ def test_a_checkpoint_of_another_step_is_not_saved(tmp_path):
     with pytest.raises(EstimatorError) as caught:
         one.train(input_fn, [Between(disturb)], max_steps=8)
     assert str(caught.value) == (
-        "the checkpoint of step 4 is not saved, since the variables are those of step 1: something other than the "
-        "training has assigned to the global step. Let only train change it; the next train goes on from the newest "
+        "the checkpoint of step 4 is not saved, since the variables are those of step 1: code other than the "
+        "training has assigned to the global step. Let only train change it; the next train continues from the newest "
         "checkpoint"
     )
     assert one._state.checkpoints.steps() == [0]
@@ -176,7 +176,7 @@ def named(features, labels, mode, params):
 
 def test_nothing_of_a_refused_checkpoint_is_loaded(tmp_path, other):
     one = estimator(tmp_path / "run", named, run=EVERY_FOUR)
-    with pytest.raises(EstimatorError, match="and nothing of it is loaded"):
+    with pytest.raises(EstimatorError, match="and none of it is loaded"):
         one.evaluate(input_fn, steps=1, checkpoint_path=other)
     assert int(one._state.store.global_step.value) == one._state.step == 0
     expected = estimator(tmp_path / "alone", named, run=EVERY_FOUR).train(input_fn, max_steps=4)
@@ -189,7 +189,7 @@ def test_a_refused_checkpoint_of_its_own_folder_is_refused_again(tmp_path, verb)
     one = estimator(tmp_path, named)
     calls = {**VERBS, "train": lambda one: one.train(input_fn, steps=1)}
     for _ in range(2):
-        with pytest.raises(EstimatorError, match="and nothing of it is loaded"):
+        with pytest.raises(EstimatorError, match="and none of it is loaded"):
             calls[verb](one)
         assert int(one._state.store.global_step.value) == one._state.step == 0
     assert one._state.checkpoints.steps() == [0, 4]

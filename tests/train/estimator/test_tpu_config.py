@@ -41,8 +41,8 @@ def test_iterations_per_loop_is_refused_a23(value):
         ({"num_shards": 0}, "TPUConfig num_shards must be positive, got 0"),
         (
             {"num_cores_per_replica": 2},
-            "num_cores_per_replica is 2 and input_partition_dims None, and a model lies on one core here: leave both "
-            "away. Every core then has a replica of its own",
+            "num_cores_per_replica is 2 and input_partition_dims None, and a model runs on one core here: leave both "
+            "out. Every core then has its own replica",
         ),
         (
             {"per_host_input_for_training": 9},
@@ -51,7 +51,7 @@ def test_iterations_per_loop_is_refused_a23(value):
         ),
         (
             {"eval_training_input_configuration": 3},
-            "eval_training_input_configuration must be PER_HOST_V1 or SLICED; got 3. Leave it away",
+            "eval_training_input_configuration must be PER_HOST_V1 or SLICED; got 3. Leave it out",
         ),
     ],
 )

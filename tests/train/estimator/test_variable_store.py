@@ -63,7 +63,7 @@ def test_a_model_of_another_form_than_the_checkpoint(tmp_path):
         estimator(tmp_path, narrow).evaluate(input_fn, steps=1)
     assert str(caught.value) == (
         f"the checkpoint of step 1 in {str(tmp_path)!r} is of another model than model_fn makes to evaluate or "
-        "predict, and nothing of it is loaded. With another shape: 'dense/kernel' float32[6, 9] in the checkpoint and "
+        "predict, and none of it is loaded. With another shape: 'dense/kernel' float32[6, 9] in the checkpoint and "
         "float32[6, 3] in the model, 'dense/bias' float32[9] in the checkpoint and float32[3] in the model. Use the "
         "model_fn that it was trained with, or train the changed one in another model_dir"
     )

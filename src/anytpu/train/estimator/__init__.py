@@ -1,4 +1,4 @@
-"""`TPUEstimator`: a model function, trained, evaluated and asked for predictions on all cores."""
+"""`TPUEstimator`: train, evaluate and predict with a model function on all cores."""
 
 from anytpu.train.estimator.estimator import TPUEstimator
 from anytpu.train.estimator.hooks import SessionRunHook

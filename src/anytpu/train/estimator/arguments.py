@@ -1,4 +1,4 @@
-"""What a `TPUEstimator` is given, and what of it is refused before anything starts."""
+"""Checks of a `TPUEstimator`'s arguments, made before anything starts."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def check_constructor(
     exports: bool,
     embedding_config_spec: Any,
 ) -> None:
-    """Refuse arguments of the constructor.
+    """Reject invalid arguments of the constructor.
 
     Args:
-        model_fn: as given; config and params likewise.
-        config: see `model_fn`.
-        params: see `model_fn`.
-        use_tpu: whether the batch sizes are those of a TPU.
-        rows: the batch sizes by mode.
-        exports: whether something may be exported.
-        embedding_config_spec: as given.
+        model_fn: the argument `model_fn`.
+        config: the argument `config`.
+        params: the argument `params`.
+        use_tpu: the argument `use_tpu`; if True, the training batch size is required.
+        rows: batch sizes by mode, or None.
+        exports: whether `export_to_tpu` or `export_to_cpu` is True.
+        embedding_config_spec: the argument `embedding_config_spec`.
 
     Raises:
-        EstimatorError, SettingError: one cannot be used.
+        EstimatorError, SettingError: an argument is invalid.
     """
     if not isinstance(config, RunConfig):
         raise EstimatorError(
@@ -47,8 +47,8 @@ def check_constructor(
         )
     if params is not None and any(key in params for key in _RESERVED):
         raise EstimatorError(
-            f"{list(_RESERVED)} are reserved keys but existed in params {params}. Leave them away: the estimator puts "
-            "them in"
+            f"{list(_RESERVED)} are reserved keys but existed in params {params}. Leave them out: the estimator adds "
+            "them"
         )
     if use_tpu and rows["train"] is None:
         raise EstimatorError("`train_batch_size` cannot be `None`. Pass the rows of a global batch, for example 1024")
@@ -56,7 +56,7 @@ def check_constructor(
         if count is not None:
             check_positive(_NAMES[mode], count)
     if not exports:
-        raise SettingError("One of export_to_cpu and export_to_tpu must be true. Leave both away")
+        raise SettingError("One of export_to_cpu and export_to_tpu must be true. Leave both out")
     if embedding_config_spec is not None:
         raise SettingError(
             "embedding_config_spec must be None: an embedding is a layer here, keras.layers.Embedding in model_fn"
@@ -65,7 +65,7 @@ def check_constructor(
 
 
 def check_train(steps: Any, max_steps: Any, on_tpu: bool) -> None:
-    """Refuse the steps of a training."""
+    """Reject invalid `steps` or `max_steps` of a training."""
     if steps is not None and max_steps is not None:
         raise EstimatorError(f"Can not provide both steps and max_steps, got {steps!r} and {max_steps!r}. Pass one")
     if on_tpu and steps is None and max_steps is None:
@@ -79,7 +79,7 @@ def check_train(steps: Any, max_steps: Any, on_tpu: bool) -> None:
 
 
 def check_evaluate(steps: Any, on_tpu: bool) -> None:
-    """Refuse the steps of an evaluation."""
+    """Reject invalid `steps` of an evaluation."""
     if steps is not None:
         check_positive("Eval steps", steps)
     elif on_tpu:
@@ -91,10 +91,10 @@ def check_evaluate(steps: Any, on_tpu: bool) -> None:
 
 @functools.cache
 def install_minimize() -> None:
-    """Give Keras's optimizers the method `minimize` of old, which records the wish."""
+    """Add TensorFlow's method `minimize` to Keras's optimizers; it records a request."""
 
     def minimize(self: Any, loss: Any, global_step: Any = None, var_list: Any = None) -> Minimization:
-        """Record that a loss is to be minimised, for the `train_op` of a `TPUEstimatorSpec`."""
+        """Record a request to minimise a loss, for the `train_op` of a `TPUEstimatorSpec`."""
         return Minimization(self, loss, None if var_list is None else tuple(var_list))
 
     keras.optimizers.Optimizer.minimize = minimize

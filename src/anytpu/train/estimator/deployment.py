@@ -1,7 +1,7 @@
-"""`Deployment`: where one mode runs, and how many rows its input_fn and its model_fn are told.
+"""`Deployment`: the cores of one mode, and the batch sizes passed to its input_fn and its model_fn.
 
-Rule: a model_fn sees the rows of one replica, global // replicas. An input_fn is asked for the rows of a host, of which
-there is one here, unless the input pipeline is configured by replica. Off the TPU both see the global batch.
+Rule: a model_fn gets the rows of one replica, global // replicas. An input_fn makes the rows of a host, which is the
+global batch here, unless the input pipeline is configured by replica. Off the TPU both get the global batch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _BY_REPLICA = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2
 
 @dataclasses.dataclass(frozen=True)
 class InputFnContext:
-    """What `params["context"]` tells an input_fn of the system.
+    """The system of an input_fn, passed as `params["context"]`.
 
     Attributes:
-        num_replicas: the replicas that train together.
-        num_hosts: how many hosts feed them.
-        current_host: the number of this one.
-        invocation: the number of this call of the input_fn.
-        invocations: how often it is called.
+        num_replicas: number of replicas that train together.
+        num_hosts: number of hosts that feed them.
+        current_host: index of this host.
+        invocation: index of this call of the input_fn.
+        invocations: number of calls of the input_fn.
     """
 
     num_replicas: int
@@ -34,22 +34,22 @@ class InputFnContext:
     invocations: int = 1
 
     def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
-        """Return the host's device, the number of this call, the number of calls, and the replicas that it feeds."""
+        """Return the host's device, the index of this call, the number of calls, and the number of replicas fed."""
         device = f"/job:worker/replica:0/task:{self.current_host}/device:CPU:0"
         return device, self.invocation, self.invocations, self.num_replicas // self.invocations
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deployment:
-    """Where one mode runs.
+    """The cores and batch size of one mode.
 
     Attributes:
         mode: one of `ModeKeys`.
-        strategy: its cores.
-        on_tpu: False for use_tpu=False, or eval_on_tpu=False in mode EVAL.
-        rows: the rows of the global batch; None off the TPU where none was given.
-        pipeline: how the input_fn is called.
-        batch_axis: for `features` and `labels` the axis of rows, or None for the first of all.
+        strategy: the strategy of the mode's cores.
+        on_tpu: whether the mode runs on the TPU; False for use_tpu=False, or eval_on_tpu=False in mode EVAL.
+        rows: number of rows of the global batch; None off the TPU if no batch size was passed.
+        pipeline: the way the input_fn is called.
+        batch_axis: the axes of the rows of `features` and `labels`, or None for axis 0 of all.
     """
 
     mode: str
@@ -61,48 +61,48 @@ class Deployment:
 
     @property
     def replicas(self) -> int:
-        """How many replicas."""
+        """Number of replicas."""
         return self.strategy.num_replicas_in_sync
 
     @property
     def is_by_replica(self) -> bool:
-        """True when each batch of the input_fn is one replica's."""
-        is_of_training = self.pipeline is InputPipelineConfig.PER_SHARD_V1
-        return self.on_tpu and self.pipeline in _BY_REPLICA and not (is_of_training and self.mode != "train")
+        """Whether each batch of the input_fn is one replica's."""
+        is_for_training = self.pipeline is InputPipelineConfig.PER_SHARD_V1
+        return self.on_tpu and self.pipeline in _BY_REPLICA and not (is_for_training and self.mode != "train")
 
     @property
     def invocations(self) -> int:
-        """How often the input_fn is called."""
+        """Number of calls of the input_fn."""
         is_by_shard = self.is_by_replica and self.pipeline is InputPipelineConfig.PER_SHARD_V1
         return self.replicas if is_by_shard else 1
 
     def input_params(self, params: dict[str, Any], invocation: int) -> dict[str, Any]:
-        """Return what one call of the input_fn gets as `params`."""
-        given = {**params, **self._rows(self.replicas if self.is_by_replica else 1)}
+        """Return the `params` of one call of the input_fn."""
+        extended = {**params, **self._rows(self.replicas if self.is_by_replica else 1)}
         if self.on_tpu:
-            given["context"] = InputFnContext(self.replicas, invocation=invocation, invocations=self.invocations)
-        return given
+            extended["context"] = InputFnContext(self.replicas, invocation=invocation, invocations=self.invocations)
+        return extended
 
     def model_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return what the model_fn gets as `params`."""
+        """Return the `params` of the model_fn."""
         return {**params, **self._rows(self.replicas), "use_tpu": self.on_tpu}
 
     def check(self, num_shards: int | None) -> None:
-        """Refuse rows that the replicas do not divide, and a wrong number of shards.
+        """Check that the batch size is divisible by the number of replicas, and check the number of shards.
 
         Args:
-            num_shards: the number that the user believes to be right, or None.
+            num_shards: the number of shards that the user expects, or None.
 
         Raises:
-            EstimatorError: the mode has no batch size on the TPU, or one that the replicas do not divide.
-            SettingError: there are not as many shards.
+            EstimatorError: on the TPU, the batch size is missing or not divisible by the number of replicas.
+            SettingError: `num_shards` is not the number of replicas.
         """
         if not self.on_tpu:
             return
         if num_shards is not None and num_shards != self.replicas:
             raise SettingError(
                 "TPUConfig.num_shards is not set correctly. According to TPU system metadata there are "
-                f"{self.replicas} replicas, and num_shards is {num_shards}: leave num_shards away"
+                f"{self.replicas} replicas, and num_shards is {num_shards}: leave num_shards out"
             )
         if self.rows is None:
             name, verb = _NAMES[self.mode]

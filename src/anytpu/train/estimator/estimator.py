@@ -1,11 +1,15 @@
-"""`TPUEstimator`: a model function, trained, evaluated and asked for predictions on all cores.
+"""`TPUEstimator`: train, evaluate and predict with a model function on all cores.
 
-Idea: the class of the first TPU systems, with their names, defaults and errors, over the one engine: a step is compiled
-once for each mode, not at each call, and the variables stay on the cores in between.
+Idea: this is the class of the first TPU systems, with its names, defaults and errors, on anytpu's engine. A step is
+compiled once for each mode, not at each call, and the variables stay on the cores between calls.
 
-Rule: what was lifted is said here. A reported loss is the mean over all replicas (of old it was replica 0's). A run
-that is resumed goes on where it stood, in the data too. The system is not shut down after a call. BatchNorm sees the
-rows of one replica, as of old.
+Rule: some limits of the original do not apply.
+
+- A reported loss is the mean over all replicas, not the loss of replica 0.
+- A resumed run continues at its position in the data.
+- The system is not shut down after a call.
+
+As in the original, BatchNorm sees the rows of one replica.
 """
 
 from __future__ import annotations
@@ -29,17 +33,17 @@ from anytpu.train.estimator.training import Training
 
 LOG = logging.getLogger("anytpu")
 
-_Given = ParamSpec("_Given")
+_Arguments = ParamSpec("_Arguments")
 _Returned = TypeVar("_Returned")
 
 
-def _alone(
-    method: Callable[Concatenate[TPUEstimator, _Given], _Returned],
-) -> Callable[Concatenate[TPUEstimator, _Given], _Returned]:
-    """Let one thread at a time call a method."""
+def _one_thread(
+    method: Callable[Concatenate[TPUEstimator, _Arguments], _Returned],
+) -> Callable[Concatenate[TPUEstimator, _Arguments], _Returned]:
+    """Wrap a method so that only one thread at a time can call it."""
 
     @functools.wraps(method)
-    def wrapper(self: TPUEstimator, *args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+    def wrapper(self: TPUEstimator, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Returned:
         with self._occupied_by(method.__name__):
             return method(self, *args, **kwargs)
 
@@ -48,30 +52,30 @@ def _alone(
 
 @final
 class TPUEstimator:
-    """Trains, evaluates and predicts with a model function, on all cores of a TPU.
+    """Trains, evaluates and predicts with a model function on all cores of a TPU.
 
     Args:
-        model_fn: a function `(features, labels, mode, params)` that returns a `TPUEstimatorSpec`. It may also name
-            `config`. It sees the rows of one replica, and makes its Keras layers each time that it is called; they have
-            the weights of those that it made first.
-        model_dir: the folder of the checkpoints. None takes that of the config, or a temporary one.
+        model_fn: a function `(features, labels, mode, params)` that returns a `TPUEstimatorSpec`. It may also take
+            `config`. It gets the rows of one replica. It makes its Keras layers in each call; they use the weights of
+            the layers of the first call.
+        model_dir: the folder of the checkpoints. None takes that of the config, or a temporary folder.
         config: a `RunConfig`.
-        params: what model_fn and input_fn get as `params`, with "batch_size" and "use_tpu".
+        params: the `params` of model_fn and input_fn, to which "batch_size" and "use_tpu" are added.
         use_tpu: False runs everything on one CPU or GPU, with global batch sizes.
-        train_batch_size: the rows of a global batch of training; the replicas must divide it.
-        eval_batch_size: likewise for evaluation; needed there on a TPU.
-        predict_batch_size: likewise for prediction.
-        batch_axis: the axis of rows of `features` and of `labels`, for training; None is the first of each.
+        train_batch_size: number of rows of a global training batch, divisible by the number of replicas.
+        eval_batch_size: the same for evaluation; required there on a TPU.
+        predict_batch_size: the same for prediction.
+        batch_axis: the axes of the rows of `features` and of `labels`, for training; None is axis 0 of both.
         eval_on_tpu: False evaluates on one CPU or GPU.
-        export_to_tpu: accepted: an exported program runs anywhere.
-        export_to_cpu: likewise; one of the two must be True.
-        warm_start_from: a checkpoint or a model_dir whose values the variables of the same names start with, where
-            model_dir has no checkpoint. It must have all trainable weights.
-        embedding_config_spec: None.
-        export_saved_model_api_version: accepted.
+        export_to_tpu: accepted for old programs: an exported program runs anywhere.
+        export_to_cpu: accepted for old programs; `export_to_tpu` or `export_to_cpu` must be True.
+        warm_start_from: a checkpoint or a model_dir. If model_dir has no checkpoint, variables start with its values of
+            the same names. It must have all trainable weights.
+        embedding_config_spec: must be None.
+        export_saved_model_api_version: accepted for old programs; has no effect.
 
     Raises:
-        EstimatorError, SettingError: an argument cannot be used; the message says which and why.
+        EstimatorError, SettingError: an argument is invalid; the message says which and why.
     """
 
     def __init__(
@@ -118,15 +122,15 @@ class TPUEstimator:
 
     @property
     def params(self) -> dict[str, Any]:
-        """A copy of the params, as they were given."""
+        """A copy of the params passed to the constructor."""
         return dict(self._params)
 
     @property
     def config(self) -> RunConfig:
-        """The `RunConfig`, with the model_dir that is in use."""
+        """The `RunConfig`, with the model_dir in use."""
         return self._config
 
-    @_alone
+    @_one_thread
     def train(
         self,
         input_fn: Callable,
@@ -139,22 +143,22 @@ class TPUEstimator:
 
         Args:
             input_fn: a function of `params` that returns batches `(features, labels)` of `params["batch_size"]` rows: a
-                `tpu.pipeline.Dataset` or another iterable of them, or the arrays, which are gone through in order
-                again and again. It may be a generator function.
+                `tpu.pipeline.Dataset` or another iterable of batches. Or it returns the arrays of all rows, which are
+                used in order, repeatedly. It may be a generator function.
             hooks: a list of objects with the methods of `SessionRunHook`.
-            steps: train so many steps more.
-            max_steps: train until the global step is this; not if it is already. One of the two is needed on a TPU;
-                elsewhere None for both trains until the data end.
+            steps: number of additional steps to train.
+            max_steps: train until the global step has this value; no training if it is reached already. A TPU needs
+                `steps` or `max_steps`; elsewhere None for both trains until the data end.
             saving_listeners: objects with `begin`, `before_save`, `after_save` and `end`, called around saves.
 
         Returns:
             The estimator.
 
         Raises:
-            EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used; or the checkpoint in
-                model_dir is of another model.
+            EstimatorError: an argument, or a result of input_fn or model_fn, is invalid; or the checkpoint in model_dir
+                belongs to another model.
             DamageError: there are checkpoints in model_dir, and none is whole.
-            FileError: another job trains in model_dir, or it cannot be written.
+            FileError: another job trains in model_dir, or the folder cannot be written.
             NaNLossError: the loss is not finite.
         """
         arguments.check_train(steps, max_steps, self._runs.places.is_on_tpu("train"))
@@ -172,7 +176,7 @@ class TPUEstimator:
         run = self._runs.of("train")
         batches = self._runs.batches(run, input_fn)
         if batches.go_to(state.position):
-            LOG.info("The data go on where the run of step %d stood.", state.step)
+            LOG.info("The data continue at the position of step %d.", state.step)
         elif state.position is not None:
             LOG.warning(
                 "The data start from the beginning. The checkpoint of step %d holds a position for another input_fn "
@@ -190,7 +194,7 @@ class TPUEstimator:
             position = training.train(first, state.step, max_steps if steps is None else state.step + steps)
         state.saved(position)
 
-    @_alone
+    @_one_thread
     def evaluate(
         self,
         input_fn: Callable,
@@ -199,34 +203,34 @@ class TPUEstimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluate.
+        """Evaluate a checkpoint.
 
         Args:
-            input_fn: as for `train`; the arrays are gone through once.
-            steps: how many batches; needed on a TPU. Elsewhere None takes all.
+            input_fn: as for `train`; arrays are used once.
+            steps: number of batches; required on a TPU. Elsewhere None takes all.
             hooks: a list of objects with the methods of `SessionRunHook`.
-            checkpoint_path: the checkpoint to evaluate; None: the newest, or, in a hook of `train`, the weights as
-                they are then.
-            name: accepted.
+            checkpoint_path: the checkpoint to evaluate. None takes the newest or, in a hook of `train`, the current
+                weights.
+            name: accepted for old programs; has no effect.
 
         Returns:
             A dictionary: "loss", the mean over all rows, "global_step", and the metrics of `eval_metrics`.
 
         Raises:
-            EstimatorError: the arguments, or what input_fn or model_fn return, cannot be used.
+            EstimatorError: an argument, or a result of input_fn or model_fn, is invalid.
         """
         arguments.check_evaluate(steps, self._runs.places.is_on_tpu("eval"))
         run, batches = self._begin("eval", input_fn, checkpoint_path)
         first = first_of(batches)
         self._state.seed()
         run.make(first)
-        around = self._runs.hooks(run, hooks)
-        around.begin()
-        around.ready()
-        values = evaluation.evaluated(run, evaluation.chained(first, batches), steps, around)
-        around.end()
+        run_hooks = self._runs.hooks(run, hooks)
+        run_hooks.begin()
+        run_hooks.ready()
+        values = evaluation.evaluated(run, evaluation.chained(first, batches), steps, run_hooks)
+        run_hooks.end()
         values = {**values, "global_step": np.int64(self._state.step)}
-        LOG.info("Saving dict for global step %d: %s", values["global_step"], evaluation.told(values))
+        LOG.info("Saving dict for global step %d: %s", values["global_step"], evaluation.format_results(values))
         return values
 
     def predict(
@@ -237,10 +241,10 @@ class TPUEstimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Predict, as a generator: nothing runs before its first `next`, and it may be left at any time.
+        """Predict with a generator: nothing runs before its first `next`, and it may be abandoned at any time.
 
         Args:
-            input_fn: as for `train`, gone through once; labels are left out. The last batch may be shorter.
+            input_fn: as for `train`; arrays are used once and labels are ignored. The last batch may be shorter.
             predict_keys: the names of the predictions to yield; None: all.
             hooks: a list of objects with the methods of `SessionRunHook`.
             checkpoint_path: the checkpoint to predict with; None: as for `evaluate`.
@@ -250,7 +254,7 @@ class TPUEstimator:
             The predictions of one row, by name.
 
         Raises:
-            EstimatorError: (at the first `next`) what input_fn or model_fn return cannot be used.
+            EstimatorError: (at the first `next`) a result of input_fn or model_fn is invalid.
         """
         with self._occupied_by("predict"):
             run, batches = self._begin("infer", input_fn, checkpoint_path)
@@ -274,7 +278,7 @@ class TPUEstimator:
         """
         return self._state.value(name)
 
-    @_alone
+    @_one_thread
     def export_saved_model(
         self,
         export_dir_base: str,
@@ -282,34 +286,34 @@ class TPUEstimator:
         checkpoint_path: str | None = None,
         platforms: tuple[str, ...] = ("cpu",),
     ) -> str:
-        """Write the prediction with its weights as a file, which runs without the model's code.
+        """Write the prediction step with its weights to a file, which runs without the model's code.
 
         Args:
             export_dir_base: the folder.
             serving_input_receiver_fn: a function that returns the features of a batch, arrays or
                 `jax.ShapeDtypeStruct`, or these themselves. The program takes batches of that shape.
             checkpoint_path: the checkpoint to export; None: as for `evaluate`.
-            platforms: where it will run: some of "cpu", "cuda" and "tpu".
+            platforms: the platforms that it will run on: any of "cpu", "cuda" and "tpu".
 
         Returns:
             The path of the file, `<export_dir_base>/<global step>.anytpu`: for `anytpu.program.read`.
 
         Raises:
-            EstimatorError: nothing was trained yet, or the features cannot be used.
+            EstimatorError: nothing was trained yet, or the features are invalid.
         """
         self._state.need(checkpoint_path)
         self._state.seed()
         program = export.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
         return export.exported(program, export_dir_base, self._state.step, platforms)
 
-    @_alone
+    @_one_thread
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
         """Return the step of a mode as a `Program`, as `anytpu.program.of(estimator, ...)` does.
 
         Args:
-            input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
+            input_specs: specs or arrays of a global batch: `(features, labels)` for "train", features for "infer".
             mode: "train" or "infer".
-            tensors: also copy the values of the variables into the Program.
+            tensors: whether to copy the values of the variables into the Program.
         """
         self._state.refresh(None)
         self._state.seed()
@@ -318,11 +322,11 @@ class TPUEstimator:
         return export.prediction(self._runs.serving_step, input_specs, tensors)
 
     def _occupied_by(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the call of this name runs the model."""
+        """Return a context in which a method of this name occupies the model."""
         return self._state.store.occupancy.by(f"{name} of the estimator of {self.model_dir!r}")
 
     def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[Any, Any]:
-        """Get ready to evaluate or predict: return the run and the batches."""
+        """Load the checkpoint to evaluate or predict with, and return the run and the batches."""
         if not self._state.refresh(checkpoint_path) and not self._state.store.is_trained:
             LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
         run = self._runs.of(mode)

@@ -1,7 +1,7 @@
-"""Evaluation: the mean loss over all rows, and the metrics of all of them.
+"""Evaluation: compute the mean loss and the metrics over all rows.
 
-Rule: metric_fn is called on the host, once, with the rows of all steps in order; so a metric that is no mean of means
-is right too. A Keras metric that it returns gives its result, anything else must be a number.
+Rule: metric_fn is called once on the host, with the rows of all steps in order. So a metric that is not a mean of means
+is also correct. metric_fn returns Keras metrics, whose results are taken, or numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anytpu.errors import DataExhaustedError, EstimatorError
 from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import Batch
 from anytpu.train.estimator.mode_run import ModeRun, Outputs, joined
-from anytpu.train.estimator.spec import called
+from anytpu.train.estimator.spec import call_on_host
 
 LOG = logging.getLogger("anytpu")
 
@@ -29,10 +29,10 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
     """Evaluate a model.
 
     Args:
-        run: the mode EVAL on its cores.
-        batches: the data.
-        steps: how many steps; None: as many as there are batches.
-        hooks: are called once around all of the steps, as of old.
+        run: the run of mode EVAL.
+        batches: global batches.
+        steps: number of steps; None: one for each batch.
+        hooks: hooks, called once around all steps, as in the first TPU estimators.
 
     Returns:
         The metrics by name, and "loss".
@@ -43,10 +43,10 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
     hooks.before()
     parts = list(run.steps(batches, 2**31 if steps is None else steps, MOST_STEPS))
     if not parts:
-        raise DataExhaustedError("input_fn gave no batch to evaluate: return a data set with at least one batch")
-    done = sum(len(part["loss"]) for part in parts)
-    if steps is not None and done < steps:
-        LOG.warning("The data ended after %d of the %d steps of the evaluation", done, steps)
+        raise DataExhaustedError("input_fn yielded no batch to evaluate: return a data set with at least one batch")
+    steps_run = sum(len(part["loss"]) for part in parts)
+    if steps is not None and steps_run < steps:
+        LOG.warning("The data ended after %d of the %d steps of the evaluation", steps_run, steps)
     loss = np.concatenate([part["loss"] for part in parts]).mean(dtype=np.float64)
     hooks.after(loss=float(loss))
     return {**_metrics(run, [part["eval_metrics"] for part in parts]), "loss": np.float32(loss)}
@@ -56,8 +56,8 @@ def _metrics(run: ModeRun, tensors: list[Outputs]) -> dict[str, Any]:
     spec = run.step.spec
     if spec is None or spec.eval_metrics is None:
         return {}
-    rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[joined(one) for one in tensors])
-    metrics = called("eval_metrics", spec.eval_metrics, rows)
+    rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[joined(chunk) for chunk in tensors])
+    metrics = call_on_host("eval_metrics", spec.eval_metrics, rows)
     if not isinstance(metrics, dict):
         raise EstimatorError(
             f"metric_fn must return a dictionary of Keras metrics or numbers by name, not {metrics!r}: for example "
@@ -77,15 +77,15 @@ def _value(name: str, metric: Any) -> np.ndarray:
         ) from error
 
 
-def told(values: dict[str, Any]) -> str:
-    """Return results as one line, by name."""
-    return ", ".join(f"{name} = {_shown(value)}" for name, value in sorted(values.items()))
+def format_results(values: dict[str, Any]) -> str:
+    """Return results as one line, sorted by name."""
+    return ", ".join(f"{name} = {_format(value)}" for name, value in sorted(values.items()))
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def chained(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
-    """Return batches of which the first was looked at already."""
+    """Return an iterator over the first batch, which was taken already, and the rest."""
     return itertools.chain([first], rest)

@@ -1,4 +1,4 @@
-"""What leaves an estimator: its programs, and the file of a prediction."""
+"""Export an estimator's steps as Programs, and its prediction as a file."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from anytpu.train.estimator.programs import prediction_program, training_program
 from anytpu.train.estimator.steps import ModelStep
 
 
-def prediction(step_of: Callable[[int], ModelStep], given: Any, tensors: bool) -> Program:
-    """Return the prediction as a Program.
+def prediction(step_of: Callable[[int], ModelStep], source: Any, tensors: bool) -> Program:
+    """Return the prediction step as a Program.
 
     Args:
-        step_of: makes the step for so many rows.
-        given: the features, as `serving_features` takes them.
-        tensors: with the values of the variables.
+        step_of: makes the step for a number of rows.
+        source: the features, as `serving_features` takes them.
+        tensors: whether to include the values of the variables.
     """
-    features = serving_features(given)
+    features = serving_features(source)
     rows = jax.tree.leaves(features)[0].shape[0]
     program, variables = prediction_program(step_of(rows), features)
     return with_values(program, variables) if tensors else program
 
 
 def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
-    """Return a step of training as a Program.
+    """Return a training step as a Program.
 
     Args:
-        run: the mode TRAIN on its cores.
-        input_specs: features and labels of a global batch, specs or arrays.
-        tensors: with the values of the variables.
+        run: the run of mode TRAIN.
+        input_specs: specs or arrays of a global batch, `(features, labels)`.
+        tensors: whether to include the values of the variables.
     """
     program, variables = training_program(run, tuple(input_specs))
     return with_values(program, variables) if tensors else program
@@ -45,26 +45,26 @@ def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
 
 def exported(program: Program, folder: str | Path, step: int, platforms: tuple[str, ...]) -> str:
     """Write a program with its values as `<folder>/<step>.anytpu`, and return the path."""
-    place = Path(folder).expanduser() / f"{step}{SUFFIX}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write(program, place, platforms=platforms)
-    return str(place)
+    path = Path(folder).expanduser() / f"{step}{SUFFIX}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(program, path, platforms=platforms)
+    return str(path)
 
 
-def serving_features(given: Any) -> Tree:
+def serving_features(source: Any) -> Tree:
     """Return the specs of the features that an exported program takes.
 
     Args:
-        given: a function that returns arrays or specs, or these themselves.
+        source: a tree of arrays or specs, or a function that returns one.
 
     Raises:
-        EstimatorError: it is neither.
+        EstimatorError: `source` is neither.
     """
-    made = given() if callable(given) else given
-    leaves = jax.tree.leaves(made)
+    features = source() if callable(source) else source
+    leaves = jax.tree.leaves(features)
     if not leaves or not all(isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) for leaf in leaves):
         raise EstimatorError(
             "serving_input_receiver_fn must return the features of a batch, arrays or jax.ShapeDtypeStruct, not "
-            f"{made!r}: for example lambda: jax.ShapeDtypeStruct((8, 32, 32, 3), 'float32')"
+            f"{features!r}: for example lambda: jax.ShapeDtypeStruct((8, 32, 32, 3), 'float32')"
         )
-    return spec_of(made)
+    return spec_of(features)

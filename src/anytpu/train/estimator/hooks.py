@@ -1,7 +1,7 @@
 """Hooks: code that runs on the host between the loops of an estimator.
 
-Rule: a loop of many steps is to a hook what one `session.run` was: `before_run` and `after_run` are called around it.
-There is no session and no graph, so `session` and `coord` are None.
+Rule: a loop of many steps takes the role of one `session.run`: `before_run` and `after_run` are called around it. There
+is no session and no graph, so `session` and `coord` are None.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Any
 
 
 class SessionRunHook:
-    """Does nothing; override what you need.
+    """A hook whose methods do nothing; override those you need.
 
-    Any object with these methods will do.
+    Any object with these methods can be a hook.
     """
 
     def begin(self) -> None:
-        """Begin a train, evaluate or predict."""
+        """Run at the beginning of a train, evaluate or predict."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Go on when everything is compiled and the first loop is about to run."""
+        """Run once before the first loop, after everything is compiled."""
 
     def before_run(self, run_context: RunContext) -> Any:
-        """Look before a loop; what is returned has no effect."""
+        """Run before a loop; the return value has no effect."""
 
     def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
-        """Look after a loop; `run_context.request_stop()` makes it the last."""
+        """Run after a loop; `run_context.request_stop()` makes it the last loop."""
 
     def end(self, session: Any) -> None:
-        """End; not called after an error."""
+        """Run at the end; not called after an error."""
 
 
 class RunContext:
-    """What a hook may say about the run.
+    """The interface through which a hook controls the run.
 
     Attributes:
         session: None.
         original_args: None.
-        stop_requested: True once a hook has asked to stop.
+        stop_requested: whether a hook has requested a stop.
     """
 
     session: Any = None
@@ -49,16 +49,16 @@ class RunContext:
         self.stop_requested = False
 
     def request_stop(self) -> None:
-        """Make the loop that ran last the last one."""
+        """Stop after the current loop."""
         self.stop_requested = True
 
 
 @dataclasses.dataclass(frozen=True)
 class RunValues:
-    """What a loop gave.
+    """The results of a loop.
 
     Attributes:
-        results: "global_step" after the loop, and "loss" of its last step, where the mode has one.
+        results: "global_step" after the loop, and "loss" of its last step, if the mode has them.
     """
 
     results: dict[str, Any]
@@ -76,12 +76,12 @@ class Hooks:
         self.context = RunContext()
 
     def begin(self) -> None:
-        """Begin."""
+        """Call the hooks at the beginning of a run."""
         for hook in self._hooks:
             hook.begin()
 
     def ready(self) -> None:
-        """Say that the first loop is about to run."""
+        """Call the hooks once before the first loop."""
         for hook in self._hooks:
             hook.after_create_session(None, None)
 
@@ -91,13 +91,13 @@ class Hooks:
             hook.before_run(self.context)
 
     def after(self, **results: Any) -> bool:
-        """Call the hooks after a loop, and say whether one asks to stop."""
+        """Call the hooks after a loop, and return whether a hook has requested a stop."""
         values = RunValues(results)
         for hook in self._hooks:
             hook.after_run(self.context, values)
         return self.context.stop_requested
 
     def end(self) -> None:
-        """End."""
+        """Call the hooks at the end of a run."""
         for hook in self._hooks:
             hook.end(None)

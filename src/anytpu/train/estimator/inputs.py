@@ -1,10 +1,10 @@
-"""`HostBatches`: what an input_fn returns, as global batches on the host.
+"""`HostBatches`: the data of an input_fn as global batches on the host.
 
-Idea: an input_fn may return a `tpu.pipeline.Dataset` or any other iterable of batches, be a generator function, or
-return the arrays themselves. Batches that are one replica's are put together to global ones.
+Idea: an input_fn may return a `tpu.pipeline.Dataset`, another iterable of batches, or arrays, or be a generator
+function. Batches of single replicas are concatenated to global batches.
 
-Rule: whoever can tell its position (`get_state`, `set_state`) goes on where a saved run stood: data sets of
-`tpu.pipeline` and grain, and arrays. Everything else starts again at its beginning.
+Rule: an iterator with a position (`get_state`, `set_state`) continues at the position of a saved run. Data sets of
+`tpu.pipeline` and grain, and arrays, have one. All others start again at their beginning.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ Batch = tuple[Tree, Tree]
 
 @runtime_checkable
 class Positioned(Protocol):
-    """An iterator that knows its position, as plain JSON."""
+    """An iterator with a position, plain JSON."""
 
     def get_state(self) -> Any:
         """Return the position."""
         ...
 
     def set_state(self, state: Any) -> None:
-        """Go to a position."""
+        """Move to a position."""
         ...
 
 
 class HostBatches(Iterator[Batch]):
-    """The global batches of one pass over what an input_fn returns.
+    """The global batches of one pass over the data of an input_fn.
 
     Args:
-        input_fn: takes `params`, and `mode` and `config` where it names them.
-        deployment: where the batches go.
+        input_fn: takes `params`, and those of `mode` and `config` that its signature names.
+        deployment: the deployment that runs the batches.
         params: the user's params.
         config: the `RunConfig`.
 
     Raises:
-        EstimatorError: the input_fn takes no params, or returns something else.
+        EstimatorError: the input_fn takes no params, or its result is neither iterable nor arrays.
     """
 
     def __init__(self, input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> None:
         self._deployment = deployment
         self._name = getattr(input_fn, "__qualname__", type(input_fn).__name__)
         self._iterators: list[Any] = [
-            _iterator(_called(input_fn, deployment, deployment.input_params(params, number), config), deployment)
-            for number in range(deployment.invocations)
+            _iterator(_call(input_fn, deployment, deployment.input_params(params, index), config), deployment)
+            for index in range(deployment.invocations)
         ]
         self._first: Batch | None = None
         self.has_ended = False
@@ -72,26 +72,26 @@ class HostBatches(Iterator[Batch]):
             raise
 
     def position(self) -> Any:
-        """Return the position as plain JSON; None at the end, and where it is not known."""
-        if self.has_ended or not all(isinstance(one, Positioned) for one in self._iterators):
+        """Return the position as plain JSON; None at the end, or if it is unknown."""
+        if self.has_ended or not all(isinstance(iterator, Positioned) for iterator in self._iterators):
             return None
-        return {"input_fn": self._name, "states": [one.get_state() for one in self._iterators]}
+        return {"input_fn": self._name, "states": [iterator.get_state() for iterator in self._iterators]}
 
     def go_to(self, position: Any) -> bool:
-        """Go to a position and say whether that was possible."""
+        """Move to a position, and return whether that was possible."""
         if position is None or position["input_fn"] != self._name:
             return False
-        # An input_fn that is called for each replica has as many positions as there were replicas.
+        # An input_fn that is called for each replica has one position for each replica of the saved run.
         if len(position["states"]) != len(self._iterators):
             return False
-        if not all(isinstance(one, Positioned) for one in self._iterators):
+        if not all(isinstance(iterator, Positioned) for iterator in self._iterators):
             return False
         for iterator, state in zip(self._iterators, position["states"], strict=True):
             iterator.set_state(state)
         return True
 
     def _global(self) -> Batch:
-        """Return the next global batch, put together of the replicas' where the input_fn gives those."""
+        """Return the next global batch, concatenated from the replicas' batches if the input_fn yields those."""
         if not self._deployment.is_by_replica:
             return _pair(next(self._iterators[0]))
         replicas = self._deployment.replicas
@@ -106,7 +106,7 @@ class HostBatches(Iterator[Batch]):
         if self._first is None:
             self._first = batch
             named: dict[str, Any] = {"features": batch[0], "labels": batch[1]}
-            # With an axis of their own, features and labels need not begin with equally many rows.
+            # With a batch_axis, axis 0 of features and labels need not have equal sizes.
             for columns in [named] if self._deployment.batch_axis is None else [{k: v} for k, v in named.items()]:
                 checks.check_columns(columns)
         elif self._deployment.on_tpu and self._deployment.mode != "infer":
@@ -115,7 +115,7 @@ class HostBatches(Iterator[Batch]):
 
 
 class _Arrays(Iterator[Tree]):
-    """Arrays cut into batches, in order: again and again for training, else once, the last batch with what is left."""
+    """Batches cut from arrays in order: repeated without end for training, else once, with a shorter last batch."""
 
     def __init__(self, arrays: Tree, rows: int, is_endless: bool) -> None:
         self._arrays, self._rows, self._is_endless = arrays, rows, is_endless
@@ -143,16 +143,16 @@ class _Arrays(Iterator[Tree]):
         self._taken = state["batches"]
 
 
-def dealt(leaf: np.ndarray, replicas: int, axis: int = 0) -> np.ndarray:
-    """Cut an array's rows into the replicas' shards: `(rows, ...)` to `(replicas, rows / replicas, ...)`.
+def split_rows(leaf: np.ndarray, replicas: int, axis: int = 0) -> np.ndarray:
+    """Split an array's rows into the replicas' shards: `(rows, ...)` to `(replicas, rows / replicas, ...)`.
 
     Args:
         leaf: the array.
-        replicas: how many; they divide the rows.
-        axis: the axis of rows.
+        replicas: number of replicas, a divisor of the number of rows.
+        axis: the axis of the rows.
 
     Example:
-        >>> dealt(np.arange(4), 2).tolist()
+        >>> split_rows(np.arange(4), 2).tolist()
         [[0, 1], [2, 3]]
     """
     if axis == 0:
@@ -160,43 +160,43 @@ def dealt(leaf: np.ndarray, replicas: int, axis: int = 0) -> np.ndarray:
     return np.stack(np.split(leaf, replicas, axis))
 
 
-def filled(leaf: np.ndarray, rows: int) -> np.ndarray:
-    """Fill an array up to so many rows by repeats of its last one.
+def pad_rows(leaf: np.ndarray, rows: int) -> np.ndarray:
+    """Pad an array to a number of rows by repeating its last row.
 
     Example:
-        >>> filled(np.arange(3), 5).tolist()
+        >>> pad_rows(np.arange(3), 5).tolist()
         [0, 1, 2, 2, 2]
     """
     return leaf if len(leaf) == rows else leaf[np.minimum(np.arange(rows), len(leaf) - 1)]
 
 
-def _called(input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> Any:
-    takes = parameters_of(input_fn)
-    if "params" not in takes:
+def _call(input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> Any:
+    parameters = parameters_of(input_fn)
+    if "params" not in parameters:
         raise EstimatorError(
             f"input_fn ({getattr(input_fn, '__name__', input_fn)}) does not include params argument, required by "
             'TPUEstimator to pass batch size as params["batch_size"]: write def input_fn(params)'
         )
-    given = {"params": params, "mode": deployment.mode, "config": config}
-    return input_fn(**{name: value for name, value in given.items() if name in takes})
+    available = {"params": params, "mode": deployment.mode, "config": config}
+    return input_fn(**{name: value for name, value in available.items() if name in parameters})
 
 
-def _iterator(made: Any, deployment: Deployment) -> Iterator[Any]:
-    if inspect.isfunction(made):
-        made = made()
-    if isinstance(made, np.ndarray | jax.Array | tuple | dict):
-        leaves = jax.tree.leaves(made)
+def _iterator(batches: Any, deployment: Deployment) -> Iterator[Any]:
+    if inspect.isfunction(batches):
+        batches = batches()
+    if isinstance(batches, np.ndarray | jax.Array | tuple | dict):
+        leaves = jax.tree.leaves(batches)
         if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
-            return _of_arrays(made, deployment)
-    elif hasattr(made, "__iter__") and not isinstance(made, str | bytes):
-        return iter(made)
+            return _array_batches(batches, deployment)
+    elif hasattr(batches, "__iter__") and not isinstance(batches, str | bytes):
+        return iter(batches)
     raise EstimatorError(
         "input_fn must return a data set, such as a tpu.pipeline.Dataset of batches (features, labels), another "
-        f"iterable of batches, or the arrays (features, labels), not {made!r}"
+        f"iterable of batches, or the arrays (features, labels), not {batches!r}"
     )
 
 
-def _of_arrays(arrays: Tree, deployment: Deployment) -> _Arrays:
+def _array_batches(arrays: Tree, deployment: Deployment) -> _Arrays:
     arrays = jax.tree.map(np.asarray, arrays)
     features, labels = _pair(arrays)
     checks.check_columns({"features": features, "labels": labels})
@@ -205,9 +205,9 @@ def _of_arrays(arrays: Tree, deployment: Deployment) -> _Arrays:
 
 
 def _check_static(batch: Batch, first: Batch) -> None:
-    for name, one, other in zip(("features", "labels"), batch, first, strict=True):
-        if shapes_of(one) != shapes_of(other):
-            shapes, before = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (one, other))
+    for name, tree, first_tree in zip(("features", "labels"), batch, first, strict=True):
+        if shapes_of(tree) != shapes_of(first_tree):
+            shapes, before = ([leaf.shape for leaf in jax.tree.leaves(part)] for part in (tree, first_tree))
             raise EstimatorError(
                 f"The {name} to the model returned by input_fn must have static shape. Tensor: {_listed(shapes)} after "
                 f"{_listed(before)}. Make every batch as long as the first, for example with "
@@ -220,7 +220,7 @@ def _listed(shapes: list[tuple]) -> str:
 
 
 def _pair(element: Any) -> Batch:
-    """Return (features, labels) of an element, which may be the features alone."""
+    """Return (features, labels) of a data set's element, which may be the features alone."""
     if isinstance(element, list | tuple):
         if len(element) == 2:
             return element[0], element[1]

@@ -1,9 +1,9 @@
-"""`ModeRun`: one mode of an estimator on its cores: batches in, outputs of every step out.
+"""`ModeRun`: run the steps of one mode of an estimator, from global batches to the outputs of every step.
 
-Idea: what a step returns is one value for each replica and step. Everything that the host does with them (losses,
-metrics, predictions, host calls) begins with the same array, `(steps, replicas, ...)`.
+Idea: a step returns each output once for each replica. All host work on outputs (losses, metrics, predictions, host
+calls) starts from the same array form, `(steps, replicas, ...)`.
 
-Rule: a step is compiled once for a form of batch; a call compiles nothing that an earlier one has compiled.
+Rule: a step is compiled once for each batch form; later calls reuse it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from anytpu.errors import EstimatorError
 from anytpu.program.program import Tree
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.train.estimator.deployment import Deployment
-from anytpu.train.estimator.inputs import Batch, dealt
+from anytpu.train.estimator.inputs import Batch, split_rows
 from anytpu.train.estimator.model import Model
 from anytpu.train.estimator.steps import EvalStep, ModelStep, PredictStep, TrainStep
 from anytpu.train.estimator.variable_store import VariableStore
 
 Outputs = Tree
-"""What some steps returned, as NumPy arrays `(steps, replicas, ...)`."""
+"""The outputs of some steps, as NumPy arrays `(steps, replicas, ...)`."""
 
 
 _STEPS: dict[str, type[ModelStep]] = {"train": TrainStep, "eval": EvalStep, "infer": PredictStep}
@@ -34,11 +34,11 @@ _STEPS: dict[str, type[ModelStep]] = {"train": TrainStep, "eval": EvalStep, "inf
 
 @final
 class ModeRun:
-    """One mode of an estimator on its cores.
+    """The run of one mode of an estimator on its cores.
 
     Args:
-        deployment: where.
-        step: what one replica does.
+        deployment: the mode's cores and batch size.
+        step: the step of one replica.
     """
 
     def __init__(self, deployment: Deployment, step: ModelStep) -> None:
@@ -55,7 +55,7 @@ class ModeRun:
         return cls(deployment, _STEPS[deployment.mode](model, store))
 
     def hooks(self) -> list[Any]:
-        """Return the hooks that the model_fn asks for in this mode."""
+        """Return the hooks of the model_fn's spec for this mode."""
         spec = self.step.spec
         if spec is None:
             return []
@@ -63,48 +63,48 @@ class ModeRun:
         return list(hooks[self.deployment.mode] or ())
 
     def make(self, batch: Batch) -> None:
-        """Make the model's variables for batches like this one, unless they are made."""
+        """Make the model's variables for batches of this form, unless they are made."""
         if self._is_made:
             return
-        specs = jax.tree.map(lambda leaf: leaf.spec(), self._dealt(batch), is_leaf=is_per_replica)
+        specs = jax.tree.map(lambda leaf: leaf.spec(), self._split(batch), is_leaf=is_per_replica)
         outputs = self.step.make(self.deployment.strategy, specs)
-        # A loop has room for the outputs of as many steps as its batches fill a buffer with.
+        # A loop keeps the outputs of all its steps. They must not need more memory than its batches, or than a buffer.
         self._loops = _bytes(outputs) <= max(_bytes(specs), BUFFER_BYTES // MOST_STEPS)
         self._is_made = True
 
-    def steps(self, batches: Iterator[Batch], count: int, most: int) -> Iterator[Outputs]:
-        """Run up to `count` steps, and yield their outputs, chunk by chunk; fewer when the batches end.
+    def steps(self, batches: Iterator[Batch], count: int, max_steps: int) -> Iterator[Outputs]:
+        """Run `count` steps, or fewer if the batches end, and yield their outputs chunk by chunk.
 
         Args:
             batches: global batches.
-            count: how many steps.
-            most: the most steps of a chunk.
+            count: maximum number of steps.
+            max_steps: maximum number of steps in a chunk.
         """
-        for _, alike in itertools.groupby(itertools.islice(batches, count), key=shapes_of):
-            while chunk := _take(alike, most):
-                yield self._run([self._dealt(batch) for batch in chunk])
+        for _, same_form in itertools.groupby(itertools.islice(batches, count), key=shapes_of):
+            while chunk := _take(same_form, max_steps):
+                yield self._run([self._split(batch) for batch in chunk])
 
     def once(self, batch: Batch) -> Tree:
-        """Run one step and return its outputs, as `PerReplica`; plain arrays when there is one replica."""
-        return self.deployment.strategy.run(self.step, (self._dealt(batch),))
+        """Run one step and return its outputs: `PerReplica` values, or plain arrays if there is one replica."""
+        return self._run_step(self._split(batch))
 
     def _run(self, chunk: list[tuple[Tree, Tree]]) -> Outputs:
         strategy = self.deployment.strategy
         if not self._loops:
-            outputs = [jax.tree.map(self._stack, self.once_dealt(one), is_leaf=is_per_replica) for one in chunk]
+            outputs = [jax.tree.map(self._stack, self._run_step(batch), is_leaf=is_per_replica) for batch in chunk]
             return jax.tree.map(lambda *steps: np.stack(steps), *outputs)
         result = strategy.loop(self.step, iter(chunk), len(chunk), keeps_every=True)
-        parts = [jax.tree.map(lambda one, n=n: np.asarray(one)[:n], strategy.backend.get(e)) for e, n in result.every]
-        return jax.tree.map(lambda *ones: np.concatenate(ones), *parts)
+        parts = [jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:n], strategy.backend.get(e)) for e, n in result.every]
+        return jax.tree.map(lambda *segments: np.concatenate(segments), *parts)
 
-    def once_dealt(self, batch: tuple[Tree, Tree]) -> Tree:
-        """Run one step on a batch that is dealt to the replicas already."""
+    def _run_step(self, batch: tuple[Tree, Tree]) -> Tree:
+        """Run one step on a batch that is already split over the replicas."""
         return self.deployment.strategy.run(self.step, (batch,))
 
     def _stack(self, value: Any) -> np.ndarray:
         return value.stacked() if isinstance(value, PerReplica) else np.asarray(value)[None]
 
-    def _dealt(self, batch: Batch) -> tuple[Tree, Tree]:
+    def _split(self, batch: Batch) -> tuple[Tree, Tree]:
         axes = self.deployment.batch_axis or (0, 0)
         return tuple(
             jax.tree.map(lambda leaf, axis=axis: self._shards(leaf, axis), part)
@@ -120,19 +120,19 @@ class ModeRun:
                 'of params["batch_size"] rows, the last one too, for example with batch(params["batch_size"], '
                 "drop_remainder=True)"
             )
-        return PerReplica.of_stack(dealt(leaf, replicas, axis))
+        return PerReplica.of_stack(split_rows(leaf, replicas, axis))
 
 
 def joined(outputs: Outputs) -> Tree:
-    """Return the rows of all steps and replicas, one after the other: `(steps * replicas * rows, ...)`."""
+    """Return the rows of all steps and replicas, concatenated: `(steps * replicas * rows, ...)`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), outputs)
 
 
-def _take(batches: Iterator[Batch], most: int) -> list[Batch]:
-    """Take batches that fit a buffer together."""
+def _take(batches: Iterator[Batch], max_batches: int) -> list[Batch]:
+    """Take batches until they fill a buffer."""
     chunk: list[Batch] = []
     size = 0
-    while len(chunk) < most and size < BUFFER_BYTES and (batch := next(batches, None)) is not None:
+    while len(chunk) < max_batches and size < BUFFER_BYTES and (batch := next(batches, None)) is not None:
         size += _bytes(batch)
         chunk.append(batch)
     return chunk

@@ -1,4 +1,4 @@
-"""`Model`: a model_fn for one mode, as something that a replica can call."""
+"""`Model`: a model_fn bound to one mode, as a replica calls it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anytpu.train.estimator.spec import TPUEstimatorSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A model_fn and all of its arguments but the batch.
+    """A model_fn and all of its arguments except the batch.
 
     Attributes:
-        model_fn: takes `features`, and `labels`, `mode`, `params` and `config` where it names them.
+        model_fn: takes `features`, and those of `labels`, `mode`, `params` and `config` that its signature names.
         mode: one of `ModeKeys`.
-        params: the user's, with "batch_size" (of one replica) and "use_tpu".
+        params: the user's params, with "batch_size" (of one replica) and "use_tpu".
         config: the `RunConfig`.
     """
 
@@ -32,12 +32,12 @@ class Model:
         """Call the model_fn with one replica's batch.
 
         Raises:
-            EstimatorError: it takes no labels, and there are some; or it does not return a `TPUEstimatorSpec`.
+            EstimatorError: there are labels and model_fn takes none; or it does not return a `TPUEstimatorSpec`.
         """
-        takes = parameters_of(self.model_fn)
-        given: dict[str, Any] = {"mode": self.mode, "params": copy.copy(self.params), "config": self.config}
-        arguments = {name: value for name, value in given.items() if name in takes}
-        if "labels" in takes:
+        parameters = parameters_of(self.model_fn)
+        available: dict[str, Any] = {"mode": self.mode, "params": copy.copy(self.params), "config": self.config}
+        arguments = {name: value for name, value in available.items() if name in parameters}
+        if "labels" in parameters:
             arguments["labels"] = labels
         elif labels is not None:
             raise EstimatorError(
@@ -47,32 +47,32 @@ class Model:
         spec = self.model_fn(features, **arguments)
         if not isinstance(spec, TPUEstimatorSpec):
             raise EstimatorError(
-                f"estimator_spec used by TPU {_DOING[self.mode]} must have type `TPUEstimatorSpec`. Got "
+                f"estimator_spec used by TPU {_ACTIVITIES[self.mode]} must have type `TPUEstimatorSpec`. Got "
                 f"{type(spec).__name__}: return tpu.TPUEstimatorSpec(mode, ...)"
             )
         return spec
 
 
-_DOING = {"train": "training", "eval": "evaluation", "infer": "prediction"}
+_ACTIVITIES = {"train": "training", "eval": "evaluation", "infer": "prediction"}
 
 
 def parameters_of(function: Callable) -> frozenset[str]:
-    """Return the names of the parameters of a function, a partial's bound ones left out."""
+    """Return the names of a function's parameters, without those bound by `functools.partial`."""
     return frozenset(inspect.signature(function).parameters)
 
 
 def check_model_fn(model_fn: Any) -> None:
-    """Refuse what cannot be a model_fn.
+    """Reject an invalid model_fn.
 
     Raises:
-        EstimatorError: it is not callable, or does not take `features` and `params`.
+        EstimatorError: `model_fn` is not callable, or does not take `features` and `params`.
     """
     if not callable(model_fn):
         raise EstimatorError(f"model_fn must be a function (features, labels, mode, params), not {model_fn!r}")
-    takes = parameters_of(model_fn)
-    if "features" not in takes:
+    parameters = parameters_of(model_fn)
+    if "features" not in parameters:
         raise EstimatorError(f"model_fn ({_name(model_fn)}) must include features argument")
-    if "params" not in takes:
+    if "params" not in parameters:
         raise EstimatorError(
             f"model_fn ({_name(model_fn)}) does not include params argument, required by TPUEstimator to pass batch "
             'size as params["batch_size"]: write def model_fn(features, labels, mode, params)'

@@ -1,4 +1,4 @@
-"""`ModeKeys`: what a model_fn is called for."""
+"""`ModeKeys`: the modes of a model_fn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class ModeKeys:
-    """The modes of a model_fn: plain strings, as they were of old."""
+    """The modes of a model_fn: plain strings, as in TensorFlow."""
 
     TRAIN = "train"
     EVAL = "eval"

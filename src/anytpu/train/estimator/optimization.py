@@ -1,4 +1,4 @@
-"""From the wish of a `train_op` to new weights: which gradient, and how the optimizer takes it."""
+"""Run a `train_op`: compute the gradients of its loss, and update the weights with its optimizer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from anytpu.train.minimization import Minimization
 
 
 def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
-    """Return a train_op that is a wish to minimise something.
+    """Return a train_op after checking it.
 
     Args:
-        train_op: what a model_fn put into its spec.
-        use_tpu: True on the cores of a TPU, where gradients must be summed.
+        train_op: the `train_op` of a model_fn's spec.
+        use_tpu: whether the step runs on the cores of a TPU, where gradients must be summed.
 
     Raises:
-        EstimatorError: it is something else, or its optimizer sees the gradients of one core only.
+        EstimatorError: `train_op` is not a `Minimization`, or its optimizer gets the gradients of one core only.
     """
     if not isinstance(train_op, Minimization):
         raise EstimatorError(
-            f"train_op must be what optimizer.minimize(loss) returns, not {train_op!r}: a traced loss has no gradient, "
-            "so the estimator differentiates model_fn itself. To clip gradients, use an optimizer that does: "
+            f"train_op must be the result of optimizer.minimize(loss), not {train_op!r}: a traced loss has no "
+            "gradient, so the estimator differentiates model_fn itself. To clip gradients, use an optimizer that does: "
             "keras.optimizers.Adam(clipnorm=1.0)"
         )
     if use_tpu and not isinstance(train_op.optimizer, CrossShardOptimizer):
@@ -42,18 +42,18 @@ def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
 
 
 def scale_of(optimizer: Any) -> float:
-    """Return what the loss of one replica is multiplied by before it is differentiated."""
+    """Return the factor for the loss of one replica before differentiation."""
     return optimizer.loss_scale() if isinstance(optimizer, CrossShardOptimizer) else 1.0
 
 
 def differentiated(loss_fn: Callable[[], tuple[Any, Any]], variables: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return what `loss_fn` returns beside its loss, and the gradients of the loss, summed over the replicas."""
-    (_, beside), gradients = value_and_grad(loss_fn, variables, has_aux=True)()
-    return beside, gradients
+    """Return the auxiliary output of `loss_fn`, and the gradients of its loss, summed over the replicas."""
+    (_, auxiliary), gradients = value_and_grad(loss_fn, variables, has_aux=True)()
+    return auxiliary, gradients
 
 
 def apply(train_op: Minimization, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Let the optimizer of a train_op change variables. Return the variables of its own state, also for optax."""
+    """Update variables with the optimizer of a train_op. Return the variables of its state, also for optax."""
     optimizer = train_op.optimizer
     inner = optimizer.opt if isinstance(optimizer, CrossShardOptimizer) else optimizer
     if isinstance(inner, keras.optimizers.Optimizer):
@@ -73,7 +73,7 @@ class _Slots:
 
     Args:
         optimizer: the optimizer.
-        variables: what it changes.
+        variables: the variables that it updates.
 
     Attributes:
         variables: the variables of the state.
@@ -88,18 +88,18 @@ class _Slots:
             self.variables = [_slot(index, path, leaf, initial) for index, (path, leaf) in enumerate(paths)]
 
     def state(self) -> Any:
-        """Return the state as the optimizer takes it."""
+        """Return the state in the optimizer's form."""
         return self._tree.unflatten([variable.value for variable in self.variables])
 
     def assign(self, state: Any) -> None:
-        """Take a new state."""
+        """Assign a new state to the variables."""
         for variable, leaf in zip(self.variables, jax.tree.leaves(state), strict=True):
             variable.assign(leaf)
 
 
 def _slot(index: int, path: Any, leaf: Any, initial: Callable[[], Any]) -> Any:
     def initializer(shape: Any, dtype: Any = None) -> Any:
-        # Computed anew: the weights have values when this is called for good, and are traced before.
+        # Computed again: when Keras calls this to set the value, the weights have values; before, they were traced.
         return jnp.asarray(jax.tree.leaves(initial())[index], dtype)
 
     name = jax.tree_util.keystr(path).strip(".").replace("/", "_")

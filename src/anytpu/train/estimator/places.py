@@ -1,4 +1,4 @@
-"""`Places`: where each mode of an estimator runs."""
+"""`Places`: the deployment of each mode of an estimator."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from anytpu.train.estimator.run_config import RunConfig
 
 
 class Places:
-    """Where each mode of an estimator runs.
+    """The deployments of an estimator's modes.
 
-    The TPU is that of the config; where the config names none, that of the strategy in scope, else what
-    `tpu.connect()` finds. Off the TPU it is one core: the machine's first GPU, or its CPU.
+    On the TPU, a mode runs on the system of the config. If the config names none, it uses the strategy in scope, or
+    else the system that `tpu.connect()` finds. Off the TPU, a mode runs on one core: the machine's first GPU, or its
+    CPU.
 
     Args:
         config: the `RunConfig`.
-        use_tpu: False runs nothing on the TPU.
-        eval_on_tpu: False does not evaluate there.
-        rows: the rows of the global batch, by mode.
-        batch_axis: the axis of rows of features and labels in training, or None.
+        use_tpu: False runs no mode on the TPU.
+        eval_on_tpu: False runs the evaluation off the TPU.
+        rows: number of rows of the global batch, by mode, or None.
+        batch_axis: the axes of the rows of features and labels in training, or None.
     """
 
     def __init__(
@@ -38,14 +39,14 @@ class Places:
         self._deployments: dict[str, Deployment] = {}
 
     def is_on_tpu(self, mode: str) -> bool:
-        """Say whether a mode runs on the TPU."""
+        """Return whether a mode runs on the TPU."""
         return self._use_tpu and (self._eval_on_tpu or mode != ModeKeys.EVAL)
 
     def of(self, mode: str) -> Deployment:
         """Return the deployment of a mode: the same object while its system runs.
 
         Raises:
-            EstimatorError, SettingError: the batch size or the number of shards does not fit the system.
+            EstimatorError, SettingError: the batch size or the number of shards is invalid for the system.
         """
         known = self._deployments.get(mode)
         if known is not None and known.strategy.system.is_running:
@@ -54,10 +55,10 @@ class Places:
         assert tpu_config is not None
         axis = self._batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
         pipeline: Any = tpu_config.per_host_input_for_training
-        made = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
-        made.check(tpu_config.num_shards)
-        self._deployments[mode] = made
-        return made
+        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
+        deployment.check(tpu_config.num_shards)
+        self._deployments[mode] = deployment
+        return deployment
 
     def _strategy(self, on_tpu: bool) -> TPUStrategy:
         known = self._strategies.get(on_tpu)

@@ -1,4 +1,4 @@
-"""`RunConfig`: where a `TPUEstimator` runs, where it keeps its checkpoints, and how often."""
+"""`RunConfig`: the system of a `TPUEstimator`, its checkpoint folder, and its save and log intervals."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ from anytpu.system.resolver import TPUClusterResolver
 from anytpu.train.estimator.tpu_config import TPUConfig, check_positive
 
 UNSET: Any = object()
-"""Stands for a setting that was left away."""
+"""The default of a setting that was not passed."""
 
 DEFAULT_SAVE_S = 600
-"""Seconds between two checkpoints, where nothing else was asked for."""
+"""Default time between two checkpoints, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Where a `TPUEstimator` runs and how often it saves.
+    """The system of a `TPUEstimator` and its save and log intervals.
 
     Attributes:
-        tpu_config: how it uses the cores; None is `TPUConfig()`.
-        evaluation_master: the TPU to evaluate on; None is `master`. It must name the same system in this release.
-        master: the name of the TPU, as `tpu.connect` takes it: "" looks for one. None with no cluster is "".
+        tpu_config: the use of the cores; None is `TPUConfig()`.
+        evaluation_master: name of the TPU to evaluate on; None is `master`. It must name the same system in this
+            release.
+        master: name of the TPU, as `tpu.connect` takes it: "" searches for a TPU. None with no cluster is "".
         cluster: a `TPUClusterResolver`, instead of `master`.
-        model_dir: the folder of the checkpoints; None leaves it to the estimator.
-        tf_random_seed: seed everything (`keras.utils.set_random_seed`) before the first variable is made; None does
-            not.
-        save_checkpoints_steps: save at the end of the first loop that is this many steps after the last save.
-        save_checkpoints_secs: likewise by the clock, in seconds; 600 when neither is given. None for both: only at the
-            beginning and at the end.
-        keep_checkpoint_max: how many checkpoints to keep; None or 0 keeps all.
-        log_step_count_steps: log one line at the end of the first loop that is this many steps after the last line;
-            None logs none.
+        model_dir: the folder of the checkpoints; None lets the estimator choose it.
+        tf_random_seed: seed for `keras.utils.set_random_seed`, set before the first variable is made; None sets none.
+        save_checkpoints_steps: number of steps between saves; the save is at the end of a loop.
+        save_checkpoints_secs: time between saves, in seconds; 600 if neither interval is passed. None for both saves
+            only at the beginning and at the end.
+        keep_checkpoint_max: number of newest checkpoints to keep; None or 0 keeps all.
+        log_step_count_steps: number of steps between log lines; the line comes at the end of a loop. None logs none.
         save_summary_steps: has no effect: write summaries in a host_call.
         session_config: has no effect.
 
     Raises:
-        SettingError: both `master` and `cluster` are given, or both intervals, or a value that cannot be used.
+        SettingError: both `master` and `cluster` are passed, or both intervals, or a value is invalid.
     """
 
     tpu_config: TPUConfig | None = None
@@ -56,7 +55,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.master is not None and self.cluster is not None:
-            raise SettingError("Both master and cluster are set. Leave master away: the cluster says where the TPU is")
+            raise SettingError("Both master and cluster are set. Leave master out: the cluster names the TPU")
         if self.cluster is not None and not isinstance(self.cluster, TPUClusterResolver):
             raise SettingError(f"cluster must be a tpu.TPUClusterResolver, not {self.cluster!r}")
         if self.tpu_config is not None and not isinstance(self.tpu_config, TPUConfig):
@@ -67,7 +66,7 @@ class RunConfig:
         elif self.evaluation_master != self.master:
             raise SettingError(
                 f"evaluation_master is {self.evaluation_master!r} and master {self.master!r}: an estimator evaluates "
-                "where it trains, or, with eval_on_tpu=False, on this machine. Leave evaluation_master away"
+                "where it trains, or, with eval_on_tpu=False, on this machine. Leave evaluation_master out"
             )
         self._settle_intervals()
         for name in ("save_checkpoints_steps", "save_checkpoints_secs", "log_step_count_steps"):
@@ -85,10 +84,10 @@ class RunConfig:
 
     def _settle_intervals(self) -> None:
         steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
-        given = [one for one in (steps, seconds) if one is not UNSET and one is not None]
-        if len(given) == 2:
+        intervals = [interval for interval in (steps, seconds) if interval is not UNSET and interval is not None]
+        if len(intervals) == 2:
             raise SettingError(
-                f"save_checkpoints_steps is {steps!r} and save_checkpoints_secs {seconds!r}: give one of the two"
+                f"save_checkpoints_steps is {steps!r} and save_checkpoints_secs {seconds!r}: pass one of the two"
             )
         self._set("save_checkpoints_steps", None if steps is UNSET else steps)
         is_default = steps is UNSET and seconds is UNSET

@@ -1,4 +1,4 @@
-"""`Saver`: when a training run is saved, and who is told."""
+"""`Saver`: save a training run at intervals, and call its listeners."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from anytpu.train.estimator.variable_store import VariableStore
 LOG = logging.getLogger("anytpu")
 
 POSITION = "position"
-"""The name of the position of the data, in the host state of a checkpoint."""
+"""The key of the position in the data, in the host state of a checkpoint."""
 
 
 class Saver:
     """Saves the variables of a store between loops.
 
     Args:
-        checkpoints: where.
+        checkpoints: the checkpoints to save to.
         store: the variables.
-        config: says how often.
-        listeners: objects with `begin`, `before_save`, `after_save` and `end`, called as of old, without a session.
+        config: sets the interval between saves.
+        listeners: objects with `begin`, `before_save`, `after_save` and `end`, called with None as the session.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def begin(self, step: int) -> None:
-        """Begin a run: save now where nothing was saved yet, so that what forbids it is found before the first step.
+        """Begin a run. Save now if nothing was saved yet, so that errors of saving appear before the first step.
 
         Raises:
-            FileError: it cannot be saved, or the disk has no room for a checkpoint more.
+            FileError: the checkpoint cannot be saved, or the disk has no room for another checkpoint.
         """
         for listener in self._listeners:
             listener.begin()
@@ -51,7 +51,7 @@ class Saver:
             self._checkpoints.check_room(self._store.size_bytes())
 
     def is_due(self, step: int) -> bool:
-        """Say whether it is time to save."""
+        """Return whether a save is due at a step."""
         if self._every_steps is not None and step - (self._saved_step or 0) >= self._every_steps:
             return True
         return self._every_s is not None and time.monotonic() - self._saved_s >= self._every_s
@@ -61,19 +61,19 @@ class Saver:
 
         Args:
             step: the global step.
-            position: that of the data.
+            position: the position in the data, plain JSON, or None.
 
         Raises:
-            EstimatorError: the variables are not those of this step.
-            FileError: it cannot be saved.
+            EstimatorError: the variables belong to another step.
+            FileError: the checkpoint cannot be saved.
         """
         if step == self._saved_step:
             return
         if self._store.step != step:
             raise EstimatorError(
                 f"the checkpoint of step {step} is not saved, since the variables are those of step "
-                f"{self._store.step}: something other than the training has assigned to the global step. Let only "
-                "train change it; the next train goes on from the newest checkpoint"
+                f"{self._store.step}: code other than the training has assigned to the global step. Let only "
+                "train change it; the next train continues from the newest checkpoint"
             )
         for listener in self._listeners:
             listener.before_save(None, step)
@@ -89,7 +89,7 @@ class Saver:
             listener.after_save(None, step)
 
     def end(self, step: int, position: Any) -> None:
-        """Save what is not saved yet, and end."""
+        """Save the last step if it is not saved yet, and call the listeners' `end`."""
         self.save(step, position)
         for listener in self._listeners:
             listener.end(None, step)

@@ -1,7 +1,7 @@
-"""`TPUEstimatorSpec`: what a model_fn returns.
+"""`TPUEstimatorSpec`: the result of a model_fn.
 
-Rule: tensors that leave the cores (for `eval_metrics` and `host_call`) keep their axis of rows; the functions beside
-them run on the host, on the rows of all cores.
+Rule: tensors that leave the cores (for `eval_metrics` and `host_call`) keep their batch axis. Their functions run on
+the host, on the rows of all cores.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from anytpu.errors import EstimatorError
 from anytpu.train.estimator.modes import ModeKeys
 
 HostPair = tuple[Callable, Any]
-"""A function for the host, and the list or dictionary of tensors that are its arguments."""
+"""A host function, and the list or dictionary of its tensor arguments."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TPUEstimatorSpec:
-    """What a model_fn returns for one mode.
+    """The result of a model_fn for one mode.
 
     Attributes:
         mode: one of `tpu.ModeKeys`.
         predictions: a dictionary of tensors, `(rows, ...)` each; for mode PREDICT.
         loss: the mean loss of the shard, a scalar; for TRAIN and EVAL.
-        train_op: what `optimizer.minimize(loss)` returned; for TRAIN.
+        train_op: the result of `optimizer.minimize(loss)`; for TRAIN.
         eval_metrics: the pair (metric_fn, tensors); for EVAL. metric_fn is called on the host, once an evaluation, with
-            the rows of all its steps, and returns a dictionary of Keras metrics or of values.
+            the rows of all its steps. It returns a dictionary of Keras metrics or numbers.
         export_outputs: has no effect: a prediction's outputs are its `predictions`.
         scaffold_fn: has no effect.
-        host_call: the pair (function, tensors); called on the host for the steps of training.
-        training_hooks: hooks for `train`; evaluation_hooks and prediction_hooks likewise.
-        evaluation_hooks: see `training_hooks`.
-        prediction_hooks: see `training_hooks`.
+        host_call: the pair (function, tensors); called on the host for the training steps.
+        training_hooks: hooks for `train`.
+        evaluation_hooks: hooks for `evaluate`.
+        prediction_hooks: hooks for `predict`.
 
     Raises:
-        EstimatorError: what the mode needs is missing or of another form.
+        EstimatorError: a field that the mode needs is missing or invalid.
     """
 
     mode: str
@@ -75,15 +75,15 @@ class TPUEstimatorSpec:
             )
 
 
-def rows_first(name: str, tensors: Any) -> None:
-    """Check that each tensor that leaves the cores has an axis of rows.
+def check_batch_axis(name: str, tensors: Any) -> None:
+    """Check that each tensor that leaves the cores has a batch axis.
 
     Args:
-        name: the field of the spec.
-        tensors: its list or dictionary of tensors.
+        name: name of the spec's field.
+        tensors: the field's list or dictionary of tensors.
 
     Raises:
-        EstimatorError: one is a scalar.
+        EstimatorError: a tensor is a scalar.
     """
     items = tensors.items() if isinstance(tensors, dict) else enumerate(tensors)
     for key, tensor in items:
@@ -94,16 +94,16 @@ def rows_first(name: str, tensors: Any) -> None:
             )
 
 
-def called(name: str, pair: HostPair, tensors: Any) -> Any:
+def call_on_host(name: str, pair: HostPair, tensors: Any) -> Any:
     """Call the function of a pair on the host.
 
     Args:
-        name: the field of the spec, for the error.
-        pair: the function, and the tensors of one core, whose form says how it is called.
-        tensors: the arrays to call it with, of the same form.
+        name: name of the spec's field, for the error.
+        pair: the function, and the tensors of one core.
+        tensors: the arrays to pass, nested like the pair's tensors: a list by position, a dictionary by name.
 
     Raises:
-        EstimatorError: the names of the tensors are not those of the function's arguments.
+        EstimatorError: the names of the tensors differ from those of the function's arguments.
     """
     function = pair[0]
     if not isinstance(tensors, dict):
@@ -135,9 +135,10 @@ def _check_pair(name: str, pair: Any) -> None:
 
 def _check_count(name: str, function: Callable, count: int) -> None:
     parameters = inspect.signature(function).parameters.values()
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return
-    takes = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes = sum(parameter.kind in positional for parameter in parameters)
     if takes != count:
         raise EstimatorError(
             f"In TPUEstimatorSpec.{name}, length of tensors {count} does not match method args of the function, which "

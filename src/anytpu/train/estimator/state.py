@@ -1,8 +1,8 @@
-"""`ModelState`: the variables of an estimator, and the checkpoints that they come from and go to.
+"""`ModelState`: the variables of an estimator, and the checkpoints that they are loaded from and saved to.
 
-Rule: the newest whole checkpoint in the folder is what counts, whoever wrote it. What is in the variables already is
-not read again. While a training runs, its variables are what counts, and nothing is loaded. A training never begins
-with a checkpoint that was only evaluated.
+Rule: the newest whole checkpoint in the folder decides, also if another process wrote it. It is not read again if the
+variables already hold it. While a training runs, its variables decide, and nothing is loaded. A training never starts
+from a checkpoint that was loaded only for evaluation.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class ModelState:
     """The variables of an estimator and their checkpoints.
 
     Args:
-        folder: of the checkpoints.
-        keep: how many to keep; None keeps all.
-        warm_start_from: a checkpoint, or a folder of them, whose values the variables start with where `folder` has
-            none; or None.
-        seed: seeds everything before the first variable is made; None does not.
+        folder: the folder of the checkpoints.
+        keep: number of newest checkpoints to keep; None keeps all.
+        warm_start_from: a checkpoint, or a folder of checkpoints. The variables start with its values if `folder` has
+            no checkpoint. None starts with new values.
+        seed: seed for all random generators, set before the first variable is made; None sets none.
 
     Attributes:
         store: the variables.
         checkpoints: the checkpoints.
-        position: of the data, where the checkpoint in the variables was saved.
+        position: the position in the data saved with the loaded checkpoint, plain JSON, or None.
     """
 
     def __init__(self, folder: str, keep: int | None, warm_start_from: str | None, seed: int | None) -> None:
@@ -50,17 +50,17 @@ class ModelState:
 
     @property
     def step(self) -> int:
-        """The steps that were trained."""
+        """The global step: number of trained steps."""
         return self.store.step
 
     def refresh(self, path: str | None) -> bool:
-        """Load the newest checkpoint, or the one at a path, unless the variables hold it. Say whether there is one.
+        """Load the newest checkpoint, or the one at a path, unless the variables hold it; return whether it exists.
 
         While a training runs, nothing is loaded: the variables are newer than any checkpoint.
 
         Raises:
             DamageError: there are checkpoints, and none is whole.
-            EstimatorError: the checkpoint is of another model.
+            EstimatorError: the checkpoint belongs to another model.
             FileError: there is no checkpoint at the path.
             StrategyError: a training runs, and the checkpoint at the path holds other values.
         """
@@ -84,10 +84,10 @@ class ModelState:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Load the newest checkpoint to train on from it, and let no other job write to the folder meanwhile.
+        """Lock the folder against other jobs, and load the newest checkpoint to continue training.
 
         Raises:
-            FileError: another job writes there, or the folder cannot be written.
+            FileError: another job writes to the folder, or the folder cannot be written.
         """
         with self.checkpoints.writing():
             if self.refresh(None):
@@ -102,19 +102,19 @@ class ModelState:
         """Load a checkpoint as `refresh` does.
 
         Raises:
-            EstimatorError: there is none.
+            EstimatorError: there is no checkpoint.
         """
         if not self.refresh(path):
             folder = str(self.checkpoints.folder)
             raise EstimatorError(f"there is no checkpoint to export in {folder!r}: call estimator.train first")
 
     def saver(self, config: RunConfig, listeners: Any) -> Saver:
-        """Return what saves the variables during a training."""
+        """Return the `Saver` of the variables for one training."""
         return Saver(self.checkpoints, self.store, config, listeners)
 
     @contextlib.contextmanager
     def as_saved(self) -> Iterator[None]:
-        """After an error inside, go back to the newest checkpoint when the variables are used again."""
+        """Return a context; after an error in it, the next use of the variables reloads the newest checkpoint."""
         try:
             yield
         except BaseException:
@@ -122,21 +122,21 @@ class ModelState:
             raise
 
     def saved(self, position: Any) -> None:
-        """Take note that what the variables hold now is in the newest checkpoint."""
+        """Record that the newest checkpoint holds the current values of the variables."""
         self.position = position
         latest = self.checkpoints.latest()
         self.store.source = None if latest is None else (self.checkpoints.folder, latest)
 
     def seed(self) -> None:
-        """Seed everything, where a seed was asked for and no variable is made yet."""
+        """Set the seed of all random generators, if a seed was passed and no variable is made yet."""
         if self._seed is not None and not self.store.is_made:
             keras.utils.set_random_seed(self._seed)
 
     def values(self) -> dict[str, np.ndarray]:
-        """Return what is in the newest checkpoint.
+        """Return the values in the newest checkpoint by name.
 
         Raises:
-            FileError: there is none.
+            FileError: there is no checkpoint.
         """
         return checkpoint_at(self.checkpoints.folder).values
 
@@ -144,7 +144,7 @@ class ModelState:
         """Return one value in the newest checkpoint.
 
         Raises:
-            EstimatorError: there is none of this name.
+            EstimatorError: the checkpoint has no variable of this name.
         """
         values = self.values()
         if name not in values:
@@ -152,15 +152,15 @@ class ModelState:
         return values[name]
 
     def _check_live(self, path: str | None) -> None:
-        """Refuse a checkpoint that holds other values than the variables of the training that runs."""
+        """Reject a checkpoint whose values differ from the variables of the running training."""
         if path is None:
             return
         checkpoint = checkpoint_at(path)
         if (checkpoint.folder, checkpoint.step) != (self.checkpoints.folder, self.step):
             raise StrategyError(
-                f"checkpoint_path={str(path)!r} was given while train of the same estimator runs: to load it would "
-                "overwrite the weights that are being trained. Leave checkpoint_path out to use these weights as they "
-                "are now, or use another TPUEstimator for this checkpoint"
+                f"checkpoint_path={str(path)!r} was passed while train of the same estimator runs: to load it would "
+                "overwrite the weights that are being trained. Leave checkpoint_path out to use the current weights, "
+                "or use another TPUEstimator for this checkpoint"
             )
 
     def _warm_start(self) -> None:

@@ -1,10 +1,10 @@
-"""The steps of one replica: of training, of evaluation, of prediction.
+"""The steps of one replica: training, evaluation and prediction.
 
-Idea: a step calls the model_fn with the replica's rows and returns what the host wants of it. It is what the strategy
-compiles, alone or in a loop.
+Idea: a step calls the model_fn with the replica's rows and returns the outputs that the host needs. The strategy
+compiles it, alone or in a loop.
 
-Rule: before a step is compiled it is called once abstractly (`make`), to make the model's and the optimizer's
-variables. The spec of that call says which hooks and host functions there are.
+Rule: before a step is compiled it is traced once (`make`), to make the variables of the model and the optimizer. The
+spec of that call has the hooks and host functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.train.estimator import optimization
 from anytpu.train.estimator.model import Model
-from anytpu.train.estimator.spec import TPUEstimatorSpec, rows_first
+from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore
 
 
@@ -33,11 +33,11 @@ class ModelStep(abc.ABC):
 
     Args:
         model: the model_fn for this mode.
-        store: its variables.
+        store: the model's variables.
 
     Attributes:
-        spec: what the model_fn returned when it was first called: its functions and hooks; the tensors in it are
-            traced and of no use. None before.
+        spec: result of the model_fn's first call, used for its functions and hooks; its tensors are traced and must not
+            be used. None before that call.
     """
 
     def __init__(self, model: Model, store: VariableStore) -> None:
@@ -52,10 +52,10 @@ class ModelStep(abc.ABC):
             return self._run(call, *batch)
 
     def make(self, strategy: Any, batch: tuple[Tree, Tree]) -> Tree:
-        """Make the variables, by calling the model_fn abstractly.
+        """Make the variables, by tracing the model_fn.
 
         Args:
-            strategy: where the step will run.
+            strategy: the strategy that will run the step.
             batch: specs of the batches of all replicas, `(replicas, rows, ...)` each.
 
         Returns:
@@ -65,21 +65,21 @@ class ModelStep(abc.ABC):
         scopes.install()
         scope = ReplicaScope([], makes_variables=True)
 
-        def one(batch: tuple[Tree, Tree]) -> Tree:
+        def make_replica(batch: tuple[Tree, Tree]) -> Tree:
             scope.begins_here()
-            return self._make_one(batch)
+            return self._make_replica(batch)
 
         token = CURRENT.set(strategy)
         try:
             with scope, inside(Replica(replicas)):
-                over = jax.vmap(one, axis_name=REPLICA_AXIS, axis_size=replicas)
-                outputs = jax.eval_shape(over, batch)
+                all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
+                outputs = jax.eval_shape(all_replicas, batch)
         finally:
             CURRENT.reset(token)
         self.store.settle(self.model.mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
-    def _make_one(self, batch: tuple[Tree, Tree]) -> Tree:
+    def _make_replica(self, batch: tuple[Tree, Tree]) -> Tree:
         with self.store.call(makes=True) as call:
             outputs = self._make(call, *batch)
         self._made = call.names
@@ -91,7 +91,7 @@ class ModelStep(abc.ABC):
         if spec.mode != self.model.mode:
             raise EstimatorError(
                 f"model_fn was called for mode {self.model.mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
-                "pass on the mode that it was given"
+                "pass on its argument mode"
             )
         if self.spec is None:
             self.spec = spec
@@ -108,7 +108,7 @@ class ModelStep(abc.ABC):
 
 @final
 class TrainStep(ModelStep):
-    """A step of training. Its outputs are the replica's loss and the tensors of the host_call."""
+    """A training step. Its outputs are the replica's loss and the tensors of the host_call."""
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         specs: list[TPUEstimatorSpec] = []
@@ -145,12 +145,12 @@ class TrainStep(ModelStep):
         return outputs
 
     def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
-        """Return what is trained: of a spec, the var_list of its wish; else all that could be."""
+        """Return the variables to train: the spec's var_list, or else all trainable variables."""
         chosen = None if spec is None else spec.train_op.variables
         return self.store.trainable() if chosen is None else [call.original(variable) for variable in chosen]
 
     def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """Let the optimizer change variables. Return its own."""
+        """Update variables with the optimizer. Return the variables of the optimizer's state."""
         with call.scope():
             state = optimization.apply(spec.train_op, gradients, variables)
             self.store.global_step.assign_add(1)
@@ -159,7 +159,7 @@ class TrainStep(ModelStep):
 
 @final
 class EvalStep(ModelStep):
-    """A step of evaluation. Its outputs are the replica's loss and the tensors of the eval_metrics."""
+    """An evaluation step. Its outputs are the replica's loss and the tensors of the eval_metrics."""
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
@@ -169,20 +169,20 @@ class EvalStep(ModelStep):
 
 @final
 class PredictStep(ModelStep):
-    """A step of prediction. Its outputs are the predictions."""
+    """A prediction step. Its outputs are the predictions."""
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
             predictions = self._spec(call, features, None).predictions
             assert predictions is not None
-            rows_first("predictions", predictions)
+            check_batch_axis("predictions", predictions)
             return {name: _array(tensor) for name, tensor in predictions.items()}
 
 
 def _tensors(name: str, pair: Any) -> Tree:
     if pair is None:
         return None
-    rows_first(name, pair[1])
+    check_batch_axis(name, pair[1])
     if isinstance(pair[1], dict):
         return {key: _array(tensor) for key, tensor in pair[1].items()}
     return [_array(tensor) for tensor in pair[1]]

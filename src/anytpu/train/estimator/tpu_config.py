@@ -1,9 +1,9 @@
-"""`TPUConfig`: how a `TPUEstimator` uses the cores, and `InputPipelineConfig`: how often it calls an input_fn.
+"""`TPUConfig`: a `TPUEstimator`'s use of the cores, and `InputPipelineConfig`: its calls of an input_fn.
 
-Idea: the names and defaults of the first TPU estimators, so that their programs read on.
+Idea: the names and defaults are those of the first TPU estimators, so that their programs still run.
 
-Rule: what means nothing here any more (a job's name, a pause before the first batch) is accepted and has no effect;
-what would mean something that this package does not do (a model split over several cores) is refused.
+Rule: settings without a meaning here (a job's name, a pause before the first batch) are accepted and have no effect.
+Settings for features that anytpu lacks (a model split over several cores) are rejected.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 class InputPipelineConfig(enum.IntEnum):
-    """Who calls an input_fn, and for which rows.
+    """The calls of an input_fn, and the rows of its batches.
 
-    With one host PER_HOST_V1 and BROADCAST are the same: one call, whose batches are cut into the cores' shards.
-    PER_HOST_V2 and SLICED ask for batches of one core, one after the other. PER_SHARD_V1 calls the input_fn once for
+    With one host PER_HOST_V1 and BROADCAST are the same: one call, whose batches are split into the cores' shards. With
+    PER_HOST_V2 and SLICED, one call yields batches of one core each, in turn. PER_SHARD_V1 calls the input_fn once for
     each core.
     """
 
@@ -36,11 +36,11 @@ class InputPipelineConfig(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class IterationsPerLoop:
-    """How long one call of the compiled loop is: exactly one of the two is set.
+    """The length of one call of the compiled loop; exactly one attribute is set.
 
     Attributes:
-        steps: a number of steps.
-        seconds_s: a time in seconds.
+        steps: number of steps, at least 1.
+        seconds_s: time in seconds, at least 1.
     """
 
     steps: int | None = None
@@ -51,7 +51,7 @@ class IterationsPerLoop:
         """Read `100`, `"30s"`, `"5m"` or `"1h"`.
 
         Raises:
-            SettingError: it is none of these.
+            SettingError: the value has none of these forms.
 
         Example:
             >>> IterationsPerLoop.of("5m")
@@ -69,22 +69,22 @@ class IterationsPerLoop:
 
 @dataclasses.dataclass(frozen=True)
 class TPUConfig:
-    """How a `TPUEstimator` uses the cores.
+    """A `TPUEstimator`'s use of the cores.
 
     Attributes:
-        iterations_per_loop: the steps that run on the device before the host sees anything: hooks, log lines and
-            checkpoints come between loops. A number, or a time such as "30s", "5m" or "1h", which follows the clock.
-        num_shards: the number of cores, only checked; None checks nothing.
-        num_cores_per_replica: None or 1: a model lies on one core.
+        iterations_per_loop: number of steps that run on the device in one loop, or a time such as "30s", "5m" or "1h".
+            Hooks, log lines and checkpoints come between loops.
+        num_shards: expected number of cores, only checked; None checks nothing.
+        num_cores_per_replica: None or 1, since a model runs on one core.
         per_host_input_for_training: an `InputPipelineConfig`; True means PER_HOST_V1, False PER_SHARD_V1.
         tpu_job_name: has no effect.
         initial_infeed_sleep_secs: has no effect.
-        input_partition_dims: None: a model lies on one core.
+        input_partition_dims: must be None, since a model runs on one core.
         eval_training_input_configuration: PER_HOST_V1 or SLICED; has no effect with one host.
-        experimental_host_call_every_n_steps: call the host_call in the first step of each loop and in every n-th after.
+        experimental_host_call_every_n_steps: interval of host calls in steps, from the first step of each loop.
 
     Raises:
-        SettingError: a value that cannot be used.
+        SettingError: a value is invalid.
 
     Example:
         >>> TPUConfig(iterations_per_loop=100).per_host_input_for_training.name
@@ -109,22 +109,23 @@ class TPUConfig:
         if self.num_cores_per_replica not in (None, 1) or self.input_partition_dims is not None:
             raise SettingError(
                 f"num_cores_per_replica is {self.num_cores_per_replica!r} and input_partition_dims "
-                f"{self.input_partition_dims!r}, and a model lies on one core here: leave both away. Every core then "
-                "has a replica of its own"
+                f"{self.input_partition_dims!r}, and a model runs on one core here: leave both out. Every core then "
+                "has its own replica"
             )
         object.__setattr__(self, "per_host_input_for_training", _pipeline(self.per_host_input_for_training))
         if self.eval_training_input_configuration not in (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED):
             raise SettingError(
                 "eval_training_input_configuration must be PER_HOST_V1 or SLICED; got "
-                f"{self.eval_training_input_configuration!r}. Leave it away"
+                f"{self.eval_training_input_configuration!r}. Leave it out"
             )
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Refuse what is not a positive integer.
+    """Check that a value is a positive integer.
 
     Raises:
-        SettingTypeError: it is not an integer. SettingError: it is not positive.
+        SettingTypeError: the value is not an integer.
+        SettingError: the value is not positive.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise SettingTypeError(f"{name} must be int, got {type(value).__name__}: {value!r}")
@@ -138,7 +139,7 @@ def _pipeline(value: Any) -> InputPipelineConfig:
     try:
         return InputPipelineConfig(value)
     except ValueError as error:
-        known = ", ".join(one.name for one in InputPipelineConfig)
+        known = ", ".join(config.name for config in InputPipelineConfig)
         raise SettingError(
             f"per_host_input_for_training must be True, False or one of tpu.InputPipelineConfig ({known}), not "
             f"{value!r}"

@@ -1,7 +1,7 @@
-"""`Training`: loops of steps, and what the host does between them.
+"""`Training`: run loops of steps, with host work between them.
 
-Rule: between two loops, in this order: the host calls of the loop's steps, hooks, the log line, the checkpoint. The
-last loop is shortened to end at the last step. Losses are means over all replicas.
+Rule: between two loops the host runs, in this order: the host calls of the loop's steps, hooks, the log line, the
+checkpoint. The last loop is shortened to end at the last step. Losses are means over all replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anytpu.train.estimator.inputs import HostBatches
 from anytpu.train.estimator.mode_run import ModeRun, Outputs
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.saving import Saver
-from anytpu.train.estimator.spec import called
+from anytpu.train.estimator.spec import call_on_host
 from anytpu.train.estimator.tpu_config import IterationsPerLoop
 
 LOG = logging.getLogger("anytpu")
@@ -30,39 +30,37 @@ LOG = logging.getLogger("anytpu")
 
 @dataclasses.dataclass
 class LoopLength:
-    """Chooses the steps of each loop.
-
-    Args:
-        wanted: steps, or a time.
+    """Chooses the number of steps of each loop.
 
     Attributes:
-        step_s: seconds that a step took in the loop before.
+        wanted: the length of a loop, as a number of steps or a time.
+        step_s: time of a step in the previous loop, in seconds; 0 if unknown.
     """
 
     wanted: IterationsPerLoop
     step_s: float = 0.0
 
     def steps(self) -> int:
-        """Return the steps of the next loop; 1 while nobody knows how long a step takes."""
+        """Return the number of steps of the next loop; 1 while the time of a step is unknown."""
         if self.wanted.steps is not None:
             return self.wanted.steps
         assert self.wanted.seconds_s is not None
         return max(1, int(self.wanted.seconds_s / self.step_s)) if self.step_s else 1
 
     def ran(self, steps: int, duration_s: float, is_first: bool) -> None:
-        """Learn from a loop; the first one may have compiled something too."""
+        """Record the time of a loop; that of the first loop is ignored, since it may include compiling."""
         self.step_s = 0.0 if is_first else duration_s / steps
 
 
 class Training:
-    """One `train` of an estimator.
+    """One call of an estimator's `train`.
 
     Args:
-        run: the mode TRAIN on its cores.
-        batches: the data.
-        hooks: of the caller and of the spec.
+        run: the run of mode TRAIN.
+        batches: global batches.
+        hooks: hooks of the caller and of the spec.
         saver: saves between loops.
-        config: says how long loops are, and how often the host calls and logs.
+        config: sets the length of loops, and the intervals of host calls and log lines.
     """
 
     def __init__(self, run: ModeRun, batches: HostBatches, hooks: Hooks, saver: Saver, config: RunConfig) -> None:
@@ -77,12 +75,12 @@ class Training:
         """The mean loss of the last step."""
 
     def train(self, first_batch: Any, step: int, last: int | None) -> Any:
-        """Train from a global step up to another, save, and return the position of the data.
+        """Train from one global step to another, save, and return the position in the data.
 
         Args:
-            first_batch: the first batch, which was looked at already.
-            step: the global step.
-            last: the last step; None: as long as there are batches.
+            first_batch: the first batch, which was taken from `batches` already.
+            step: the current global step.
+            last: the last global step; None trains until the batches end.
         """
         self._hooks.begin()
         self._saver.begin(step)
@@ -95,7 +93,7 @@ class Training:
         return position
 
     def until(self, step: int, last: int | None, first_batch: Any) -> int:
-        """Train from a global step up to another; None: as long as there are batches. Return where it ended."""
+        """Train from one global step to another, or until the batches end; return the last global step."""
         batches = itertools.chain([first_batch], self._batches)
         self._logged = (step, time.perf_counter(), self._run.deployment.strategy.compilations)
         self._next_line = step
@@ -104,39 +102,39 @@ class Training:
             count = self._length.steps() if last is None else min(self._length.steps(), last - step)
             self._hooks.before()
             began_s = time.perf_counter()
-            done = self._loop(batches, step, count)
-            if done == 0:
+            steps_run = self._loop(batches, step, count)
+            if steps_run == 0:
                 break
-            step += done
-            self._length.ran(done, time.perf_counter() - began_s, is_first)
+            step += steps_run
+            self._length.ran(steps_run, time.perf_counter() - began_s, is_first)
             is_first = False
             stops = self._hooks.after(loss=self.loss, global_step=step)
             self._report(step)
             if self._saver.is_due(step):
                 self._saver.save(step, self._batches.position())
-            if stops or done < count:
+            if stops or steps_run < count:
                 break
         return step
 
     def _loop(self, batches: Any, step: int, count: int) -> int:
-        """Run one loop and return how many steps there were batches for."""
-        done = 0
+        """Run one loop and return the number of steps that ran; it is smaller if the batches end."""
+        steps_run = 0
         for outputs in self._run.steps(batches, count, MOST_STEPS):
             losses = outputs["loss"].mean(axis=1)
-            _check_finite(losses, step + done)
+            _check_finite(losses, step + steps_run)
             self.loss = float(losses[-1])
-            self._call_host(outputs["host_call"], done)
-            done += len(losses)
-        return done
+            self._call_host(outputs["host_call"], steps_run)
+            steps_run += len(losses)
+        return steps_run
 
-    def _call_host(self, tensors: Outputs, done: int) -> None:
+    def _call_host(self, tensors: Outputs, first: int) -> None:
         spec = self._run.step.spec
         if tensors is None or spec is None or spec.host_call is None:
             return
         for index in range(len(jax.tree.leaves(tensors)[0])):
-            if (done + index) % self._every_n == 0:
+            if (first + index) % self._every_n == 0:
                 rows = jax.tree.map(lambda leaf, index=index: leaf[index].reshape(-1, *leaf.shape[3:]), tensors)
-                called("host_call", spec.host_call, rows)
+                call_on_host("host_call", spec.host_call, rows)
 
     def _report(self, step: int) -> None:
         if self._log_steps is None or step < self._next_line:

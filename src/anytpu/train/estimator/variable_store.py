@@ -1,13 +1,13 @@
-"""`VariableStore`: the variables that a model_fn makes, made once and met again by name.
+"""`VariableStore`: the variables of a model_fn, made once and reused by name.
 
-Idea: a model_fn makes its layers each time it is called, and it is called for each mode and each time that JAX traces
-it. The first call makes the variables; in every later one a new variable of a known name stands for the one that was
-made first. Names count from the beginning in each call (`dense/kernel`, `dense_1/kernel`), so they depend on the order
-in which layers are made and on nothing else, and are the names in a checkpoint.
+Idea: a model_fn makes its layers each time it is called: for each mode, and each time that JAX traces it. The first
+call makes the variables. In later calls, a new variable of a known name is replaced by the stored one. Names restart in
+each call (`dense/kernel`, `dense_1/kernel`), so they depend only on the order in which layers are made. They are the
+names in a checkpoint.
 
-Rule: a name keeps its shape and dtype. What training has not made cannot be trained elsewhere: a new trainable variable
-in another mode is an error that names the layer. The variables of a mode take their values from a checkpoint together,
-once all of them are made and fit, or not at all.
+Rule: a name keeps its shape and dtype. A trainable variable that training has not made is an error in another mode; the
+error names the layer. The variables of a mode get their values from a checkpoint together, after all of them are made
+and checked, or not at all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from anytpu.strategy.occupancy import Occupancy
 from anytpu.train.checkpoint import ArrayForm, Checkpoint, Purpose, difference
 
 GLOBAL_STEP = "global_step"
-"""The name of the variable that counts the steps of training."""
+"""The name of the variable that counts the trained steps."""
 
 _CALL: contextvars.ContextVar[ModelCall | None] = contextvars.ContextVar("model_call", default=None)
 
@@ -42,9 +42,8 @@ class VariableStore:
     """The variables of one estimator.
 
     Attributes:
-        global_step: counts the steps of training.
-        source: the folder and the step of the checkpoint whose values the variables hold or wait for; None where they
-            hold no checkpoint's.
+        global_step: the variable that counts the trained steps.
+        source: folder and step of the checkpoint whose values the variables hold or wait for; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -58,11 +57,11 @@ class VariableStore:
         self.source: tuple[Path, int] | None = None
         self._loaded: tuple[Checkpoint, bool] | None = None
         self._waiting: dict[str, np.ndarray] = {}
-        self._own: _Own | None = None
+        self._saved: _SavedState | None = None
         self.occupancy = Occupancy()
-        """Which thread uses the variables."""
+        """Records the thread that uses the variables."""
         self.is_trained = False
-        """True once a call for training has made all variables of the model."""
+        """Whether a training call has made all variables of the model."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._variables
@@ -72,21 +71,21 @@ class VariableStore:
 
     @property
     def names(self) -> list[str]:
-        """The names of the variables, in the order in which they were made."""
+        """Names of the variables, in the order of their creation."""
         return list(self._variables)
 
     @property
     def step(self) -> int:
-        """The steps that were trained, by the checkpoint that is loaded where no mode is made yet."""
+        """Number of trained steps; that of the loaded checkpoint if its values still wait for their variables."""
         return int(np.asarray(self._waiting.get(GLOBAL_STEP, self.global_step.value)))
 
     @property
     def is_made(self) -> bool:
-        """True once a model_fn has made variables."""
+        """Whether a model_fn has made variables."""
         return len(self._variables) > 1
 
     def trainable(self) -> list[Any]:
-        """Return the trainable variables, in the order in which they were made."""
+        """Return the trainable variables, in the order of their creation."""
         return [variable for variable in self._variables.values() if variable.trainable]
 
     def values(self, mode: str) -> dict[str, np.ndarray]:
@@ -98,78 +97,81 @@ class VariableStore:
         return self._forms(self._modes[mode])
 
     def size_bytes(self) -> int:
-        """Return the size of all values."""
+        """Return the size of all values, in bytes."""
         return sum(np.asarray(variable.value).nbytes for variable in self._variables.values())
 
     def load(self, checkpoint: Checkpoint, *, is_warm_start: bool = False, is_borrowed: bool = False) -> None:
-        """Give variables the values of a checkpoint: those of modes that are made now, the others when they are.
+        """Assign the values of a checkpoint to the variables of existing modes now, and to others once they are made.
 
         Args:
             checkpoint: the values.
-            is_warm_start: True where it is that of another training: its step is left out, and it may lack what is not
-                a trainable weight.
-            is_borrowed: True where `give_back` follows before anything is trained.
+            is_warm_start: whether the checkpoint is from another training. Its step is then ignored, and it may lack
+                arrays that are not trainable weights.
+            is_borrowed: whether `give_back` will be called before training.
 
         Raises:
-            EstimatorError: the checkpoint does not fit a mode that is made.
+            EstimatorError: the checkpoint does not fit an existing mode.
         """
         for mode, names in self._modes.items():
             self._check(checkpoint, is_warm_start, mode, names)
         if not is_borrowed:
-            self._own = None
-        elif self._own is None:
-            self._own = _Own(self.source, self._loaded, self._waiting)
-        left_out = {GLOBAL_STEP} if is_warm_start else set()
+            self._saved = None
+        elif self._saved is None:
+            self._saved = _SavedState(self.source, self._loaded, self._waiting)
+        ignored = {GLOBAL_STEP} if is_warm_start else set()
         self.source = checkpoint.folder, checkpoint.step
         self._loaded = checkpoint, is_warm_start
-        self._waiting = {name: value for name, value in checkpoint.values.items() if name not in left_out}
-        self._give()
+        self._waiting = {name: value for name, value in checkpoint.values.items() if name not in ignored}
+        self._assign_waiting()
 
     def give_back(self) -> None:
-        """Let the variables hold what they held before a checkpoint was borrowed, if one was."""
-        if self._own is None:
+        """Restore the state from before a checkpoint was borrowed, if one was."""
+        if self._saved is None:
             return
-        own, self._own = self._own, None
-        self.source, self._loaded = own.source, own.loaded
-        self._waiting = {**own.values, **own.waiting}
-        self._give()
+        saved, self._saved = self._saved, None
+        self.source, self._loaded = saved.source, saved.loaded
+        self._waiting = {**saved.values, **saved.waiting}
+        self._assign_waiting()
 
     @contextlib.contextmanager
     def call(self, *, makes: bool) -> Iterator[ModelCall]:
-        """Call a model_fn.
+        """Return a context for one call of a model_fn.
 
         Args:
-            makes: variables of new names are made; otherwise they are an error.
+            makes: whether variables of new names may be made; if False, they are an error.
         """
-        one = ModelCall(self, makes)
-        token = _CALL.set(one)
+        call = ModelCall(self, makes)
+        token = _CALL.set(call)
         try:
             with _keras.fresh_names():
-                yield one
+                yield call
         finally:
             _CALL.reset(token)
 
     def settle(self, mode: str, made: Iterable[str], seen: Iterable[Any], optimizer_state: Iterable[Any] = ()) -> None:
-        """Take in the variables that a mode uses without having made them, and give new ones their loaded values.
+        """Record the variables of a mode, and assign loaded values to new variables.
 
         Args:
             mode: the mode, all of whose variables are made now.
-            made: the names of the variables that it has made, or met again.
+            made: names of the variables that its call has made or reused.
             seen: the variables that it has read or written.
-            optimizer_state: those of them, or of others, that belong to an optimizer.
+            optimizer_state: the variables, in `seen` or not, that belong to an optimizer.
 
         Raises:
-            EstimatorError: the checkpoint that was loaded does not fit, and the mode gets nothing of it.
+            EstimatorError: the loaded checkpoint does not fit; the mode gets no value of it.
         """
+        # 1. Add the variables that the mode uses without having made them, such as metrics of the user.
         names = {id(variable): name for name, variable in self._variables.items()}
         for variable in seen:
             if id(variable) not in names:
                 names[id(variable)] = name = _free_name(variable.path, self._variables)
                 self._variables[name] = variable
         self._optimizer_state.update(names[id(variable)] for variable in optimizer_state if id(variable) in names)
-        # An optimizer may be made in a mode that does not use it. What is saved is all that training makes.
+        # 2. A mode's variables are those that it uses; for training, which is saved, also those that it only makes. (An
+        # optimizer may be made in a mode that does not use it.)
         used = {GLOBAL_STEP, *(names[id(variable)] for variable in seen)}
         wanted = frozenset(used.union(made) if mode == "train" else used)
+        # 3. Check them against the loaded checkpoint before any value is assigned.
         if self._loaded is not None:
             try:
                 self._check(*self._loaded, mode, wanted)
@@ -177,10 +179,10 @@ class VariableStore:
                 self._forget_loaded()
                 raise
         self._modes[mode] = wanted
-        self._give()
+        self._assign_waiting()
 
     def add(self, name: str, variable: Any) -> None:
-        """Take in a variable that a call makes."""
+        """Add a variable that a call makes."""
         self._variables[name] = variable
 
     def _of(self, mode: str) -> dict[str, Any]:
@@ -202,40 +204,40 @@ class VariableStore:
         purpose = Purpose.WARM_START if is_warm_start else Purpose.RESUME if mode == "train" else Purpose.INFER
         stored, wanted = checkpoint.forms, self._forms(names)
         if purpose is Purpose.INFER:
-            # What only training has made in this process is part of the same model.
+            # Variables that only training has made in this process belong to the same model.
             stored = {name: form for name, form in stored.items() if name in wanted or name not in self._variables}
         if (text := difference(stored, wanted, purpose)) is not None:
             raise EstimatorError(
                 f"the checkpoint of step {checkpoint.step} in {str(checkpoint.folder)!r} is of another model than "
-                f"model_fn makes {purpose.value}, and nothing of it is loaded. {text}. Use the model_fn that it was "
+                f"model_fn makes {purpose.value}, and none of it is loaded. {text}. Use the model_fn that it was "
                 "trained with, or train the changed one in another model_dir"
             )
 
     def _forget_loaded(self) -> None:
-        """Forget a checkpoint that was refused, unless a mode that is made has its values."""
+        """Discard a rejected checkpoint, unless an existing mode has its values."""
         if self._modes:
             return
         self.give_back()
         self.source, self._loaded, self._waiting = None, None, {}
 
-    def _give(self) -> None:
-        """Give the variables of the modes that are made, whose forms were checked, the values that wait for them."""
+    def _assign_waiting(self) -> None:
+        """Assign the waiting values to the variables of existing modes, whose forms were checked."""
         checked = frozenset().union(*self._modes.values())
         for name in [name for name in self._waiting if name in checked]:
-            if self._own is not None:
-                self._own.values.setdefault(name, np.array(self._variables[name].value))
+            if self._saved is not None:
+                self._saved.values.setdefault(name, np.array(self._variables[name].value))
             self._variables[name].assign(self._waiting.pop(name))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Own:
-    """What a store held before it borrowed a checkpoint.
+class _SavedState:
+    """The state of a store before it borrowed a checkpoint.
 
     Attributes:
-        source: its `source`.
-        loaded: the checkpoint that was loaded, and whether it was a warm start.
-        waiting: the values that waited for variables.
-        values: the values of the variables that were given others since.
+        source: the store's `source`.
+        loaded: the loaded checkpoint, and whether it was a warm start.
+        waiting: values that waited for their variables, by name.
+        values: original values of the variables overwritten since, by name.
     """
 
     source: tuple[Path, int] | None
@@ -245,7 +247,7 @@ class _Own:
 
 
 def get_global_step() -> Any:
-    """Return the variable that counts the steps of training, in a model_fn; None elsewhere.
+    """Return the variable that counts the trained steps, in a model_fn; None elsewhere.
 
     Example:
         >>> get_global_step() is None
@@ -262,20 +264,20 @@ class ModelCall:
         self.store, self._makes = store, makes
         self._counts: dict[str, int] = {}
         self.names: list[str] = []
-        """The names of the variables that were made or met again."""
+        """Names of the variables that the call has made or reused."""
         self._stands_for: dict[int, tuple[Any, Any]] = {}
 
     def scope(self) -> _StandIns:
-        """Return the stateless scope in which new variables stand for those of the store."""
+        """Return the stateless scope in which reused variables read and write those of the store."""
         return _StandIns(self.original)
 
     def original(self, variable: Any) -> Any:
-        """Return the variable of the store that one stands for; any other as it is."""
-        found = self._stands_for.get(id(variable))
-        return variable if found is None else found[1]
+        """Return the store's variable that a variable stands for, or the variable itself."""
+        pair = self._stands_for.get(id(variable))
+        return variable if pair is None else pair[1]
 
     def made(self, variable: Any) -> None:
-        """Take in a variable that was just made."""
+        """Record a variable that was just made: add it to the store, or let it stand for the known one."""
         count = self._counts[variable.path] = self._counts.get(variable.path, 0) + 1
         name = variable.path if count == 1 else f"{variable.path}#{count}"
         self.names.append(name)
@@ -304,7 +306,7 @@ class ModelCall:
 
 
 class _StandIns(keras.StatelessScope):
-    """Reads and writes the variables of a store in the place of those that stand for them."""
+    """A scope that reads and writes the variables of a store in place of those that stand for them."""
 
     def __init__(self, original: Callable[[Any], Any]) -> None:
         super().__init__(collect_losses=True)
@@ -312,25 +314,25 @@ class _StandIns(keras.StatelessScope):
         self._outer = _keras.stateless_scope()
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the value in the scope around this one."""
+        """Return the value in the enclosing scope."""
         original = self._original(variable)
         value = self._outer.get_current_value(original)  # pyright: ignore[reportOptionalMemberAccess]
-        # What stands for another has no value of its own to fall back on.
+        # A variable that stands for another has no value of its own.
         return original.value if value is None and original is not variable else value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Write in the scope around this one."""
+        """Write to the enclosing scope."""
         self._outer.add_update((self._original(update[0]), update[1]))  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @functools.cache
 def _install() -> None:
-    # Around the strategy's own wrapper, which is told by ours that nobody is in scope.
+    # Outside of the strategy's own wrapper, for which this wrapper clears the current strategy.
     scopes.install()
-    _keras.wrap(_keras.variable_class(), "__init__", _telling, by="estimator")
+    _keras.wrap(_keras.variable_class(), "__init__", _recording, by="estimator")
 
 
-def _telling(init: Callable) -> Callable:
+def _recording(init: Callable) -> Callable:
     signature = inspect.signature(init)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -341,7 +343,7 @@ def _telling(init: Callable) -> Callable:
         bound = signature.bind(self, *args, **kwargs)
         if not callable(bound.arguments["initializer"]) and not isinstance(bound.arguments["initializer"], str):
             bound.arguments.update(_deferred(bound.arguments["initializer"], bound.arguments.get("dtype")))
-        # In the scope of nobody: the variables of an estimator may go from one system to another.
+        # Without a current strategy: the variables of an estimator may move from one system to another.
         token = CURRENT.set(None)
         try:
             init(*bound.args, **bound.kwargs)
@@ -353,7 +355,7 @@ def _telling(init: Callable) -> Callable:
 
 
 def _deferred(value: Any, dtype: Any) -> dict[str, Any]:
-    """Turn an initial value into an initializer, which is all that Keras takes while it traces."""
+    """Turn an initial value into an initializer: while tracing, Keras accepts nothing else."""
     with jax.ensure_compile_time_eval():
         array = np.asarray(keras.ops.convert_to_tensor(value, dtype=dtype))
 
