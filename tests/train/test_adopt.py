@@ -83,8 +83,8 @@ def test_what_cannot_be_compiled_takes_keras_own_path_and_says_so_once(setting: 
     with pytest.raises(SettingError) as raised:
         model.fit(X, Y, on_nan="raise")
     assert str(raised.value) == (
-        f"on_nan='raise' watches the compiled loop, and {model.name!r} does not go through it: {reason}. Take that "
-        "away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+        f"on_nan='raise' watches the compiled loop, and {model.name!r} does not use it: {reason}. Remove that, "
+        "or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )
 
 

@@ -98,7 +98,7 @@ def test_a_data_set_without_a_batch(model: Any):
             raise IndexError
 
     text = text_of(DataError, lambda: model.fit(Empty(), verbose=0))
-    assert text == "the data gave no batch in epoch 1: pass a data set or a generator that yields at least one"
+    assert text == "the data yielded no batch in epoch 1: pass a data set or a generator that yields at least one"
 
 
 STRINGS = np.array(["a", "b"] * 24)

@@ -310,8 +310,8 @@ def test_a_stateful_model_runs_on_one_core():
     with pytest.warns(UserWarning) as caught:
         converted = convert(model)
     assert [str(one.message) for one in caught if one.category is UserWarning] == [
-        "the layer 'going_on' is stateful: its row n goes on where row n of the batch before ended, and rows of "
-        "different cores would not meet. The model runs on a single core"
+        "the layer 'going_on' is stateful: row n continues from the state of row n in the previous batch, which "
+        "another core may hold. The model runs on a single core"
     ]
     assert repr(converted).endswith("on <TPUStrategy: 1 of v2-8, 8 virtual cores>>")
     x, y = X[:12].reshape(12, 3, 2), Y[:12]

@@ -157,7 +157,7 @@ def test_a_layer_on_the_host_is_named(name: str):
     with pytest.raises(SettingError) as raised:
         model.fit(IMAGES, LABELS, on_nan="raise")
     assert str(raised.value) == (
-        f"on_nan='raise' watches the compiled loop, and 'augmented' does not go through it: {reason}. Take that away, "
+        f"on_nan='raise' watches the compiled loop, and 'augmented' does not use it: {reason}. Remove that, "
         "or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )
 

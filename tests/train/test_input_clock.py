@@ -128,6 +128,6 @@ def test_a_model_of_plain_keras():
     with pytest.raises(StrategyError) as caught:
         tpu.input_shares(model)
     assert str(caught.value) == (
-        f"{model.name!r} was not compiled in the scope of a strategy, so it keeps no account of its input: compile it "
+        f"{model.name!r} was not compiled in the scope of a strategy, so it keeps no input waiting times: compile it "
         "in with strategy.scope():"
     )

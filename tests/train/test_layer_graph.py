@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import pytest
 
-from anytpu.train.layer_graph import Run, cut, graphs, longest, run_of, shallower
+from anytpu.train.layer_graph import BlockRun, cut, graphs, longest, run_of, shallower
 
 layers = keras.layers
 
@@ -25,13 +25,13 @@ def residual(blocks: int, skips: bool = False) -> keras.Model:
     return keras.Model(inputs, layers.Dense(3)(x + kept[0] if skips else x))
 
 
-def found(model: keras.Model) -> Run | None:
+def found(model: keras.Model) -> BlockRun | None:
     return run_of(model.get_config())
 
 
 def test_layers_that_are_alike_are_blocks():
-    assert found(stack(16, 16, 16, 16, 4)) == Run(1, 1, 4)
-    assert found(stack(8, 4, 8, 4, 8, 4)) == Run(2, 2, 2)  # the first layer has another input
+    assert found(stack(16, 16, 16, 16, 4)) == BlockRun(1, 1, 4)
+    assert found(stack(8, 4, 8, 4, 8, 4)) == BlockRun(2, 2, 2)  # the first layer has another input
 
 
 def test_layers_that_differ_are_none():
@@ -42,18 +42,18 @@ def test_layers_that_differ_are_none():
 
 def test_names_and_seeds_do_not_count():
     drops = [layers.Dropout(0.1, seed=seed, name=f"drop {seed}") for seed in range(3)]
-    assert found(keras.Sequential([keras.Input((16,)), *drops])) == Run(1, 1, 3)
+    assert found(keras.Sequential([keras.Input((16,)), *drops])) == BlockRun(1, 1, 3)
 
 
 def test_blocks_of_a_graph():
-    assert found(residual(5)) == Run(1, 4, 5)
-    assert found(residual(2)) == Run(1, 4, 2)
+    assert found(residual(5)) == BlockRun(1, 4, 5)
+    assert found(residual(2)) == BlockRun(1, 4, 2)
 
 
 def test_a_layer_behind_that_uses_an_inner_block_keeps_it():
     run = found(residual(5, skips=True))
     assert run is not None
-    assert run == Run(5, 4, 4)  # the first block stays, for its result is used
+    assert run == BlockRun(5, 4, 4)  # the first block stays, for its result is used
 
 
 def test_a_layer_that_is_called_twice_is_of_no_block():
@@ -70,7 +70,7 @@ def test_blocks_that_share_an_input_from_before():
     for _ in range(4):
         x = layers.MultiHeadAttention(2, 8)(x, x, attention_mask=mask)
     model = keras.Model([inputs, mask], x)
-    assert found(model) == Run(3, 1, 3)  # the first one takes its input from further back
+    assert found(model) == BlockRun(3, 1, 3)  # the first one takes its input from further back
     fewer = keras.Model.from_config(shallower(model.get_config(), 2))
     assert len(fewer.layers) == len(model.layers) - 1
 
@@ -97,7 +97,7 @@ def test_blocks_of_a_model_inside_of_a_model():
     config = outer.get_config()
     assert len(list(graphs(config))) == 2
     inner = longest(config)
-    assert inner is not None and inner[1] == Run(1, 4, 5)
+    assert inner is not None and inner[1] == BlockRun(1, 4, 5)
     made: Any = keras.Sequential.from_config(shallower(config, 2))
     assert made.count_params() < outer.count_params()
 
@@ -110,7 +110,7 @@ def test_outputs_of_the_last_block_move_along():
     model = keras.Model(inputs, {"last": x, "head": layers.Dense(2)(x)})
     config = model.get_config()
     run = run_of(config)
-    assert run is not None and run == Run(1, 1, 4)
+    assert run is not None and run == BlockRun(1, 1, 4)
     cut(config, run, 2)
     made: Any = keras.Model.from_config(config)
     assert [len(weight.shape) for weight in made.weights] == [2, 1] * 3

@@ -290,7 +290,7 @@ def test_a_layer_of_ones_own_that_knows_masks():
     [
         (
             lambda: [words(), Peeking(), layers.Dense(1)],
-            "Peeking 'peeking{}': what it does at masked steps is not known",
+            "Peeking 'peeking{}': its behaviour at masked steps is not known",
         ),
         (
             lambda: [words(), layers.LSTM(3, activity_regularizer="l2", return_sequences=True), layers.LSTM(2)],

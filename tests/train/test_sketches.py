@@ -125,7 +125,7 @@ def test_a_model_that_cannot_be_made_again():
     with pytest.raises(ProgramError) as caught:
         tpu.program.of(model, batch_size=4, precision="bfloat16")
     assert str(caught.value) == (
-        "the model 'closed' cannot be made again in bfloat16: no configuration. Make it so yourself, with "
+        "the model 'closed' cannot be made again in bfloat16: no configuration. Choose the precision yourself, with "
         'keras.config.set_dtype_policy("mixed_bfloat16") before it is made, and leave precision out'
     )
 

@@ -269,7 +269,7 @@ def test_it_warns_where_the_data_end_before(data: str):
         model.fit(steps_per_epoch=9, shuffle=False, verbose=0, **ENDS[data][0]())
     assert [str(one.message) for one in told] == [
         "the data ended after 6 of the 9 steps of epoch 1, and the epoch ends there, as in Keras. Pass "
-        "steps_per_epoch=6 or fewer, or data that goes on, such as a generator with an endless loop"
+        "steps_per_epoch=6 or fewer, or data that does not end, such as a generator with an endless loop"
     ]
 
 
@@ -279,14 +279,14 @@ def test_it_warns_where_the_data_end_before_the_steps_of_an_evaluation():
         model.evaluate(X, Y, batch_size=8, steps=9, verbose=0)
     assert [str(one.message) for one in told] == [
         "the data ended after 6 of the 9 steps, and the epoch ends there, as in Keras. Pass steps=6 or fewer, or data "
-        "that goes on, such as a generator with an endless loop"
+        "that does not end, such as a generator with an endless loop"
     ]
 
 
-USED_UP = (
-    "the data is used up: a generator can be walked over once only. This epoch had 2 batches, those that Keras had "
-    "kept of the first. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a generator that "
-    "goes on, or a data set that starts again, such as a keras.utils.PyDataset"
+EXHAUSTED = (
+    "the data is exhausted: a generator can be iterated over only once. This epoch had 2 batches, which Keras kept "
+    "from the first epoch. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a generator that "
+    "does not end, or a data set that starts again, such as a keras.utils.PyDataset"
 )
 
 
@@ -296,7 +296,7 @@ def test_it_warns_where_a_generator_is_used_up(given: dict):
     data = {**arrays(), "validation_data": once()} if "validation_data" in given else {"x": once()}
     with pytest.warns(UserWarning) as told:
         model.fit(**data, epochs=2, shuffle=False, verbose=0)
-    assert [str(one.message) for one in told] == [USED_UP]
+    assert [str(one.message) for one in told] == [EXHAUSTED]
 
 
 def test_a_last_save_is_kept_where_the_data_end_before(tmp_path):

@@ -94,8 +94,8 @@ def test_a_function_gives_its_own_targets_and_batches(given: Any, names: str):
     with pytest.raises(SettingError) as caught:
         converted().fit(batches, **given)
     assert str(caught.value) == (
-        f"{names} cannot be given when x is a function: the data set that it returns has the targets and the batches "
-        "in it. Type model.fit(make_dataset), where make_dataset() yields (x, y)"
+        f"{names} cannot be passed when x is a function: the data set that it returns contains the targets and the "
+        "batches. Type model.fit(make_dataset), where make_dataset() yields (x, y)"
     )
 
 

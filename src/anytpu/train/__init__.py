@@ -1,4 +1,4 @@
-"""The front doors: what makes a model, a step or a program of old train on a strategy."""
+"""The front doors: they make a Keras model, a training step or a TPUEstimator program train on a strategy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
     from anytpu.train.logs import input_shares, step_logs
 
-# Loaded when it is first used: `program.of` finds makers in here without a need for Keras.
+# Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.
 _HOMES = {
     "TPUDistributionStrategy": "conversion",
     "check": "checking.check",

@@ -1,9 +1,10 @@
-"""How Keras's loops come to run a model on the cores of the strategy in whose scope it was compiled.
+"""Run Keras's loops on the cores of the strategy in whose scope a model was compiled.
 
-Idea: Keras's `fit`, `evaluate` and `predict` stay what the user calls. The few methods that Keras itself overrides for
-each of its backends (make a train function, get and put back the state) ask the model's trainer, which `compile` made.
+Idea: the user still calls Keras's `fit`, `evaluate` and `predict`. A few methods of Keras are overridden for each of
+its backends: make a train function, get the state, put it back. These methods call the model's trainer, which `compile`
+made.
 
-Rule: the wrappers are put on once. A model without a trainer is Keras's as ever; see `compiled_models`.
+Rule: the wrappers are installed once. A model without a trainer runs as in plain Keras; see `compiled_models`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _MODES = {"fit": "train", "evaluate": "test", "predict": "predict"}
 
 @dataclasses.dataclass
 class _Running:
-    """The Keras loop that runs.
+    """The Keras loop that is running.
 
     Attributes:
-        trainer: of its model.
-        mode: of the next epoch iterator that it makes.
-        passes: closes the passes over its data when the loop ends.
+        trainer: the trainer of the loop's model.
+        mode: mode of the next epoch iterator: "train", "test" or "predict".
+        passes: closes the passes over the loop's data when the loop ends.
     """
 
     trainer: Trainer
@@ -46,7 +47,7 @@ class _Running:
 
 @functools.cache
 def install() -> None:
-    """Put the wrappers on Keras, once."""
+    """Install the wrappers on Keras, once."""
     module = _keras.jax_trainer_module()
     trainer = module.JAXTrainer
     compiled_models.install()
@@ -71,15 +72,15 @@ def _loop(name: str, original: Callable) -> Callable:
             with _active(None):
                 return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        given = bound.arguments = with_batches(self, bound.arguments)
+        arguments = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
-            checks.check_call(given)
-        if name != "fit" and given.get("callbacks") is None and given.get("verbose", "auto") == 0:
-            given["callbacks"] = _keras.no_callbacks()
-        with _running(trainer, name, given.get("callbacks")):
+            checks.check_call(arguments)
+        if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
+            arguments["callbacks"] = _keras.no_callbacks()
+        with _running(trainer, name, arguments.get("callbacks")):
             if name == "fit":
-                is_silent = given.get("verbose", "auto") == 0
-                trainer.begin_fit(given.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
+                is_silent = arguments.get("verbose", "auto") == 0
+                trainer.begin_fit(arguments.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
@@ -104,7 +105,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
 
 @contextlib.contextmanager
 def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
-    """Leave the model whole however a call of Keras's ends; what it built, or found built, is at home here."""
+    """Return the variables to the model however a Keras call ends, and claim the variables that the call built."""
     _ = trainer.backend
     prepare(trainer.place)
     known, is_whole = trainer.compilations, False
@@ -121,16 +122,16 @@ def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _running(trainer: Trainer, name: str, callbacks: Any) -> Iterator[None]:
-    """Run one of Keras's loops, "fit", "evaluate" or "predict", on a trainer."""
+    """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer."""
     mode = _MODES[name]
     running = _Running(trainer, mode, contextlib.ExitStack())
     with _active(running), deferred_interrupts(), _adopting(trainer, name):
-        before, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
+        previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         try:
             with immediate_interrupts(), running.passes:
                 yield
         finally:
-            trainer.one_step_calls = before
+            trainer.one_step_calls = previous
             if mode == "train":
                 trainer.guard = None
                 trainer.print_notices()
@@ -146,7 +147,7 @@ def _active(running: _Running | None) -> Iterator[None]:
 
 
 def _epochs(original: Any) -> Callable:
-    """Return what makes epoch iterators: ours for the model whose loop runs, Keras's for any other."""
+    """Wrap the epoch iterator class: `Epochs` for the model whose loop is running, Keras's for any other."""
     signature = inspect.signature(original)
 
     def make(*args: Any, **kwargs: Any) -> Any:

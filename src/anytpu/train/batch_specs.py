@@ -1,10 +1,10 @@
-"""The specs of a batch of a Keras model that is known by its number of rows alone: no data is looked at.
+"""The specs of a Keras model's batch, derived from its number of rows alone; no data is read.
 
-Idea: a built model knows the shapes of its inputs, and what it was compiled with says what its labels look like: those
-of a sparse loss are whole numbers, one less in rank than the output; those of any other are like the output.
+Idea: a built model knows the shapes of its inputs, and its loss implies the labels. Labels of a sparse loss are
+integers, with one axis less than the output. Labels of any other loss have the shape of the output.
 
-Rule: nothing is guessed of the shapes of inputs. Where the labels are guessed (a loss of the user's own, or none), the
-step is traced with the guess, and an error of ours asks for the specs if it does not go. There are no sample weights.
+Rule: input shapes are never guessed. Labels are guessed where the loss is the user's own or missing; the step is then
+traced with the guess. If tracing fails, the error asks for the specs. There are no sample weights.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _SPARSE = (
     keras.losses.Circle,
     keras.losses.circle,
 )
-"""The losses of Keras whose labels are class numbers, one for each vector of the output."""
+"""The losses of Keras whose labels are class indices, one for each vector of the output."""
 
 _NO_RULE = (keras.losses.CTC, keras.losses.ctc)
-"""The losses of Keras whose labels have a length of their own."""
+"""The losses of Keras whose labels have another length than the output."""
 
 
 def input_specs_of(model: Any, batch_size: int) -> Tree:
-    """Return the specs of the inputs of a model, nested as the model takes them.
+    """Return the specs of a model's inputs, nested like the inputs.
 
     Args:
-        model: a Sequential or functional model, or one written as a class that was built.
-        batch_size: the rows.
+        model: a Sequential or functional model, or a built subclass model.
+        batch_size: number of rows of the batch.
 
     Raises:
-        ProgramError: the model does not know the shapes of its inputs, or leaves more open than the batch.
+        ProgramError: the model does not know the shapes of its inputs, or an axis other than the batch is open.
     """
-    return keras.tree.map_structure(lambda one: _input_spec(model, one, batch_size), _inputs(model))
+    return keras.tree.map_structure(lambda tensor: _input_spec(model, tensor, batch_size), _inputs(model))
 
 
 def label_specs_of(model: Any, inputs: Tree) -> Tree:
     """Return the specs of the labels of a compiled and built model, nested like its outputs.
 
     Args:
-        model: the model.
-        inputs: the specs of its inputs.
+        model: a compiled and built model.
+        inputs: the specs of the model's inputs.
     """
     outputs = outputs_of(model, inputs)
     losses = _losses(model, outputs)
@@ -56,16 +56,16 @@ def label_specs_of(model: Any, inputs: Tree) -> Tree:
 
 
 def outputs_of(model: Any, inputs: Tree) -> Tree:
-    """Return the specs of the outputs of a built model. Nothing is computed."""
+    """Return the specs of the outputs of a built model, without computing them."""
     specs = [
         [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)
     ]
-    return jax.eval_shape(lambda *given: model.stateless_call(*given)[0], *specs, inputs)
+    return jax.eval_shape(lambda *arguments: model.stateless_call(*arguments)[0], *specs, inputs)
 
 
 def with_batch_size(batch: Tree, batch_size: int) -> Tree:
-    """Return the specs of a batch, with other rows: the leading axis of each leaf that has one.
+    """Return the specs of a batch with another number of rows, the leading axis of each leaf that has axes.
 
     Example:
         >>> with_batch_size({"x": np.zeros((2, 3)), "scale": 1.0}, 64)["x"].shape
@@ -79,14 +79,17 @@ def with_batch_size(batch: Tree, batch_size: int) -> Tree:
 
 
 def are_labels_guessed(model: Any) -> bool:
-    """Say whether nothing of Keras's own says what the labels of a compiled model look like."""
+    """Return whether the labels of a compiled model are guessed: its step, loss computation or a loss is not Keras's.
+
+    A loss may also be missing, or imply no label shape, as CTC does.
+    """
     own_step = type(model).train_step is not keras.Model.train_step
     own_loss = type(model).compute_loss is not keras.Model.compute_loss
     return own_step or own_loss or not all(_is_known(loss) for loss in keras.tree.flatten(model.loss))
 
 
 def how_to_give_specs(model: Any, batch_size: int) -> str:
-    """Return what to type to give the specs of a batch, as the end of an error."""
+    """Return the end of an error text: how to pass the specs of a batch."""
     return (
         f"Pass the shapes of a batch: input_specs=(x, y), arrays or jax.ShapeDtypeStruct of {batch_size} rows, for "
         f"example program.of({model.name}, input_specs=(x_train[:{batch_size}], y_train[:{batch_size}])); "
@@ -95,7 +98,7 @@ def how_to_give_specs(model: Any, batch_size: int) -> str:
 
 
 def _inputs(model: Any) -> Tree:
-    """Return a Keras tensor, or a shape, for each input."""
+    """Return a `KerasTensor` for each input, nested like the inputs."""
     if getattr(model, "inputs", None):
         return model.input if not isinstance(model, keras.Sequential) else model.inputs[0]
     config = model.get_build_config() if model.built else None
@@ -109,42 +112,43 @@ def _inputs(model: Any) -> Tree:
     return _shapes(config["input_shape"])
 
 
-def _shapes(given: Any) -> Tree:
-    """Return a build shape, or a nest of them, with each shape as a `KerasTensor` of the default type."""
-    if isinstance(given, dict):
-        return {name: _shapes(one) for name, one in given.items()}
-    if given and isinstance(given[0], list | tuple | dict):
-        return [_shapes(one) for one in given]
-    return keras.KerasTensor(tuple(given), keras.config.floatx())
+def _shapes(shapes: Any) -> Tree:
+    """Return a build shape, or a nest of build shapes, with a `KerasTensor` of the default dtype for each shape."""
+    if isinstance(shapes, dict):
+        return {name: _shapes(shape) for name, shape in shapes.items()}
+    if shapes and isinstance(shapes[0], list | tuple | dict):
+        return [_shapes(shape) for shape in shapes]
+    return keras.KerasTensor(tuple(shapes), keras.config.floatx())
 
 
-def _input_spec(model: Any, one: Any, batch_size: int) -> jax.ShapeDtypeStruct:
-    shape = tuple(one.shape)
-    what = f"the input {one.name!r} of the model {model.name!r} has the shape {shape}"
+def _input_spec(model: Any, tensor: Any, batch_size: int) -> jax.ShapeDtypeStruct:
+    shape = tuple(tensor.shape)
+    subject = f"the input {tensor.name!r} of the model {model.name!r} has the shape {shape}"
     if not shape:
-        raise ProgramError(f"{what}: it has no axis for the rows of a batch. {how_to_give_specs(model, batch_size)}")
+        raise ProgramError(f"{subject}: it has no axis for the rows of a batch. {how_to_give_specs(model, batch_size)}")
     if None in shape[1:]:
-        given = tuple("..." if size is None else size for size in shape[1:])
+        dims = tuple("..." if size is None else size for size in shape[1:])
         raise ProgramError(
-            f"{what}: only the size of the batch may be left open, and {_axes(shape)} open too. A TPU program has one "
-            f"size for each: make the model with keras.Input(({', '.join(map(str, given))}{',' * (len(given) == 1)})), "
-            f"the sizes in place of the dots. Or leave it as it is: {_lowered(how_to_give_specs(model, batch_size))}"
+            f"{subject}: only the size of the batch may be left open, and {_open_axes(shape)} open too. A TPU program "
+            f"has one size for each: make the model with keras.Input(({', '.join(map(str, dims))}"
+            f"{',' * (len(dims) == 1)})), the sizes in place of the dots. Or leave it as it is: "
+            f"{_lower_first(how_to_give_specs(model, batch_size))}"
         )
     is_own = getattr(model, "inputs", None)
     if is_own and shape[0] not in (None, batch_size):
         raise ProgramError(
-            f"{what}: its batch has {shape[0]} rows, and {batch_size} are asked for. Give batch_size={shape[0]}, or "
+            f"{subject}: its batch has {shape[0]} rows, and {batch_size} are asked for. Give batch_size={shape[0]}, or "
             "make the model with keras.Input(shape) without a batch size"
         )
-    return jax.ShapeDtypeStruct((batch_size, *shape[1:]), jax.dtypes.canonicalize_dtype(one.dtype))
+    return jax.ShapeDtypeStruct((batch_size, *shape[1:]), jax.dtypes.canonicalize_dtype(tensor.dtype))
 
 
-def _axes(shape: tuple[int | None, ...]) -> str:
+def _open_axes(shape: tuple[int | None, ...]) -> str:
     axes = [str(axis) for axis, size in enumerate(shape) if axis and size is None]
     return f"axis {axes[0]} is" if len(axes) == 1 else f"axes {' and '.join(axes)} are"
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
@@ -163,23 +167,23 @@ def _losses(model: Any, outputs: Tree) -> list[Any]:
 
 
 def _label_spec(output: jax.ShapeDtypeStruct, loss: Any) -> jax.ShapeDtypeStruct:
-    if _is_one_of(loss, _SPARSE):
+    if _is_member(loss, _SPARSE):
         return jax.ShapeDtypeStruct(output.shape[:-1], "int32")
     return jax.ShapeDtypeStruct(output.shape, keras.config.floatx())
 
 
 def _is_known(loss: Any) -> bool:
-    given = _got(loss)
-    is_keras = getattr(given, "__module__", "").startswith("keras.") or type(given).__module__.startswith("keras.")
-    is_wrapper = type(given) is keras.losses.Loss or type(given).__name__ == "LossFunctionWrapper"
-    return given is not None and is_keras and not is_wrapper and not _is_one_of(given, _NO_RULE)
+    known = _resolve_loss(loss)
+    is_keras = getattr(known, "__module__", "").startswith("keras.") or type(known).__module__.startswith("keras.")
+    is_wrapper = type(known) is keras.losses.Loss or type(known).__name__ == "LossFunctionWrapper"
+    return known is not None and is_keras and not is_wrapper and not _is_member(known, _NO_RULE)
 
 
-def _is_one_of(loss: Any, known: tuple[Any, ...]) -> bool:
-    given = _got(loss)
-    classes = tuple(one for one in known if isinstance(one, type))
-    return isinstance(given, classes) or given in known or getattr(given, "fn", None) in known
+def _is_member(loss: Any, losses: tuple[Any, ...]) -> bool:
+    resolved = _resolve_loss(loss)
+    classes = tuple(member for member in losses if isinstance(member, type))
+    return isinstance(resolved, classes) or resolved in losses or getattr(resolved, "fn", None) in losses
 
 
-def _got(loss: Any) -> Any:
+def _resolve_loss(loss: Any) -> Any:
     return keras.losses.get(loss) if isinstance(loss, str | dict) else loss

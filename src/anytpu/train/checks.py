@@ -1,6 +1,6 @@
-"""What fit, evaluate, predict and compile refuse before they start, and why.
+"""Checks of the arguments of fit, evaluate, predict and compile, before they start.
 
-Rule: a message names the argument and its value, and says what to pass instead. Keras's own checks come after these.
+Rule: a message names the argument and its value, and says what to pass instead. Keras's own checks run after these.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ _BATCH_METHODS = {
 _BATCH = ("x", "y", "sample_weight")
 
 
-def check_call(given: dict[str, Any]) -> None:
-    """Refuse arguments of fit, evaluate, predict or of a method for one batch that cannot be computed with.
+def check_call(arguments: dict[str, Any]) -> None:
+    """Reject invalid arguments of fit, evaluate, predict or of a method for one batch.
 
-    float64 arrays where Keras computes in less are cast on the host; one warning names them.
+    Where Keras computes in a narrower type, float64 arrays are cast on the host; one warning names them.
 
     Args:
         given: the arguments by name, as the user passed them.
 
     Raises:
         SettingError: a number of steps or a batch size is not a positive integer.
-        DataError: arrays hold strings or objects, nothing at all, or are of different lengths.
+        DataError: arrays hold strings or objects, are empty, or have different lengths.
     """
     for name in ("batch_size", "validation_batch_size"):
-        _check_count(name, given.get(name), "32" if name == "batch_size" else "the batch_size")
+        _check_count(name, arguments.get(name), "32" if name == "batch_size" else "the batch_size")
     for name in ("steps_per_epoch", "validation_steps", "steps"):
-        _check_count(name, given.get(name), "all of the data")
-    validation = {"validation_data": given.get("validation_data")}
-    columns = [*check_columns({name: given.get(name) for name in _BATCH}), *check_columns(validation)]
+        _check_count(name, arguments.get(name), "all of the data")
+    validation = {"validation_data": arguments.get("validation_data")}
+    columns = [*check_columns({name: arguments.get(name) for name in _BATCH}), *check_columns(validation)]
     warn_of_wide([name for name, array in columns if array.dtype == np.float64])
 
 
-def _check_count(name: str, count: Any, none: str) -> None:
+def _check_count(name: str, count: Any, meaning_of_none: str) -> None:
     if count is not None and not (_is_integer(count) and count > 0):
-        raise SettingError(f"{name} must be a positive integer, or None for {none}, not {count!r}")
+        raise SettingError(f"{name} must be a positive integer, or None for {meaning_of_none}, not {count!r}")
 
 
 def check_steps_per_execution(steps: Any) -> None:
-    """Refuse a number of steps that is not a positive integer or "auto"."""
+    """Reject a number of steps that is not a positive integer or "auto"."""
     if steps == "auto" or (_is_integer(steps) and steps > 0):
         return
     raise SettingError(
@@ -60,7 +60,7 @@ def check_steps_per_execution(steps: Any) -> None:
 
 
 def check_on_nan(on_nan: Any) -> None:
-    """Refuse what `fit(on_nan=...)` does not know."""
+    """Reject a value of `fit(on_nan=...)` other than None and "raise"."""
     if on_nan not in (None, "raise"):
         raise SettingError(f'on_nan must be "raise", or None to train on as Keras does, not {on_nan!r}')
 
@@ -73,13 +73,13 @@ def refuse_nan(guard: str | None, step: int, epoch: int) -> NoReturn:
     )
 
 
-def check_columns(given: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Refuse arrays that cannot be computed with, and return the others as (name, array).
+def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Reject arrays that no TPU computes with, and return the accepted arrays as (name, array).
 
     Args:
-        given: x, y and sample_weight, or validation_data, by name.
+        trees: x, y and sample_weight, or validation_data, by name.
     """
-    columns = [column for name, tree in given.items() for column in _columns(name, tree)]
+    columns = [column for name, tree in trees.items() for column in _columns(name, tree)]
     for name, array in columns:
         _check_array(name, array)
     _check_lengths([(name, len(array)) for name, array in columns])
@@ -87,11 +87,11 @@ def check_columns(given: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def warn_of_wide(names: list[str], stacklevel: int = 4) -> None:
-    """Say that these columns are float64 and are cast, where Keras computes in less.
+    """Warn that float64 columns are cast, if Keras computes in a narrower type.
 
     Args:
-        names: the columns.
-        stacklevel: of the caller's caller, as `warnings.warn` counts.
+        names: names of the float64 columns.
+        stacklevel: stack level of the caller's caller, as `warnings.warn` counts.
     """
     floatx = keras.config.floatx()
     if names and floatx != "float64":
@@ -103,7 +103,7 @@ def warn_of_wide(names: list[str], stacklevel: int = 4) -> None:
 
 
 def check_strict(strategy: Any, rows: int | None) -> None:
-    """Refuse, for a strict strategy, a batch that its cores do not divide."""
+    """Reject, for a strict strategy, a batch whose rows are not divisible by the number of cores."""
     cores = strategy.num_replicas_in_sync
     if not strategy.strict or rows is None or rows % cores == 0:
         return
@@ -117,13 +117,13 @@ def check_strict(strategy: Any, rows: int | None) -> None:
 
 
 def wants_every_step(callbacks: Any, mode: str) -> bool:
-    """Say whether a callback has to be called after each step: it overrides a batch method and is not known harmless.
+    """Return whether a callback must be called after each step.
 
-    A callback says itself that it is harmless: with `async_safe = True`, as Keras asks of those that it may call from
-    other threads, or with `takes_many_steps = True`, which makes no such claim.
+    It must if it overrides a batch method and does not declare itself harmless. `async_safe = True` is Keras's
+    declaration for callbacks that may be called from other threads. `takes_many_steps = True` makes no such claim.
     """
     listed = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks or ()
-    return any(_wants_every_step(one, mode) for one in keras.tree.flatten(listed))
+    return any(_wants_every_step(callback, mode) for callback in keras.tree.flatten(listed))
 
 
 def _wants_every_step(callback: Any, mode: str) -> bool:
@@ -138,21 +138,21 @@ def _wants_every_step(callback: Any, mode: str) -> bool:
 
 
 def _columns(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, array) for each array of an argument; data sets and generators have none."""
+    """Yield (name, array) for each array of an argument; a data set or generator yields nothing."""
     if isinstance(tree, dict):
         for key, part in tree.items():
             yield from _columns(f"{name}[{key!r}]", part)
     elif isinstance(tree, list | tuple):
         for index, part in enumerate(tree):
             yield from _columns(f"{name}[{index}]", part)
-    elif _is_of_pandas(tree) and tree.ndim == 2:
+    elif _is_pandas(tree) and tree.ndim == 2:
         for key in tree.columns:
             yield f"{name}[{key!r}]", tree[key]
-    elif isinstance(tree, np.ndarray | jax.Array) or _is_of_pandas(tree):
+    elif isinstance(tree, np.ndarray | jax.Array) or _is_pandas(tree):
         yield name, tree
 
 
-def _is_of_pandas(tree: Any) -> bool:
+def _is_pandas(tree: Any) -> bool:
     return type(tree).__module__.split(".")[0] == "pandas"
 
 

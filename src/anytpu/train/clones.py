@@ -1,9 +1,9 @@
-"""A copy of a Keras model with its own variables: its layers, what it was compiled with, and every value.
+"""Copies of a Keras model with variables of their own: the layers, the compile settings and every value.
 
-Idea: a model is its layers, its optimizer, and the numbers in their variables: weights, statistics, the states of
-random generators, optimizer slots and the step. Copied together, the copy trains on as the original would have.
+Idea: a model is its layers, its optimizer, and the values of their variables: weights, statistics, the states of
+random generators, optimizer slots and the step. With all of these copied, the copy trains on as the original would.
 
-Rule: nothing is shared but what has no state (losses and functions); the original is read, never written.
+Rule: only objects without state (losses and functions) are shared. The original is read, never written.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def clone(model: Any, cls: type) -> Any:
 
     Args:
         model: a Sequential or functional model, or one whose class has `get_config()`; built or not.
-        cls: the class of the new one: that of the model, or the one that it was derived from.
+        cls: class of the copy: the model's class or its base class.
 
     Raises:
-        SettingError: its class cannot be made again from its configuration.
+        SettingError: the model cannot be made again from its configuration.
     """
     try:
         copy = _same_layers(model, cls)
@@ -39,9 +39,9 @@ def clone(model: Any, cls: type) -> Any:
 
 
 def copy_values(source: Any, target: Any) -> None:
-    """Copy weights, statistics and the states of random generators from one model to another of the same layers.
+    """Copy weights, statistics and the states of random generators between two models of the same layers.
 
-    A target that is not built is built like the source.
+    An unbuilt target is built like the source first.
 
     Raises:
         SettingError: the two models do not have the same variables.
@@ -49,40 +49,42 @@ def copy_values(source: Any, target: Any) -> None:
     if not source.built:
         return
     build_like(target, source)
-    given, taken = (variables_of(model) for model in (source, target))
-    if [one.shape for one in given] != [one.shape for one in taken]:
-        raise SettingError(_cannot(source, f"it has {len(given)} variables and its copy {len(taken)}, of other shapes"))
-    _assign(given, taken)
+    sources, targets = (variables_of(model) for model in (source, target))
+    if [variable.shape for variable in sources] != [variable.shape for variable in targets]:
+        raise SettingError(
+            _cannot(source, f"it has {len(sources)} variables and its copy {len(targets)}, of other shapes")
+        )
+    _assign(sources, targets)
     for layer in _keras.layers_of(target):
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
 
 def settings_of(model: Any) -> dict[str, Any]:
-    """Return what a model was compiled with, to be passed to another's `compile`: metrics and optimizer are new.
+    """Return the arguments that a model was compiled with, for another model's `compile`.
 
-    The optimizer has no slots yet; see `copy_optimizer`.
+    Metrics and optimizer are new objects. The optimizer has no slots yet; see `copy_optimizer`.
     """
     settings = dict(_keras.compiled_with(model))
     if settings["steps_per_execution"] == 1:
-        # What was compiled without it reads 1, Keras's default.
+        # A model compiled without steps_per_execution reports 1, Keras's default.
         del settings["steps_per_execution"]
-    settings["optimizer"] = _made_again(model.optimizer)
+    settings["optimizer"] = _renew(model.optimizer)
     for name in ("metrics", "weighted_metrics"):
-        settings[name] = keras.tree.map_structure(_made_again_if_metric, settings[name])
+        settings[name] = keras.tree.map_structure(_renew_if_metric, settings[name])
     return settings
 
 
 def copy_optimizer(source: Any, target: Any) -> None:
-    """Copy the optimizer's slots, step and learning rate from one compiled model to another of the same layers."""
-    given, taken = source.optimizer, target.optimizer
-    if given is None or taken is None:
+    """Copy the optimizer's slots, step and learning rate between two compiled models of the same layers."""
+    old, new = source.optimizer, target.optimizer
+    if old is None or new is None:
         return
-    if given.built and not taken.built:
-        places = {id(variable): place for place, variable in enumerate(variables_of(source))}
+    if old.built and not new.built:
+        indices = {id(variable): index for index, variable in enumerate(variables_of(source))}
         variables = variables_of(target)
-        taken.build([variables[places[id(one)]] for one in _keras.optimized_variables(given)])
-    _assign(given.variables, taken.variables)
+        new.build([variables[indices[id(variable)]] for variable in _keras.optimized_variables(old)])
+    _assign(old.variables, new.variables)
 
 
 def _same_layers(model: Any, cls: type) -> Any:
@@ -90,14 +92,14 @@ def _same_layers(model: Any, cls: type) -> Any:
         with _keras.uncompiled(model):
             copy = keras.models.clone_model(model)
         if type(copy) in (type(model), cls):
-            # Keras's own state in a model does not depend on the class that it is of.
+            # Keras's state in a model does not depend on the model's class.
             object.__setattr__(copy, "__class__", cls)
             return copy
     return cls.from_config(model.get_config())
 
 
 def build_like(model: Any, other: Any) -> None:
-    """Build a model for the shapes that another was built for, with the same layers trainable."""
+    """Build a model for the input shapes of another, and make the same layers trainable."""
     if other.built and not model.built:
         model.build_from_config(other.get_build_config())
     for layer, like in zip(_keras.layers_of(model), _keras.layers_of(other), strict=True):
@@ -106,27 +108,27 @@ def build_like(model: Any, other: Any) -> None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return the variables of a model but for those of its metrics, which every fit starts at zero."""
+    """Return the variables of a model without those of its metrics, which every fit resets to zero."""
     metrics = {id(variable) for variable in model.metrics_variables}
     return [variable for variable in model.variables if id(variable) not in metrics]
 
 
-def _assign(given: list[Any], taken: list[Any]) -> None:
-    for one, other in zip(given, taken, strict=True):
-        # A copy: a call on the cores consumes the arrays that it is handed.
-        other.assign(np.array(one.value))
+def _assign(sources: list[Any], targets: list[Any]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        # Copied: a call on the cores donates its input arrays.
+        target.assign(np.array(source.value))
 
 
-def _made_again(one: Any) -> Any:
-    return None if one is None else type(one).from_config(one.get_config())
+def _renew(source: Any) -> Any:
+    return None if source is None else type(source).from_config(source.get_config())
 
 
-def _made_again_if_metric(one: Any) -> Any:
-    return _made_again(one) if isinstance(one, keras.Metric) else one
+def _renew_if_metric(value: Any) -> Any:
+    return _renew(value) if isinstance(value, keras.Metric) else value
 
 
 def reason(error: Exception) -> str:
-    """Return the first paragraph of what an error says, in one line."""
+    """Return the first paragraph of an error's text, in one line."""
     return " ".join(str(error).strip().split("\n\n")[0].split()).rstrip(".") or repr(error)
 
 

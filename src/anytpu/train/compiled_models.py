@@ -1,9 +1,9 @@
-"""What `compile` in the scope of a strategy gives a Keras model, and which of these models are left to Keras.
+"""Wrap `compile`: a model compiled in the scope of a strategy gets a `Trainer`, unless its steps cannot be compiled.
 
-Idea: `compile` inside a scope gives the model a `Trainer`. Whether its layers can be compiled is asked for JAX.
+Idea: whether all layers of a model can be compiled is decided for JAX, not for all of Keras's backends.
 
-Rule: what cannot go through the compiled loop (`run_eagerly`, `jit_compile=False`, a layer that computes on the host, a
-model that overrides `make_train_function`) takes Keras's own path, and says so once.
+Rule: some models cannot use the compiled loop: with `run_eagerly`, with `jit_compile=False`, with a layer that computes
+on the host, or with their own `make_train_function`. They run in Keras's loop, with one warning.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from anytpu.train import checks, functions, host_layers
 from anytpu.train.trainer import Trainer
 
 _TRAINER = "_anytpu_trainer"
+_WARNED = "_anytpu_trainer_warned"
 
 
 def install() -> None:
-    """Put the wrappers on Keras's `compile`, once."""
+    """Install the wrappers on Keras's `compile`, once."""
     _keras.wrap(_keras.trainer_class(), "compile", _compile)
     _keras.wrap(_keras.trainer_class(), "compile_from_config", _compile_from_config)
     _keras.wrap(_keras.trainer_module(), "model_supports_jit", _supports_jit)
@@ -37,16 +38,16 @@ def was_compiled_in_scope(model: Any) -> bool:
 
 
 def trainer_of(model: Any) -> Trainer | None:
-    """Return the trainer of a model that was compiled in a scope and can go through the loop, or None."""
+    """Return the trainer of a model that was compiled in a scope and can use the compiled loop, or None."""
     trainer = vars(model).get(_TRAINER)
     return trainer if trainer is not None and _can_loop(model) else None
 
 
 def refuse_guard(model: Any, on_nan: Any) -> NoReturn:
-    """Refuse `on_nan` of `fit` for a model that does not go through the loop."""
+    """Reject `on_nan` of `fit` for a model that does not use the compiled loop."""
     raise SettingError(
-        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not go through it: {_why_not(model)}. "
-        "Take that away, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not use it: {_why_not(model)}. "
+        "Remove that, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
     )
 
 
@@ -58,7 +59,7 @@ def _compile(compile_: Callable) -> Callable:
         steps = signature.bind(self, *args, **kwargs).arguments.get("steps_per_execution", "auto")
         if strategy is None:
             vars(self).pop(_TRAINER, None)
-            _tell_of_scope(self)
+            _warn_outside_scope(self)
             return compile_(self, *args, **kwargs)
         checks.check_steps_per_execution(steps)
         prepare(f"the scope of {strategy!r}")
@@ -68,7 +69,7 @@ def _compile(compile_: Callable) -> Callable:
             bound.arguments["steps_per_execution"] = 1
         compile_(*bound.args, **bound.kwargs)
         if host_layers.is_left_to_keras(self) and bound.arguments.get("jit_compile", "auto") == "auto":
-            # A saved True would make Keras warn where it loads the model outside of a scope.
+            # A saved True makes Keras warn when it loads the model outside of a scope.
             _keras.compiled_with(self)["jit_compile"] = "auto"
         vars(self)[_TRAINER] = Trainer(self, strategy, None if steps == "auto" else steps)
         return None
@@ -79,10 +80,10 @@ def _compile(compile_: Callable) -> Callable:
 def _compile_from_config(original: Callable) -> Callable:
     def wrapper(self: Any, config: dict[str, Any]) -> None:
         if CURRENT.get() is not None:
-            # What was compiled without steps_per_execution is saved as 1, Keras's default; ours is "auto".
+            # A model compiled without steps_per_execution is saved with 1, Keras's default; anytpu's is "auto".
             if config.get("steps_per_execution") == 1:
                 config = {**config, "steps_per_execution": "auto"}
-            # What was compiled without jit_compile is saved as Keras resolved it.
+            # A model compiled without jit_compile is saved with the value that Keras resolved.
             if config.get("jit_compile") is False and host_layers.is_left_to_keras(self):
                 config = {**config, "jit_compile": "auto"}
         original(self, config)
@@ -91,7 +92,10 @@ def _compile_from_config(original: Callable) -> Callable:
 
 
 def _supports_jit(original: Callable) -> Callable:
-    """Wrap what resolves `jit_compile="auto"`, and refuses True: a model compiled in a scope is asked for JAX."""
+    """Wrap Keras's `model_supports_jit`: for a model compiled in a scope, decide whether JAX compiles its layers.
+
+    Keras resolves `jit_compile="auto"` with this function, and rejects True where it returns False.
+    """
 
     def wrapper(model: Any) -> bool:
         if CURRENT.get() is None and not was_compiled_in_scope(model):
@@ -101,8 +105,8 @@ def _supports_jit(original: Callable) -> Callable:
     return wrapper
 
 
-def _tell_of_scope(model: Any) -> None:
-    """Say that a model that was made in a scope, and is compiled outside of it, is left to Keras."""
+def _warn_outside_scope(model: Any) -> None:
+    """Warn that a model made in a scope but compiled outside of it trains as plain Keras."""
     home = next((home for home in map(system_of, model.variables) if home is not None and home.is_running), None)
     if home is not None:
         warnings.warn(
@@ -114,7 +118,7 @@ def _tell_of_scope(model: Any) -> None:
 
 
 def _check_home(model: Any, strategy: Any) -> None:
-    """Refuse a model whose variables were made outside the scope, or for a strategy on another system."""
+    """Reject a model whose variables were made outside the scope, or for a strategy on another system."""
     for variable in model.variables:
         home = system_of(variable)
         if home is None:
@@ -131,12 +135,12 @@ def _check_home(model: Any, strategy: Any) -> None:
 
 
 def _can_loop(model: Any) -> bool:
-    """Say whether a model's steps can be compiled in a loop; if not, say so once."""
+    """Return whether a model's steps can be compiled in a loop; warn once if not."""
     reason = _why_not(model)
-    if reason is not None and not vars(model).get(_TRAINER + "_told"):
-        vars(model)[_TRAINER + "_told"] = True
-        told = f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: {reason}"
-        warnings.warn(". ".join(filter(None, (told, _advice(model)))), stacklevel=4)
+    if reason is not None and not vars(model).get(_WARNED):
+        vars(model)[_WARNED] = True
+        warning = f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: {reason}"
+        warnings.warn(". ".join(filter(None, (warning, _advice(model)))), stacklevel=4)
     return reason is None
 
 
@@ -147,10 +151,10 @@ def _why_not(model: Any) -> str | None:
         return "run_eagerly=True"
     if not model.jit_compile:
         return host_layers.why_on_host(model) or "jit_compile=False"
-    own = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
-    return f"{cls.__name__} overrides {own[0]}" if own else None
+    overridden = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
+    return f"{cls.__name__} overrides {overridden[0]}" if overridden else None
 
 
 def _advice(model: Any) -> str:
-    """Return what to write where a layer keeps a model out of the loop, or ""."""
+    """Return how to change a model whose layers prevent the compiled loop, or ""."""
     return "" if model.run_eagerly or model.jit_compile else host_layers.advice(model)

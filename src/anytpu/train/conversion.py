@@ -1,10 +1,10 @@
-"""`keras_to_tpu_model`: a Keras model that is there already, on the cores of a TPU.
+"""`keras_to_tpu_model`: copy an existing Keras model to the cores of a TPU.
 
-Idea: what the notebooks of 2018 called. The model is copied with everything that it knows (weights, optimizer, random
-numbers) into the scope of a strategy; the copy is a Keras model that trains there, and the original waits.
+Idea: this is the entry point of the TPU notebooks of 2018. The model is copied with its weights, optimizer and random
+states into the scope of a strategy. The copy is a Keras model that trains there; the original stays unchanged.
 
-Rule: the original is not written before `sync_to_cpu()`. A model that is made and compiled in `strategy.scope()` needs
-none of this.
+Rule: the original is not written before `sync_to_cpu()`. A model made and compiled in `strategy.scope()` needs no
+conversion.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from anytpu.train.tpu_model import Conversion, conversion_of, converted, plain_c
 
 @final
 class TPUDistributionStrategy:
-    """Where `keras_to_tpu_model` brings a model.
+    """The cores to which `keras_to_tpu_model` copies a model.
 
     Args:
-        tpu_cluster_resolver: the system; None finds one as `TPUClusterResolver("")` does.
-        using_single_core: use its first core only.
-        strict: refuse batches that the cores do not divide, with an AssertionError, as the first TPU systems did.
+        tpu_cluster_resolver: resolver of the system; None finds one as `TPUClusterResolver("")` does.
+        using_single_core: whether to use the system's first core only.
+        strict: whether to reject batches not divisible by the number of cores, with an AssertionError, as the first TPU
+            systems did.
 
     Attributes:
         strategy: the `TPUStrategy` of these cores.
 
     Raises:
-        SettingError: what was passed is not a resolver.
+        SettingError: `tpu_cluster_resolver` is not a resolver.
 
     Example:
         >>> TPUDistributionStrategy(TPUClusterResolver("v2-8"), using_single_core=True).strategy.num_replicas_in_sync
@@ -62,22 +63,23 @@ def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[in
     """Copy a Keras model to the cores of a TPU.
 
     The copy has the model's layers, weights, optimizer (with its slots, step and learning rate) and states of random
-    generators, and is compiled if the model is. The model itself stays as it is until `sync_to_cpu()`.
+    generators. It is compiled if the model is. The model itself does not change until `sync_to_cpu()`.
 
     Args:
         model: a Sequential or functional Keras model, or one whose class has `get_config()`; built or not, compiled or
-            not, converted already or not.
-        strategy: a `TPUDistributionStrategy` or a `TPUStrategy`; None is the one in whose scope this is called, else
-            the system that `TPUClusterResolver("")` finds.
-        lengths: for a model with `Input((None, ...))` the numbers of steps that sequences are padded to; longer ones,
-            and all when there are none, are padded to powers of two. Padding changes no number (docs/decisions/0010).
+            not, already converted or not.
+        strategy: a `TPUDistributionStrategy` or a `TPUStrategy`. None uses the strategy in whose scope this is called,
+            or else the system that `TPUClusterResolver("")` finds.
+        lengths: for a model with `Input((None, ...))`, the numbers of steps that sequences are padded to, each
+            positive. Longer sequences are padded to powers of two, as are all sequences if `lengths` is empty.
+            Padding changes no result (docs/decisions/0010).
 
     Returns:
         A Keras model of the same class. Its fit, evaluate and predict run on the cores; `sync_to_cpu()` returns the
-        model that was given, brought up to date.
+        updated original.
 
     Raises:
-        SettingTypeError: `strategy` is something else. A `TypeError`.
+        SettingTypeError: `strategy` has another type. A `TypeError`.
         SettingError: `model` is not a Keras model, or cannot be copied, or `lengths` are not positive integers.
 
     Example:
@@ -92,14 +94,14 @@ def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[in
     if not all(isinstance(length, int) and length > 0 for length in lengths):
         raise SettingError(f"lengths must be positive integers, such as (50, 100, 200), not {lengths!r}")
     chosen = _cores_for(model, _chosen(strategy))
-    before = conversion_of(model)
+    previous = conversion_of(model)
     with chosen.scope():
         copy = clones.clone(model, plain_class(model))
         vars(copy)[LENGTHS] = tuple(lengths) or vars(model).get(LENGTHS, ())
         if model.compiled:
             copy.compile(**clones.settings_of(model))
             clones.copy_optimizer(model, copy)
-    original, is_recompiled = (before.original, before.is_recompiled) if before else (model, False)
+    original, is_recompiled = (previous.original, previous.is_recompiled) if previous else (model, False)
     return converted(copy, Conversion(original, chosen, is_recompiled))
 
 
@@ -121,8 +123,8 @@ def _cores_for(model: Any, strategy: TPUStrategy) -> TPUStrategy:
     if not stateful or strategy.num_replicas_in_sync == 1:
         return strategy
     warnings.warn(
-        f"the layer {stateful[0]!r} is stateful: its row n goes on where row n of the batch before ended, and rows of "
-        "different cores would not meet. The model runs on a single core",
+        f"the layer {stateful[0]!r} is stateful: row n continues from the state of row n in the previous batch, which "
+        "another core may hold. The model runs on a single core",
         stacklevel=3,
     )
     return strategy.part(1)

@@ -1,8 +1,8 @@
-"""The epoch iterator that Keras's fit, evaluate and predict walk over, when their model runs on a strategy.
+"""The epoch iterator of Keras's fit, evaluate and predict, for a model that runs on a strategy.
 
-Idea: Keras keeps its loops, its data adapters and their shuffling. This stands where Keras's own epoch iterator stands
-and yields the same steps, but in groups whose size is chosen one by one, and as row numbers where the arrays lie on the
-device.
+Idea: Keras keeps its loops, its data adapters and their shuffling. `Epochs` replaces Keras's epoch iterator and yields
+the same steps, in groups. The size of each group is chosen when it is made. If the arrays are resident on the device, a
+group holds row indices instead of rows.
 
 Rule: the order of the rows, and the random numbers drawn for it, are those of Keras. A group never crosses an epoch.
 """
@@ -36,12 +36,12 @@ _LEAVING_S = 2.0
 
 
 class Epochs(_KerasEpochIterator):
-    """Walks over epochs in groups.
+    """Iterates over epochs in groups of steps.
 
     Args:
         trainer: the trainer of the model.
         mode: "train", "test" or "predict".
-        arguments: what Keras passes to its own epoch iterator, by name.
+        arguments: arguments of Keras's epoch iterator, by name.
     """
 
     def __init__(self, trainer: Trainer, mode: str, arguments: dict[str, Any]) -> None:
@@ -49,24 +49,24 @@ class Epochs(_KerasEpochIterator):
         self._trainer = trainer
         self._mode = mode
         self._source: Source | None = None
-        # Until Keras has built the model it asks for one batch and starts again.
+        # To build the model, Keras takes one batch and then calls `reset`.
         self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
         self._is_checked = False
         self._is_used_up = False
         self._has_started = False
-        # Why the pass ended within an epoch; None while it has not, or where it had no other length to keep to.
+        # Why the pass ended within an epoch. None while it has not ended, or if no length was expected of it.
         self._end: str | None = None
         self._has_ended = False
         self._is_within = False
         self._epoch = 0
         self._clock = InputClock(lambda: trainer.newest_logs)
-        # Once a batch has another length than the first, all that follow are padded.
+        # Once a batch has another sequence length than the first, all later batches are padded.
         self._is_varied = False
         arrays = _keras.row_arrays(self.data_adapter)
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
-        # Arrays that are one batch are not worth a place on the device.
+        # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
         if arrays is not None and self._single is None and trainer.fits(arrays):
             self._resident = ResidentArrays(trainer.backend, trainer.padding.padded(arrays, may_stay=True))
@@ -86,8 +86,8 @@ class Epochs(_KerasEpochIterator):
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         """Yield `(first step, last step, group)` for one epoch.
 
-        As in Keras, an iterator that has ended comes in place of a group where the data end within an epoch: the call
-        on it raises StopIteration, and `catch_stop_iteration`, in which Keras walks, ends the epoch.
+        If the data end within an epoch, an exhausted iterator is yielded instead of a group, as in Keras. The call on
+        it raises StopIteration, and Keras's `catch_stop_iteration` around the loop ends the epoch.
         """
         self.data_adapter.on_epoch_begin()
         self._is_within, self._has_ended, self._end = True, False, None
@@ -96,10 +96,10 @@ class Epochs(_KerasEpochIterator):
         self.data_adapter.on_epoch_end()
 
     def close(self, waits: bool = True) -> None:
-        """End the pass that is under way, and the threads and processes that make its batches.
+        """End the current pass, and the threads and processes that make its batches.
 
         Args:
-            waits: whether to wait, a moment, until they have ended: one may be in a function that never returns.
+            waits: whether to wait up to 2 seconds until they have ended: one may be in a function that never returns.
         """
         source, self._source = self._source, None
         if source is not None:
@@ -113,7 +113,7 @@ class Epochs(_KerasEpochIterator):
                 thread.join(_LEAVING_S)
 
     def _leave_epoch(self) -> None:
-        # What it says then would hide what went wrong.
+        # An error raised here would hide the error that ended the pass.
         with contextlib.suppress(Exception):
             self.data_adapter.on_epoch_end()
 
@@ -121,42 +121,43 @@ class Epochs(_KerasEpochIterator):
         self._epoch += 1
         if self._mode == "train":
             self._trainer.begin_epoch(self._epoch)
-        # A length that Keras learned from an earlier pass need not be that of the next.
+        # Keras may know a length from an earlier pass; the next pass may have another.
         length = self.data_adapter.num_batches
         wanted = self.steps_per_epoch or length
         if wanted == 0:
             raise DataExhaustedError(_no_batch(self._epoch))
         if self._source is None or self.steps_per_epoch is None:
             self._begin_pass()
-        step = done = 0
+        # `step` counts as Keras does (`_counted`), `steps_run` counts the steps that ran.
+        step = steps_run = 0
         with self._clocked():
             while wanted is None or step < wanted:
                 group = None if length and self._steps_seen >= length else self._next_group(step, wanted)
                 if group is None:
-                    self._end = self._why_ended(done, wanted)
+                    self._end = self._why_ended(steps_run, wanted)
                     break
                 last = step + self._counted(group) - 1
                 yield step, last, group
-                step, done = last + 1, done + group.steps
+                step, steps_run = last + 1, steps_run + group.steps
         if length and self._steps_seen >= length:
             self._source = None
             if self._end is not None:
                 self._interrupted_warning()
         elif wanted is None or step < wanted:
-            # Keras ends the epoch of the data adapter then.
+            # In this case Keras itself ends the epoch of the data adapter.
             self._source, self._has_ended, self._is_within = None, True, False
             self._is_used_up = _keras.is_one_shot(self.data_adapter)
-            if self._mode == "train" and not done:
+            if self._mode == "train" and not steps_run:
                 self._trainer.restore_metrics()
             yield step, step, iter(())
 
     def _counted(self, group: Group) -> int:
-        """Return how many steps a group counts as: as in Keras all of a call, also where fewer are left."""
+        """Return the number of steps that a group counts as: as in Keras, those of a full call even if fewer ran."""
         fixed = self._trainer.steps_per_execution
         return group.steps if fixed is None or self._is_varied or self._is_building else fixed
 
     def _interrupted_warning(self) -> None:
-        """Say why an epoch ended early, where there is anything to say."""
+        """Warn why an epoch ended early, if a reason is known."""
         if not self._has_ended and self._end is None:
             super()._interrupted_warning()  # A callback raised StopIteration.
         elif self._end is not None:
@@ -164,7 +165,7 @@ class Epochs(_KerasEpochIterator):
 
     @contextlib.contextmanager
     def _clocked(self) -> Iterator[None]:
-        """Measure the input of an epoch of training."""
+        """Measure the time that an epoch of training waits for its input."""
         if self._mode != "train" or self._is_building:
             yield
             return
@@ -177,15 +178,15 @@ class Epochs(_KerasEpochIterator):
             self._trainer.end_epoch(share, self._clock.notice)
 
     def __next__(self) -> Any:
-        """Refuse: an epoch is walked over with `for`."""
-        raise TypeError("walk over an epoch with for")
+        """Reject `next`: an epoch is iterated over with `for`."""
+        raise TypeError("iterate over an epoch with for")
 
     def _next_group(self, step: int, wanted: int | None) -> Group | None:
-        """Return the next group, from a new pass at the begin of an epoch; None when a pass ends inside an epoch."""
+        """Return the next group, or None if the pass ends inside an epoch; an epoch may begin with a new pass."""
         assert self._source is not None
         raise_if_interrupted()
-        most = wanted - step if wanted is not None else 2**31
-        group = self._source.take(1 if self._is_building else self._trainer.next_steps(self._mode, most))
+        max_steps = wanted - step if wanted is not None else 2**31
+        group = self._source.take(1 if self._is_building else self._trainer.next_steps(self._mode, max_steps))
         if group is not None:
             self._steps_seen += group.steps
             self._has_started = True
@@ -198,7 +199,7 @@ class Epochs(_KerasEpochIterator):
         return None
 
     def _is_single(self) -> bool:
-        """Say whether the arrays are one batch, of which nothing is trained."""
+        """Return whether the arrays are one batch and the mode is not training."""
         return self._mode != "train" and self.data_adapter.num_batches == 1
 
     def _begin_pass(self) -> None:
@@ -215,11 +216,11 @@ class Epochs(_KerasEpochIterator):
         self._source = BatchSource(self._trainer.backend, batches, self._capacity)
 
     def _capacity(self, batch_bytes: int) -> int:
-        # Neighbours of different lengths do not stack.
+        # Batches of different sequence lengths cannot be stacked.
         return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
 
     def _narrowed(self, batch: Tree) -> Tree:
-        """Cast on the host what JAX would cast on the device (float64, int64); check the columns of a first batch."""
+        """Pad a batch and cast its 64-bit arrays on the host; check the columns of the first batch."""
         batch = self._trainer.padding.padded(batch, may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
         if not self._is_checked:
@@ -232,22 +233,22 @@ class Epochs(_KerasEpochIterator):
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
 
-    def _why_ended(self, done: int, wanted: int | None) -> str | None:
-        """Return why an epoch ended after `done` steps; None for a first pass of unknown length."""
+    def _why_ended(self, steps_run: int, wanted: int | None) -> str | None:
+        """Return why an epoch ended after `steps_run` steps; None for a first pass of unknown length."""
         if self._is_used_up:
             return _used_up(self._steps_seen)
         if wanted is None:
             return None
-        place, name = (f" of epoch {self._epoch}", "steps_per_epoch") if self._mode == "train" else ("", "steps")
-        ended = f"the data ended after {done} of the {wanted} steps{place}"
-        if self._steps_seen > done and not _keras.is_one_shot(self.data_adapter):
+        within, name = (f" of epoch {self._epoch}", "steps_per_epoch") if self._mode == "train" else ("", "steps")
+        ended = f"the data ended after {steps_run} of the {wanted} steps{within}"
+        if self._steps_seen > steps_run and not _keras.is_one_shot(self.data_adapter):
             return (
                 f"{ended}: a pass has {self._steps_seen} batches, which {name} does not divide. The next epoch starts "
                 "a new pass"
             )
         return (
-            f"{ended}, and the epoch ends there, as in Keras. Pass {name}={max(done, 1)} or fewer, or data that goes "
-            "on, such as a generator with an endless loop"
+            f"{ended}, and the epoch ends there, as in Keras. Pass {name}={max(steps_run, 1)} or fewer, or data that "
+            "does not end, such as a generator with an endless loop"
         )
 
 
@@ -257,12 +258,12 @@ def _narrow(leaf: Any) -> np.ndarray:
 
 
 def _no_batch(epoch: int) -> str:
-    return f"the data gave no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
+    return f"the data yielded no batch in epoch {epoch}: pass a data set or a generator that yields at least one"
 
 
 def _used_up(batches: int) -> str:
     return (
-        f"the data is used up: a generator can be walked over once only. This epoch had {batches} batches, those that "
-        "Keras had kept of the first. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a "
-        "generator that goes on, or a data set that starts again, such as a keras.utils.PyDataset"
+        f"the data is exhausted: a generator can be iterated over only once. This epoch had {batches} batches, which "
+        "Keras kept from the first epoch. Pass epochs=1, or steps_per_epoch (for validation, validation_steps) with a "
+        "generator that does not end, or a data set that starts again, such as a keras.utils.PyDataset"
     )

@@ -1,4 +1,4 @@
-"""The functions that Keras's loops call, made by a model's trainer: the steps of a call, the state between calls."""
+"""The functions that Keras's loops call, made by a model's trainer: run the steps of a call, get and sync the state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TrainerOf = Callable[[Any], Trainer | None]
 
 
 def install(trainer_class: Any, trainer_of: TrainerOf) -> None:
-    """Let a model that has a trainer get its functions and its state from it."""
+    """Wrap Keras's methods so that a model with a trainer gets its functions and its state from the trainer."""
     for name, make in zip(MAKERS, (_train, _test, _predict), strict=True):
         _keras.wrap(trainer_class, name, _maker(name.split("_")[1] + "_function", make, trainer_of))
     _keras.wrap(trainer_class, "_get_jax_state", _getter(trainer_of))
@@ -34,7 +34,7 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
         def wrapper(self: Any, force: bool = False) -> Any:
             trainer = trainer_of(self)
             if trainer is None:
-                # One that a trainer made is of no use to Keras's own path, on which the model may be since.
+                # The model may have left its trainer since; Keras's own path cannot use a function that a trainer made.
                 return original(self, force or getattr(self, attribute) in _MADE)
             function = make(trainer)
             _MADE.add(function)
@@ -48,8 +48,8 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
 
 def _train(trainer: Trainer) -> Callable:
     def train_function(state: Any, group: Any) -> Any:
-        done = trainer.run("train", state, group)
-        trainer.newest_logs = trainer.backend.get(done[-1].last)
+        segments = trainer.run("train", state, group)
+        trainer.newest_logs = trainer.backend.get(segments[-1].last)
         return trainer.newest_logs, state
 
     return train_function
@@ -57,26 +57,27 @@ def _train(trainer: Trainer) -> Callable:
 
 def _test(trainer: Trainer) -> Callable:
     def test_function(state: Any, group: Any) -> Any:
-        done = trainer.run("test", state, group)
-        return trainer.backend.get(done[-1].last), state
+        segments = trainer.run("test", state, group)
+        return trainer.backend.get(segments[-1].last), state
 
     return test_function
 
 
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
-        parts = [_steps(trainer.backend.get(done.every), done.count) for done in trainer.run("predict", state, group)]
-        return jax.tree.map(_joined, *parts), state
+        segments = trainer.run("predict", state, group)
+        parts = [_predictions(trainer.backend.get(segment.every), segment.count) for segment in segments]
+        return jax.tree.map(_concatenate, *parts), state
 
     return predict_function
 
 
-def _joined(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def _concatenate(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
     return np.concatenate([first, *others]) if others else first
 
 
-def _steps(every: Any, count: int) -> Any:
-    """Return the predictions of `count` steps, one after the other, without the steps that pad sequences."""
+def _predictions(every: Any, count: int) -> Any:
+    """Return the concatenated predictions of `count` steps, without the padding of sequences."""
     if not isinstance(every, Predicted):
         return _rows(every, count)
     assert count == 1, "padded batches travel one by one"
@@ -88,13 +89,13 @@ def _steps(every: Any, count: int) -> Any:
 
 
 def _rows(outputs: Any, count: int) -> Any:
-    """Return the predictions of `count` steps, `(capacity, rows, ...)`, one after the other, `(count * rows, ...)`."""
+    """Return the predictions `(capacity, rows, ...)` of the first `count` steps as `(count * rows, ...)`."""
 
-    def one(leaf: Any) -> np.ndarray:
+    def flatten(leaf: Any) -> np.ndarray:
         host = np.asarray(leaf)[:count]
         return host.reshape(host.shape[0] * host.shape[1], *host.shape[2:]) if host.ndim > 1 else host
 
-    return jax.tree.map(one, outputs)
+    return jax.tree.map(flatten, outputs)
 
 
 def _getter(trainer_of: TrainerOf) -> Callable:

@@ -1,10 +1,10 @@
-"""Which layers keep the steps of a Keras model from being compiled.
+"""Find the layers that prevent compiling the steps of a Keras model.
 
-Idea: a layer's `supports_jit` speaks for all of Keras's backends. Six image layers have it False because of TensorFlow,
-and JAX compiles them; a crop is the only one that has to be written in another way. Other layers compute on the host in
-each call: their models are left to Keras's own loop, and the layer is named.
+Idea: a layer's `supports_jit` covers all of Keras's backends. Six image layers have it False because of TensorFlow, but
+JAX compiles them; only the crop needs other code. Other layers compute on the host in each call. Their models run in
+Keras's own loop, and the warning names the layer.
 
-Rule: a class that is not Keras's own is what its `supports_jit` says, also one derived from a layer of Keras.
+Rule: for a class that is not Keras's own, `supports_jit` decides, also where it derives from a layer of Keras.
 
 Source: https://keras.io/api/layers/preprocessing_layers; the layers of Keras 3.15.
 """
@@ -47,17 +47,17 @@ def can_compile(model: Any) -> bool:
 
 
 def why_on_host(model: Any) -> str | None:
-    """Return the first layer of a model that cannot be compiled, and why, as a clause; None if all can."""
+    """Return a clause with the first layer that cannot be compiled and the reason, or None if all layers can."""
     named = ((layer, _why_on_host(layer)) for layer in _keras.layers_of(model))
     return next((f"the layer {layer.name!r} ({type(layer).__name__}) {why}" for layer, why in named if why), None)
 
 
 def advice(model: Any) -> str:
-    """Return what to write so that a model with a layer on the host can be compiled; "" if no layer is in the way."""
+    """Return how to change a model with a layer on the host so that it can be compiled; "" without such a layer."""
     layer = next((layer for layer in _keras.layers_of(model) if _why_on_host(layer)), None)
     if layer is None:
         return ""
-    if not _is_of(layer, _HOST):
+    if not _is_keras_layer(layer, _HOST):
         return "If JAX can trace its call, set supports_jit = True on the layer before model.compile"
     return (
         "Leave it out of the model and apply it to the data, for example dataset.map(lambda batch: "
@@ -66,22 +66,22 @@ def advice(model: Any) -> str:
 
 
 def is_left_to_keras(model: Any) -> bool:
-    """Return whether Keras's `jit_compile="auto"` reads False for a model whose steps JAX compiles."""
+    """Return whether Keras resolves `jit_compile="auto"` to False for a model whose steps JAX can compile."""
     return can_compile(model) and not all(layer.supports_jit for layer in _keras.layers_of(model))
 
 
 @functools.cache
 def install() -> None:
-    """Let `RandomCrop` and `keras.remat` be compiled, once."""
+    """Install the wrappers that make `RandomCrop` and `keras.remat` compilable, once."""
     _keras.wrap(keras.layers.RandomCrop, "transform_images", _cropping)
     _keras.wrap(_keras.jax_core_module(), "remat", _retracing)
 
 
 def _retracing(original: Callable) -> Callable:
-    """Wrap Keras's `remat`, so that a layer is traced anew in each step.
+    """Wrap Keras's `remat`, so that a layer is traced again in each step.
 
-    `jax.checkpoint` keeps what it traced of a function. That of a layer holds the weights of the first trace, when the
-    model was built: plain Keras 3.15 never trains them, and a Program of the model had them as arguments of its own.
+    `jax.checkpoint` caches the trace of a function. A layer's cached trace holds the weights of the first trace, when
+    the model was built. Plain Keras 3.15 never trains them, and a Program of the model had them as extra arguments.
     """
 
     def remat(function: Callable) -> Callable:
@@ -94,7 +94,7 @@ def _retracing(original: Callable) -> Callable:
 
 
 def _cropping(original: Callable) -> Callable:
-    """Wrap `RandomCrop.transform_images`, which slices at a row that has to be known when JAX traces."""
+    """Wrap `RandomCrop.transform_images`, which slices at an offset that must be a constant when JAX traces."""
 
     def transform_images(self: Any, images: Any, transformation: Any, training: bool = True) -> Any:
         if not training or not any(map(is_traced, transformation)):
@@ -108,12 +108,12 @@ def _cropping(original: Callable) -> Callable:
 
 
 def _why_on_host(layer: Any) -> str | None:
-    if _is_of(layer, _HOST):
+    if _is_keras_layer(layer, _HOST):
         return _HOST[type(layer).__name__]
-    return None if layer.supports_jit or _is_of(layer, _COMPILED) else "has supports_jit=False"
+    return None if layer.supports_jit or _is_keras_layer(layer, _COMPILED) else "has supports_jit=False"
 
 
-def _is_of(layer: Any, names: Any) -> bool:
-    """Return whether the class of a layer is Keras's own and is named."""
+def _is_keras_layer(layer: Any, names: Any) -> bool:
+    """Return whether the class of a layer is Keras's own and its name is in `names`."""
     cls = type(layer)
     return cls.__name__ in names and getattr(keras.layers, cls.__name__, None) is cls

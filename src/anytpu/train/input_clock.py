@@ -1,10 +1,10 @@
-"""How long the device stood idle because its next batch was not there yet.
+"""Measure how long the device was idle because its next batch was not ready.
 
-Idea: while the device runs, the host makes the next batches; that time costs nothing. Only what the host spends on
-batches while the device has nothing to do makes an epoch longer. So each batch is timed, and before and after it the
-device is asked whether it has finished: that costs a microsecond and waits for nothing.
+Idea: the host makes the next batches while the device runs; that time costs nothing. An epoch gets longer only by the
+time that the host spends on batches while the device is idle. So each batch is timed, and the device is polled before
+and after it. A poll costs a microsecond and does not block.
 
-Rule: measuring changes neither the batches nor when the device is waited for.
+Rule: measuring changes neither the batches nor the points where the host waits for the device.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import jax
 from anytpu.engine.pace import is_ready
 from anytpu.program.program import Tree
 
-LEAST_SHARE = 1 / 3
-LEAST_WAIT_S = 0.1
-"""The input was the limit of an epoch that waited for more than this share of it, and for longer than this."""
+MIN_SHARE = 1 / 3
+MIN_WAIT_S = 0.1
+"""An epoch is input-bound if it waited for more than this share of its time, and for more than this many seconds."""
 
 
 class InputClock:
-    """Measures epochs, one after the other.
+    """Measures the input wait of one epoch at a time.
 
     Args:
-        newest: returns what the newest call returns: arrays, perhaps still being computed.
+        newest: returns the results of the newest call: arrays, perhaps still being computed.
         now: returns the time in seconds.
 
     Attributes:
-        notice: what there is to say about the epoch that ended last, with `{epoch}` for its number, or None.
+        notice: a line about the last epoch if it was input-bound, with `{epoch}` in place of the epoch number, or None.
     """
 
     def __init__(self, newest: Callable[[], Tree], now: Callable[[], float] = time.perf_counter) -> None:
@@ -39,7 +39,7 @@ class InputClock:
         self._waited_s = self._began_s = 0.0
 
     def timed(self, batches: Iterable[Tree]) -> Iterator[Tree]:
-        """Yield the batches, and time how long each takes."""
+        """Yield the batches, and measure the time to make each."""
         iterator = iter(batches)
         while True:
             began_s, was_idle = self._now(), self._is_idle()
@@ -48,7 +48,7 @@ class InputClock:
             except StopIteration:
                 return
             finally:
-                # Where the device finished in between, half of the time is the best guess.
+                # If the device became idle in between, half of the time is the best estimate.
                 self._waited_s += (was_idle + self._is_idle()) / 2 * (self._now() - began_s)
             yield batch
 
@@ -57,10 +57,10 @@ class InputClock:
         self._waited_s, self._began_s = 0.0, self._now()
 
     def end_epoch(self) -> float:
-        """End an epoch, and return the share of its time that the device waited for batches, 0 to 1."""
+        """End an epoch, and return the share of its time that the device waited for batches, from 0 to 1."""
         duration_s = self._now() - self._began_s
         share = min(self._waited_s / duration_s, 1.0) if duration_s > 0 else 0.0
-        is_limit = share > LEAST_SHARE and self._waited_s > LEAST_WAIT_S
+        is_limit = share > MIN_SHARE and self._waited_s > MIN_WAIT_S
         self.notice = _notice(share) if is_limit else None
         return share
 

@@ -1,10 +1,10 @@
 """A compiled Keras model as a `Program`: one step of training, testing or predicting on a global batch.
 
-Idea: Keras writes each of its steps as a pure function of lists of arrays (`train_step(state, data)`); a Program needs
-no more. A model's own `train_step` is used as it is.
+Idea: each Keras step is a pure function of lists of arrays (`train_step(state, data)`), as a Program requires. A
+model's own `train_step` is used without change.
 
-Rule: the code is whole-batch. The model sees all rows of the batch and nothing else, so BatchNorm, dropout and losses
-over the whole batch are those of one device.
+Rule: the code is whole-batch. The model sees all rows of the batch and no other rows. So BatchNorm, dropout and losses
+are computed over the whole batch, as on one device.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ PARTS = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class VariableList:
     """One of the lists of variables that a step of Keras takes and returns.
 
-    Keras carries these between calls in place of arrays. It is not a list: a model that is assigned a list of variables
-    takes them for its own weights.
+    Keras passes these between calls in place of arrays. This class is not a list, because Keras tracks a list of
+    variables assigned to a model as the model's weights.
+
+    Attributes:
+        variables: the Keras variables, in Keras's order.
     """
 
     variables: tuple[Any, ...]
 
 
-def parts_of(model: Any, mode: str) -> tuple[Part, ...]:
+def parts_of(model: Any, mode: str) -> tuple[VariableList, ...]:
     """Return the lists of Keras variables that a step of this mode takes, in order."""
     lists = {
         "trainable": lambda: model.trainable_variables,
@@ -48,25 +51,25 @@ def parts_of(model: Any, mode: str) -> tuple[Part, ...]:
         "optimizer": lambda: model.optimizer.variables,
         "metrics": lambda: model.metrics_variables,
     }
-    return tuple(Part(tuple(lists[part]())) for part in PARTS[mode])
+    return tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
 
 
 def padding_of(model: Any) -> Padding:
-    """Return what pads the batches of a model, to the numbers of steps that were asked for when it was converted."""
+    """Return the `Padding` of a model, with the numbers of steps passed as `lengths` when the model was converted."""
     return Padding(model, vars(model).get(LENGTHS, ()))
 
 
 def keras_program(
-    model: Any, mode: str, batch: Tree, parts: tuple[Part, ...], padding: Padding | None = None
+    model: Any, mode: str, batch: Tree, parts: tuple[VariableList, ...], padding: Padding | None = None
 ) -> Program:
     """Return the Program of one step of a built and compiled Keras model.
 
     Args:
-        model: the model.
+        model: a built and compiled model.
         mode: "train", "test" or "predict".
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
         parts: the variables, as `parts_of` lists them.
-        padding: what padded the batch, for one that is `Padded`.
+        padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
     axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
     return Program(

@@ -1,4 +1,4 @@
-"""What a fit knows beyond Keras's History: the logs of every step, and how long it waited for its input."""
+"""Results of a fit beyond Keras's History: the logs of every step, and the time spent waiting for input."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from anytpu.train.trainer import Trainer
 
 
 def step_logs(model: Any) -> dict[str, np.ndarray]:
-    """Return the logs of each step of the last call, as Keras would have logged them one step at a time.
+    """Return the logs of each step of the last call, as Keras logs them with one step a call.
 
-    A call runs many steps; Keras's callbacks get the logs of the last. Ask for the others in `on_train_batch_end`, in a
-    callback that says `takes_many_steps = True`, so that it does not force one step a call. (One that says
-    `async_safe = True` is called from another thread, perhaps when the next call has run.)
+    A call runs many steps; Keras's callbacks get the logs of the last step. Read the others in `on_train_batch_end` of
+    a callback with `takes_many_steps = True`, which does not force one step a call. (A callback with
+    `async_safe = True` is called from another thread, perhaps after the next call has run.)
 
     Args:
         model: a model that trains on a strategy.
 
     Returns:
-        For each log its values, `(steps,)`: running means over the epoch, as Keras's metrics are.
+        The values of each log by name, `(steps,)`: running means over the epoch, like Keras's metrics.
 
     Raises:
         StrategyError: the model was not compiled in the scope of a strategy.
@@ -31,21 +31,21 @@ def step_logs(model: Any) -> dict[str, np.ndarray]:
 
 
 def input_shares(model: Any) -> list[float]:
-    """Return the share of each epoch's time that the device waited for batches, of the newest fit of a model.
+    """Return, for each epoch of a model's newest fit, the share of time that the device waited for batches.
 
-    It is 0 where the arrays lie on the device whole. An epoch that waited for more than a third of its time says so in
-    a line on stderr, unless the fit is silent, `verbose=0`.
+    It is 0 if all arrays are resident on the device. An epoch that waited for more than a third of its time prints a
+    line on stderr, unless the fit is silent, `verbose=0`.
 
     Args:
         model: a model that trains on a strategy.
 
     Returns:
-        One number from 0 to 1 for each epoch that has ended.
+        A share from 0 to 1 for each epoch that has ended.
 
     Raises:
         StrategyError: the model was not compiled in the scope of a strategy.
     """
-    return list(_trainer(model, "no account of its input").input_shares)
+    return list(_trainer(model, "no input waiting times").input_shares)
 
 
 def _trainer(model: Any, lacks: str) -> Trainer:

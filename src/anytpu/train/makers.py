@@ -1,6 +1,6 @@
-"""Who makes Programs of Keras models and of estimators, for `program.of`.
+"""The makers that turn Keras models and estimators into Programs, for `program.of`.
 
-Rule: to say no loads neither Keras nor a front door.
+Rule: `claims` loads neither Keras nor the training code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class KerasMaker:
     """Makes Programs of Keras models."""
 
     def claims(self, job: Any) -> bool:
-        """Say whether the job is a Keras model, without importing Keras."""
+        """Return whether the job is a Keras model, without importing Keras."""
         return any(cls.__module__.startswith("keras.") and cls.__name__ == "Model" for cls in type(job).__mro__)
 
     def make(
@@ -31,7 +31,7 @@ class KerasMaker:
         """Return the Program of a training step or of a prediction; see `program_of_model`.
 
         Raises:
-            ProgramError: what `program_of_model` raises, or input specs that are laid in another way than it lays them.
+            ProgramError: `program_of_model` raises it, or input specs have a layout other than data-parallel.
         """
         from anytpu.train.model_program import program_of_model
         from anytpu.train.spec_shardings import refuse_other_layouts
@@ -51,7 +51,7 @@ class EstimatorMaker:
     """Makes Programs of estimators."""
 
     def claims(self, job: Any) -> bool:
-        """Say whether the job is a TPUEstimator, without importing one."""
+        """Return whether the job is a TPUEstimator, without importing the class."""
         return type(job).__name__ == "TPUEstimator" and type(job).__module__.startswith("anytpu.")
 
     def make(
@@ -68,15 +68,14 @@ class EstimatorMaker:
 
         Args:
             job: the estimator.
-            input_specs: `(features, labels)` of a global batch to train, the features to infer; specs or arrays.
+            input_specs: specs or arrays of a global batch: `(features, labels)` for "train", features for "infer".
             mode: "train" or "infer".
-            tensors: also copy the values of the variables into the Program.
-            batch_size: rows to put in the place of those of each leaf of `input_specs`; None: as they are.
-            precision: None; the model_fn decides what it computes in.
+            tensors: whether to copy the values of the variables into the Program.
+            batch_size: number of rows that replaces that of each leaf of `input_specs`; None keeps theirs.
+            precision: must be None; the model_fn decides the precision.
 
         Raises:
-            ProgramError: no input specs, or such as are laid in another way than data-parallel, or a precision is asked
-                for.
+            ProgramError: `input_specs` is None, has a layout other than data-parallel, or `precision` is not None.
         """
         from anytpu.train.spec_shardings import refuse_other_layouts
 

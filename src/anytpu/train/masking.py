@@ -1,10 +1,10 @@
-"""What is changed in a model's layers while a step on padded sequences is traced, so that padding changes no number.
+"""Change a model's layers while a step on padded sequences is traced, so that padding changes no result.
 
-Idea: Keras hands a mask from layer to layer, and most layers that look at more than one step know it. The mask of the
-real steps starts at the model's inputs; where a layer would drop it, it is passed on, and where a layer would look at
-masked steps (the maximum of a sequence, a convolution across its end), they are put aside first.
+Idea: Keras passes a mask from layer to layer, and most layers that combine several steps apply it. The mask of the real
+steps enters at the model's inputs. A layer that would drop the mask is made to pass it on. A layer that would read
+masked steps (a maximum over time, a convolution across the end) gets neutral values there.
 
-Rule: layers are changed as objects, for the time of one trace, and are as before after it. `time_axis` says which.
+Rule: layers are changed as objects, during one trace, and restored after it. `time_axis` decides the changes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Changes = dict[str, Any]
 
 @contextlib.contextmanager
 def masked(model: Any, axis: TimeAxis, x: Any, lengths: tuple[Any, ...]) -> Iterator[None]:
-    """Let a model see only the real steps of padded inputs, while it is traced.
+    """Return a context in which a traced model sees only the real steps of padded inputs.
 
     Args:
         model: the model.
-        axis: how sequences go through it.
+        axis: the time axis of the model's tensors.
         x: the inputs as the model takes them, padded along axis 1.
-        lengths: for each leaf of x the real steps of each row, int32 `(rows,)`, or None.
+        lengths: for each leaf of x the number of real steps of each row, int32 `(rows,)`, or None.
     """
     leaves, form = jax.tree.flatten(x)
     pairs = list(zip(leaves, lengths, strict=True))
@@ -44,12 +44,12 @@ def masked(model: Any, axis: TimeAxis, x: Any, lengths: tuple[Any, ...]) -> Iter
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Layer .* does not support masking", UserWarning)
         stack.enter_context(
-            _changed(model, {**_silent(model), "call": _given(model, jax.tree.unflatten(form, real), shapes)})
+            _changed(model, {**_silent(model), "call": _with_masks(model, jax.tree.unflatten(form, real), shapes)})
         )
         for change in axis.changes:
             stack.enter_context(_changed(change.layer, _changes_of(change, first)))
         if axis.outputs[0] is not None:
-            # The only output, and metrics that are means: `check_targets`.
+            # `check_targets` has checked that there is one output and that all metrics are means.
             ends = axis.outputs[0].length_of(lengths[axis.outputs[0].source])
             for metric in _keras.metrics_of(model):
                 stack.enter_context(_changed(metric, _counting_rows(metric, ends)))
@@ -58,27 +58,27 @@ def masked(model: Any, axis: TimeAxis, x: Any, lengths: tuple[Any, ...]) -> Iter
 
 @contextlib.contextmanager
 def _changed(layer: Any, changes: _Changes) -> Iterator[None]:
-    """Let an object have other methods and attributes for a while."""
-    own = vars(layer)
-    before = {name: own[name] for name in changes if name in own}
-    own.update(changes)
+    """Return a context in which an object has other methods and attributes."""
+    attributes = vars(layer)
+    previous = {name: attributes[name] for name in changes if name in attributes}
+    attributes.update(changes)
     try:
         yield
     finally:
         for name in changes:
-            own.pop(name, None)
-        own.update(before)
+            attributes.pop(name, None)
+        attributes.update(previous)
 
 
-def _given(model: Any, real: Any, shapes: list[Any]) -> Callable:
-    """Return the model's `call`, given the masks of its inputs."""
+def _with_masks(model: Any, real: Any, shapes: list[Any]) -> Callable:
+    """Return the model's `call` with the masks `real` of its inputs."""
     call = model.call
 
     def masked_call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         if [leaf.shape[:2] for leaf in jax.tree.leaves(inputs)] != shapes:
             raise ProgramError(
-                f"a step of {model.name!r} calls the model with tensors of another shape than the x that it was given, "
-                "so the steps that pad its sequences cannot be masked: pass sequences of one length"
+                f"a step of {model.name!r} calls the model with tensors of another shape than its input x, so the "
+                "steps that pad its sequences cannot be masked: pass sequences of one length"
             )
         return call(inputs, training=training, mask=real, **kwargs)
 
@@ -86,13 +86,13 @@ def _given(model: Any, real: Any, shapes: list[Any]) -> Callable:
 
 
 def _counting_rows(metric: Any, ends: Any) -> _Changes:
-    """A mean over rows, of which each counts once: Keras's own counts the share of a row that is not masked."""
+    """Change a mean metric so that each row has weight 1: Keras weights a row by its share of unmasked steps."""
     original = metric.update_state
 
     def update_state(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         mask = _keras.mask_of(y_pred)
         steps = y_pred.shape[1]
-        # In training Keras's metrics get no mask, in evaluation that of the model.
+        # Keras passes metrics no mask in training, and the model's mask in evaluation.
         counted = jnp.arange(steps) < ends[:, None] if mask is None else mask
         _keras.set_mask(y_pred, counted * (steps / ends[:, None]))
         try:
@@ -108,7 +108,7 @@ def _changes_of(change: Change, length: Any) -> _Changes:
 
 
 def _silent(*_: Any) -> _Changes:
-    """A model in a model: its outputs have their masks already."""
+    """Change a nested model to compute no mask: its outputs already have their masks."""
     return _keras.mask_by(lambda *args, **kwargs: None)
 
 
@@ -117,7 +117,7 @@ def _passing(change: Change, _: Any) -> _Changes:
 
 
 def _keeping(change: Change, _: Any) -> _Changes:
-    """An attention that takes the masks off its inputs: they get them back."""
+    """Change an attention layer that removes the masks of its inputs: they are put back after the call."""
     original = change.layer.call
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -141,10 +141,10 @@ def _maximum(change: Change, _: Any) -> _Changes:
 
 
 def _window(first: Callable[[Any], int]) -> Callable[[Change, Any], _Changes]:
-    """Return the change of a convolution or pooling: a window counts if all of it is real.
+    """Return the change of a convolution or pooling layer: an output step is real if its whole window is real.
 
     Args:
-        first: the step, counted from a window's begin, that is its last real one.
+        first: returns for a layer the offset in a window of the step whose mask decides: the window's last input step.
     """
 
     def changes(change: Change, _: Any) -> _Changes:
@@ -152,7 +152,7 @@ def _window(first: Callable[[Any], int]) -> Callable[[Change, Any], _Changes]:
 
         def call(inputs: Any) -> Any:
             mask = _keras.mask_of(inputs)
-            # Zeros are what padding="same" puts behind the end.
+            # padding="same" also appends zeros after the end.
             return original(inputs if mask is None else jnp.where(mask[..., None], inputs, 0))
 
         def compute_mask(inputs: Any, mask: Any = None) -> Any:
@@ -175,7 +175,7 @@ def _dropout(change: Change, length: Any) -> _Changes:
         mask = _keras.mask_of(inputs)
         if not training or not layer.rate or mask is None:
             return original(inputs, training=training)
-        # The model's own mask may hide real steps; before one, no layer changes the length.
+        # The model's own mask may hide real steps, so the input lengths are used; no earlier layer changes the length.
         steps = length[0] if change.steps.is_masked else mask[0].sum()
         kept = _kept(_keras.draw_key(layer.seed_generator), 1.0 - layer.rate, inputs.shape, steps)
         return jnp.where(kept, inputs / (1.0 - layer.rate), jnp.zeros_like(inputs))
@@ -184,16 +184,16 @@ def _dropout(change: Change, length: Any) -> _Changes:
 
 
 def _kept(key: Any, share: float, shape: tuple[int, ...], steps: Any) -> Any:
-    """Draw which values dropout keeps, as it would draw them for rows of `steps` steps.
+    """Draw the keep mask of dropout as it is drawn for unpadded rows of `steps` steps.
 
-    JAX draws the value at each place from the key and the number of the place alone, so those of shorter rows are the
-    beginning of a longer stream, cut at other places.
+    JAX draws the value at each index from the key and that index alone. So the values for shorter rows are a prefix of
+    the longer stream, split at other offsets.
     """
-    rows, of_row = shape[0], math.prod(shape[1:])
-    stream = jax.random.bernoulli(key, share, (rows * of_row,))
-    begins = jnp.arange(rows) * steps * (of_row // shape[1])
-    cut = jax.vmap(lambda begin: jax.lax.dynamic_slice(stream, (begin,), (of_row,)))(begins)
-    return cut.reshape(shape)
+    rows, row_size = shape[0], math.prod(shape[1:])
+    stream = jax.random.bernoulli(key, share, (rows * row_size,))
+    offsets = jnp.arange(rows) * steps * (row_size // shape[1])
+    split = jax.vmap(lambda offset: jax.lax.dynamic_slice(stream, (offset,), (row_size,)))(offsets)
+    return split.reshape(shape)
 
 
 _KINDS: dict[str, Callable[[Change, Any], _Changes]] = {

@@ -1,9 +1,9 @@
-"""`Minimization`: the wish to minimise a loss, as `optimizer.minimize(loss)` records it.
+"""`Minimization`: a request to minimise a loss, recorded by `optimizer.minimize(loss)`.
 
-Idea: a graph could be told "minimise this" and worked the gradients out itself. A traced loss is a number without a
-past; so the wish is recorded, and the front door that runs the model function differentiates it.
+Idea: a TensorFlow graph derives gradients from the loss tensor alone. A traced loss does not know how it was computed.
+So the request is recorded, and the code that runs the model function differentiates it.
 
-Rule: nobody computes anything when a `Minimization` is made.
+Rule: making a `Minimization` computes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Minimization:
-    """What is to be minimised, and by which optimizer.
+    """A loss to minimise, and its optimizer.
 
     Attributes:
         optimizer: the optimizer whose `minimize` was called.
-        loss: the loss that it was called with, traced.
-        variables: the variables to change, or None for all that are trainable.
+        loss: the traced loss, a scalar.
+        variables: the variables to update, or None for all trainable variables.
     """
 
     optimizer: Any

@@ -1,7 +1,7 @@
-"""A Keras model as a `Program` of `program.of`: of a batch that was given, or of any number of rows.
+"""Make a `Program` of a Keras model, for `program.of`, from the specs of a batch or from a number of rows.
 
-Rule: no step is run, no weight is read and the model stays as it was; but for `tensors=True`, which wants its values,
-and for a model that is not built, which is.
+Rule: no step is run, no weight is read and the model does not change, with two exceptions. `tensors=True` reads the
+values of the weights, and a model that is not built is built.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def program_of_model(
     Args:
         model: a Keras model; compiled, for "train".
         input_specs: specs or arrays of a global batch: `(x, y)` or `(x, y, sample_weight)` to train, `x` or `(x,)` to
-            infer; None: of what the model knows of its inputs and its loss.
+            infer. None derives them from the model's inputs and its loss.
         mode: "train" or "infer".
-        tensors: also copy the values of the variables into the Program.
-        batch_size: rows of the global batch; None: those of `input_specs`.
-        precision: "float32" or "bfloat16"; None: as the model has it.
+        tensors: whether to copy the values of the variables into the Program.
+        batch_size: number of rows of the global batch; None takes that of `input_specs`.
+        precision: "float32" or "bfloat16"; None keeps the model's.
 
     Raises:
-        ProgramError: neither input specs nor a batch size, a model that is not compiled, or does not know the shapes of
-            its inputs, or whose step cannot be traced with the labels that are guessed; or `keras.distribution` splits
-            its variables, which a Program does not.
+        ProgramError: there are neither input specs nor a batch size; the model is not compiled; it does not know the
+            shapes of its inputs; its step cannot be traced with the guessed labels; or `keras.distribution` splits its
+            variables, which a Program does not support.
     """
     refuse_split_variables(model)
     host_layers.install()
@@ -68,14 +68,14 @@ def program_of_model(
     if precision is not None:
         model = in_precision(model, precision)
     if input_specs is None:
-        return _of_rows(model, mode, tensors, batch_size or 0)
+        return _program_of_rows(model, mode, tensors, batch_size or 0)
     batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
     if batch_size is not None:
         batch = with_batch_size(batch, batch_size)
     return _program(model, batch, mode, tensors)
 
 
-def _of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
+def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
     inputs = input_specs_of(model, batch_size)
     if mode == "infer":
         return _program(model, (inputs,), mode, tensors)
@@ -104,7 +104,7 @@ def _program(model: Any, batch: Tree, mode: str, tensors: bool) -> Program:
 
 
 def _built(model: Any, batch: Tree, mode: str, tensors: bool) -> Any:
-    """Return the model, or what is traced in its place, built for a batch."""
+    """Return the model to trace, built for a batch: the model itself or a sketch of it."""
     if mode == "train" and _keras.is_built(model) and not tensors:
         return sketch_of(model, batch)
     if mode == "train":

@@ -1,11 +1,11 @@
-"""Sequences of many lengths, padded to a few.
+"""Pad sequences of many lengths to a few lengths.
 
-Idea: a program is compiled for one shape. Batches of sequences are padded to the next power of two steps, with the
-lengths beside them, so that all lengths share a handful of programs; `masking` keeps the added steps out of the
-numbers. What pads a row is its own last step again: a value that the model may see in any case.
+Idea: a program is compiled for one shape. Batches of sequences are padded to the next power of two steps and carry
+their lengths, so that all lengths share a few programs. `masking` excludes the added steps from the results. A row is
+padded by repeating its last step, a value that is valid for the model.
 
-Rule: the first length that a model meets is computed as it is, so that data of one length costs nothing. A model whose
-layers stand in the way (see `time_axis`) is computed unpadded, with one warning.
+Rule: batches of the first length that a model gets are not padded, so that data of one length costs nothing. A model
+with a layer that cannot be padded (see `time_axis`) runs unpadded, with one warning.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from anytpu.train.time_axis import NotPaddable, TimeAxis, check_targets, is_open
 LENGTHS = "_anytpu_lengths"
 """The attribute of a model that holds the numbers of steps to pad to."""
 
-_SHORTEST = 8
+_MIN_SIZE = 8
 """The smallest power of two that sequences are padded to."""
 
 Lengths = tuple[Any, ...]
-"""For each leaf of x the real steps of each row, int32 `(rows,)`; None for a leaf that is not padded."""
+"""For each leaf of x the number of real steps of each row, int32 `(rows,)`; None for a leaf that is not padded."""
 
 
 class Padded(tuple):
-    """A batch `(x, y, sample_weight)` of padded sequences; Keras reads it as any other batch.
+    """A batch `(x, y, sample_weight)` of padded sequences; Keras reads it like any other batch.
 
     Attributes:
-        lengths: the real steps of each row, see `Lengths`.
+        lengths: number of real steps of each row, see `Lengths`.
     """
 
     lengths: Lengths
 
     def __new__(cls, batch: tuple, lengths: Lengths) -> Padded:
-        """Make a batch of its parts and the lengths of its rows."""
+        """Make a padded batch from its parts and the lengths of its rows."""
         made = super().__new__(cls, batch)
         made.lengths = lengths
         return made
@@ -59,8 +59,8 @@ class Predicted(NamedTuple):
     """Predictions from padded sequences.
 
     Attributes:
-        outputs: what the model returned.
-        lengths: for each leaf of it the steps that are real in the longest row; None where it has no time axis.
+        outputs: the model's outputs, padded.
+        lengths: for each leaf of `outputs` the number of real steps in the longest row; None if it has no time axis.
     """
 
     outputs: Tree
@@ -68,10 +68,10 @@ class Predicted(NamedTuple):
 
 
 def predicted(outputs: Tree, axis: TimeAxis, lengths: Lengths) -> Tree:
-    """Return what a model made of padded sequences, with the lengths of what has a time axis."""
+    """Return a model's outputs for padded sequences, with their lengths if an output has a time axis."""
     if not any(axis.outputs):
         return outputs
-    ends = [None if one is None else one.length_of(lengths[one.source].max()) for one in axis.outputs]
+    ends = [None if steps is None else steps.length_of(lengths[steps.source].max()) for steps in axis.outputs]
     return Predicted(outputs, tuple(ends))
 
 
@@ -80,7 +80,8 @@ class Padding:
 
     Args:
         model: the model.
-        sizes: the numbers of steps to pad to; longer sequences, or all where there are none, go to powers of two.
+        sizes: the numbers of steps to pad to. Longer sequences, or all if `sizes` is empty, are padded to powers of
+            two.
     """
 
     def __init__(self, model: Any, sizes: Sequence[int] = ()) -> None:
@@ -88,12 +89,12 @@ class Padding:
         self._sizes = sorted(sizes)
         self._axis: TimeAxis | None = None
         self._reason = ""
-        self._has_told = False
+        self._has_warned = False
         self._first: tuple[int, ...] | None = None
 
     @property
-    def is_of_interest(self) -> bool:
-        """True for a built model that takes sequences of any length."""
+    def is_paddable(self) -> bool:
+        """Whether the model is built and takes sequences of any length."""
         return is_open(self._model)
 
     @property
@@ -102,7 +103,7 @@ class Padding:
 
     @property
     def axis(self) -> TimeAxis | None:
-        """How sequences go through the model; None when they cannot be padded."""
+        """The time axis of the model's tensors; None if its sequences cannot be padded."""
         if self._axis is None and not self._reason:
             try:
                 self._axis = time_axis_of(self._model)
@@ -122,17 +123,17 @@ class Padding:
         return ""
 
     def padded(self, batch: Any, may_stay: bool) -> Any:
-        """Return a batch padded, or as it is when it need not or cannot be.
+        """Return the padded batch, or the batch itself if it need not or cannot be padded.
 
         Args:
             batch: `(x, y, sample_weight)`, or fewer, as Keras's data adapters yield it. A leaf of x may be an object
                 array of rows of different lengths.
-            may_stay: whether a batch of the first length that the model met stays as it is.
+            may_stay: whether a batch of the first length that the model got stays unpadded.
 
         Raises:
             DataError: rows have different lengths, and the model cannot take them padded.
         """
-        if not self.is_of_interest:
+        if not self.is_paddable:
             return batch
         x, *others = batch if isinstance(batch, tuple) else (batch,)
         leaves = self._in_order(x)
@@ -141,19 +142,21 @@ class Padding:
             return batch
         lengths = [_lengths(leaf) if is_open else None for leaf, is_open in zip(leaves, opens, strict=True)]
         is_ragged = any(leaf.dtype == object for leaf in leaves)
-        if not is_ragged and self._stays(tuple(int(one[0]) for one in _chosen(lengths, opens)), may_stay, len(others)):
-            return batch
+        if not is_ragged:
+            first_lengths = tuple(int(length[0]) for length in _chosen(lengths, opens))
+            if self._stays(first_lengths, may_stay, len(others)):
+                return batch
         self._check(lengths, is_ragged, len(others))
         return self._filled(leaves, others, lengths)
 
     def size_of(self, length: int) -> int:
-        """Return the number of steps to which so many are padded.
+        """Return the number of steps to which a sequence of this length is padded.
 
         Example:
             >>> [Padding(None, sizes=(20, 50)).size_of(length) for length in (3, 21, 51)]
             [20, 50, 64]
         """
-        return next((size for size in self._sizes if size >= length), max(_SHORTEST, power_of_two(length)))
+        return next((size for size in self._sizes if size >= length), max(_MIN_SIZE, power_of_two(length)))
 
     def _in_order(self, x: Any) -> list[Any]:
         """Return the leaves of x in the order of the model's inputs."""
@@ -164,24 +167,24 @@ class Padding:
             return [x[name] for name in names if name in x]
         return jax.tree.leaves(x)
 
-    def _stays(self, found: tuple[int, ...], may_stay: bool, targets: int) -> bool:
-        """Say whether a batch of rectangular arrays of these lengths is computed as it is."""
-        self._first = self._first or found
-        if may_stay and found == self._first:
+    def _stays(self, lengths: tuple[int, ...], may_stay: bool, targets: int) -> bool:
+        """Return whether a batch of rectangular arrays of these lengths stays unpadded."""
+        self._first = self._first or lengths
+        if may_stay and lengths == self._first:
             return True
         if reason := self._obstacle(targets > 0):
-            self._tell(found, reason)
+            self._warn(lengths, reason)
             return True
         assert self.axis is not None
-        # Too short for the model, or of lengths that do not fit: Keras says what is wrong with that.
-        return min(found) < self.axis.shortest or (self.axis.is_joint and len(set(found)) > 1)
+        # For inputs too short for the model, or of mismatched lengths, Keras raises its own error.
+        return min(lengths) < self.axis.min_steps or (self.axis.is_joint and len(set(lengths)) > 1)
 
-    def _tell(self, found: tuple[int, ...], reason: str) -> None:
-        if self._has_told or self._first == found:
+    def _warn(self, lengths: tuple[int, ...], reason: str) -> None:
+        if self._has_warned or self._first == lengths:
             return
-        self._has_told = True
+        self._has_warned = True
         warnings.warn(
-            f"{self._model.name!r} is compiled anew for each length of its sequences ({_listed(found)} after "
+            f"{self._model.name!r} is compiled anew for each length of its sequences ({_listed(lengths)} after "
             f"{_listed(self._first or ())}), since they cannot be padded: {reason}. Pass sequences of one length, "
             "or of few",
             stacklevel=2,
@@ -194,25 +197,25 @@ class Padding:
                 f"the rows of x have different lengths, and {self._model.name!r} cannot take them padded: "
                 f"{reason}. Pass rows of one length, such as keras.utils.pad_sequences(x) makes"
             )
-        present = [one for one in lengths if one is not None]
-        if is_ragged and axis.is_joint and any((one != present[0]).any() for one in present):
+        present = [steps for steps in lengths if steps is not None]
+        if is_ragged and axis.is_joint and any((steps != present[0]).any() for steps in present):
             raise DataError("the inputs of a row have different lengths, and the model joins them step by step")
-        for one in present:
-            if one.min() < axis.shortest:
-                row = int(one.argmin())
+        for steps in present:
+            if steps.min() < axis.min_steps:
+                row = int(steps.argmin())
                 raise DataError(
-                    f"row {row} of a batch has {one[row]} steps, and {self._model.name!r} takes {axis.shortest} or "
+                    f"row {row} of a batch has {steps[row]} steps, and {self._model.name!r} takes {axis.min_steps} or "
                     "more: leave the row out, or fill it"
                 )
 
     def _filled(self, leaves: list[Any], others: list[Any], lengths: list[Any]) -> Padded:
         assert self.axis is not None
-        sizes = [None if one is None else self.size_of(int(one.max())) for one in lengths]
+        sizes = [None if steps is None else self.size_of(int(steps.max())) for steps in lengths]
         triples = zip(leaves, sizes, self.axis.pads, strict=True)
         x = [leaf if size is None else _filled(leaf, size, pad) for leaf, size, pad in triples]
-        ends = [None if one is None else one.length_of(sizes[one.source]) for one in self.axis.outputs]
-        made = [self._filled_targets(tree, ends, is_weight) for tree, is_weight in zip(others, (False, True))]  # noqa: B905
-        return Padded((self._as_model_takes(x), *made), tuple(lengths))
+        ends = [None if steps is None else steps.length_of(sizes[steps.source]) for steps in self.axis.outputs]
+        padded = [self._filled_targets(tree, ends, is_weight) for tree, is_weight in zip(others, (False, True))]  # noqa: B905
+        return Padded((self._as_model_takes(x), *padded), tuple(lengths))
 
     def _as_model_takes(self, x: list[Any]) -> Any:
         return keras.tree.pack_sequence_as(self._graph.input, x)
@@ -234,7 +237,7 @@ class Padding:
 
 
 def rows_of(x: Any) -> np.ndarray | None:
-    """Return rows of different lengths as an object array of arrays; None for what is no such thing.
+    """Return rows of different lengths as an object array of arrays; None if x is not a sequence of rows.
 
     Example:
         >>> [row.tolist() for row in rows_of([[1, 2, 3], [4]])]
@@ -247,15 +250,15 @@ def rows_of(x: Any) -> np.ndarray | None:
     else:
         listed = list(x) if isinstance(x, list | tuple) else []
         if len(listed) == 1 and not isinstance(listed[0], list | tuple):
-            # One input in a list, as Keras takes it.
+            # A list of one array is a single input, as in Keras.
             return None
     if not listed or not all(isinstance(row, list | tuple) or np.ndim(row) for row in listed):
         return None
     rows = np.empty(len(listed), object)
-    for number, row in enumerate(listed):
+    for index, row in enumerate(listed):
         array = np.asarray(row)
         is_python = isinstance(row, list | tuple) and array.dtype == np.float64
-        rows[number] = array.astype(keras.config.floatx()) if is_python else array
+        rows[index] = array.astype(keras.config.floatx()) if is_python else array
     return rows if all(row.dtype != object for row in rows) else None
 
 
@@ -263,19 +266,19 @@ def _is_sequence(leaf: Any) -> bool:
     return leaf.dtype == object or np.ndim(leaf) > 1
 
 
-def _chosen(ones: list[Any], chosen: list[bool]) -> list[Any]:
-    return [one for one, is_chosen in zip(ones, chosen, strict=True) if is_chosen]
+def _chosen(values: list[Any], chosen: list[bool]) -> list[Any]:
+    return [value for value, is_chosen in zip(values, chosen, strict=True) if is_chosen]
 
 
 def _lengths(leaf: Any) -> np.ndarray:
-    """Return the steps of each row, int32 `(rows,)`."""
+    """Return the number of steps of each row, int32 `(rows,)`."""
     if leaf.dtype == object:
         return np.array([len(row) for row in leaf], np.int32)
     return np.full(len(leaf), leaf.shape[1], np.int32)
 
 
 def _filled(leaf: Any, size: int, pad: float | None = None) -> np.ndarray:
-    """Pad each row to `size` steps, with a value or, for None, with its own last step."""
+    """Pad each row to `size` steps, with the value `pad` or, if None, with the row's last step."""
     if leaf.dtype != object:
         leaf = np.asarray(leaf)
         width = [(0, 0), (0, size - leaf.shape[1]), *[(0, 0)] * (leaf.ndim - 2)]

@@ -1,4 +1,4 @@
-"""Batches that a function makes anew for each pass, as Keras takes them."""
+"""A Keras data adapter over batches that a function makes again for each pass."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from anytpu import _keras
 _DataAdapter: Any = _keras.data_adapter_class()
 
 
-class Passes(_DataAdapter):
+class RestartedBatches(_DataAdapter):
     """A data set that starts again for each pass.
 
     Args:
         start: returns the batches of one pass, as tuples `(x, y)` or `(x, y, sample_weight)`.
-        num_batches: how many batches a pass has, None when that is not known.
-        batch_size: the rows of a batch, None when that is not known.
+        num_batches: number of batches in a pass, None if unknown.
+
+    Attributes:
+        num_batches: number of batches in a pass, None if unknown.
+        batch_size: number of rows in a batch; always None, unknown.
     """
 
     num_batches: int | None = None
@@ -32,15 +35,15 @@ class Passes(_DataAdapter):
         self.num_batches = num_batches
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """Start a pass; its arrays are NumPy's or JAX's."""
+        """Start a pass over batches of NumPy or JAX arrays."""
         return iter(self._start())
 
     get_numpy_iterator = get_jax_iterator
 
 
-def passes_of(make: Callable[[], Iterable[Any]]) -> Passes:
-    """Return a data set whose passes are what `make()` returns each time, such as a generator."""
-    return Passes(lambda: (keras.tree.map_structure(_array, batch) for batch in make()))
+def passes_of(make: Callable[[], Iterable[Any]]) -> RestartedBatches:
+    """Return a data set that calls `make()` for each pass; it returns an iterable, such as a generator."""
+    return RestartedBatches(lambda: (keras.tree.map_structure(_array, batch) for batch in make()))
 
 
 def _array(leaf: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Rows of different lengths in fit, evaluate and predict: lists of lists, or an object array of them.
+"""Accept rows of different lengths in fit, evaluate and predict: lists of lists, or an object array of them.
 
-Idea: Keras takes rectangular arrays, or batches. So rows of different lengths become batches here, drawn, shuffled and
-weighted as Keras would draw, shuffle and weigh the rows of an array; `padding` makes each batch rectangular.
+Idea: Keras takes rectangular arrays, or batches. So rows of different lengths are turned into batches here. They are
+drawn, shuffled and weighted as Keras does with the rows of an array; `padding` makes each batch rectangular.
 
-Rule: the arguments change before Keras sees them; what has no such rows passes through.
+Rule: the arguments are changed before Keras reads them. Arguments without such rows are not changed.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ import numpy as np
 from anytpu import _keras
 from anytpu.errors import DataError, SettingError
 from anytpu.train.padding import rows_of
-from anytpu.train.passes import Passes
+from anytpu.train.passes import RestartedBatches
 from anytpu.train.time_axis import is_open_shape
 
 _DEFAULT_BATCH_SIZE = 32
 
 
-def with_batches(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+def with_batches(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of fit, evaluate or predict with batches in place of rows of different lengths.
 
     Args:
         model: the model.
-        given: the arguments by name.
+        arguments: the arguments by name.
 
     Raises:
-        DataError: the model does not take sequences of any length, or not as many targets or weights as rows.
+        DataError: the model does not take sequences of any length, or the numbers of rows, targets and weights differ.
         SettingError: validation_split is not below 1.
     """
-    x = _rows(model, given.get("x"))
+    x = _rows(model, arguments.get("x"))
     if x is not None:
-        given = _with_x(given, x)
-    validation = given.get("validation_data")
+        arguments = _with_x(arguments, x)
+    validation = arguments.get("validation_data")
     if isinstance(validation, tuple | list) and len(validation) > 1:
         rows = _rows(model, validation[0])
         if rows is not None:
-            size = given.get("validation_batch_size") or given.get("batch_size") or _DEFAULT_BATCH_SIZE
-            given = {**given, "validation_data": _batches((rows, *validation[1:]), size), "validation_batch_size": None}
-    return {**given, "batch_size": None} if x is not None else given
+            size = arguments.get("validation_batch_size") or arguments.get("batch_size") or _DEFAULT_BATCH_SIZE
+            batches = _batches((rows, *validation[1:]), size)
+            arguments = {**arguments, "validation_data": batches, "validation_batch_size": None}
+    return {**arguments, "batch_size": None} if x is not None else arguments
 
 
 def _rows(model: Any, x: Any) -> np.ndarray | None:
@@ -69,47 +70,50 @@ def _rows(model: Any, x: Any) -> np.ndarray | None:
     )
 
 
-def _with_x(given: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
-    size = given.get("batch_size") or _DEFAULT_BATCH_SIZE
-    parts = (x, *(_arrays(given.get(name)) for name in ("y", "sample_weight")))
-    split = given.get("validation_split") or 0.0
-    if split and given.get("validation_data") is None:
+def _with_x(arguments: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
+    size = arguments.get("batch_size") or _DEFAULT_BATCH_SIZE
+    parts = (x, *(_arrays(arguments.get(name)) for name in ("y", "sample_weight")))
+    split = arguments.get("validation_split") or 0.0
+    if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
             raise SettingError(f"validation_split must be above 0 and below 1, not {split!r}")
         first = math.floor(len(x) * (1 - split))
-        kept, parts = _taken(parts, slice(first, None)), _taken(parts, slice(first))
-        given = {**given, "validation_data": _batches(kept, given.get("validation_batch_size") or size)}
-    drawn = {"shuffle": given.get("shuffle", True), "class_weight": given.get("class_weight")} if "y" in given else {}
-    cleared = {name: None for name in ("y", "sample_weight", "class_weight") if name in given}
-    return {**given, **cleared, "validation_split": 0.0, "x": _batches(parts, size, **drawn)}
+        kept, parts = _select(parts, slice(first, None)), _select(parts, slice(first))
+        arguments = {**arguments, "validation_data": _batches(kept, arguments.get("validation_batch_size") or size)}
+    is_fit = "y" in arguments
+    drawing = (
+        {"shuffle": arguments.get("shuffle", True), "class_weight": arguments.get("class_weight")} if is_fit else {}
+    )
+    cleared = {name: None for name in ("y", "sample_weight", "class_weight") if name in arguments}
+    return {**arguments, **cleared, "validation_split": 0.0, "x": _batches(parts, size, **drawing)}
 
 
-def _batches(parts: tuple, size: int, shuffle: Any = False, class_weight: Any = None) -> Passes:
+def _batches(parts: tuple, size: int, shuffle: Any = False, class_weight: Any = None) -> RestartedBatches:
     """Return the batches of rows of (x, y, sample_weight), drawn as Keras draws them from arrays."""
     x: np.ndarray = parts[0]
-    y, weight = (_arrays(one) for one in (*parts[1:], None, None)[:2])
+    y, weight = (_arrays(part) for part in (*parts[1:], None, None)[:2])
     if any(len(leaf) != len(x) for leaf in jax.tree.leaves((y, weight))):
         lengths = ", ".join(str(len(leaf)) for leaf in jax.tree.leaves((x, y, weight)))
         raise DataError(f"x, y and sample_weight must have the same number of rows, but they have {lengths}")
     if class_weight is not None:
         weight = np.asarray(_keras.class_weights(y, class_weight))
-    numbers = _keras.array_adapter(np.arange(len(x)), size, shuffle)
+    indices = _keras.array_adapter(np.arange(len(x)), size, shuffle)
 
     def start() -> Iterator[tuple]:
-        for rows in _keras.row_indices(numbers):
-            yield _taken((x, y, weight), rows)
+        for rows in _keras.row_indices(indices):
+            yield _select((x, y, weight), rows)
 
-    return Passes(start, math.ceil(len(x) / size))
+    return RestartedBatches(start, math.ceil(len(x) / size))
 
 
 def _arrays(tree: Any) -> Any:
     """Return targets or weights as arrays; they may have rows of different lengths too."""
-    if isinstance(tree, list) and not any(np.ndim(one) for one in tree):
+    if isinstance(tree, list) and not any(np.ndim(element) for element in tree):
         array = np.asarray(tree)
         return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
     rows = rows_of(tree)
     return jax.tree.map(np.asarray, tree) if rows is None else rows
 
 
-def _taken(parts: tuple, rows: Any) -> tuple:
-    return tuple(jax.tree.map(lambda leaf: leaf[rows], one) for one in parts)
+def _select(parts: tuple, rows: Any) -> tuple:
+    return tuple(jax.tree.map(lambda leaf: leaf[rows], part) for part in parts)

@@ -1,6 +1,6 @@
-"""`repeats_of`: the equal blocks of a Keras model, and the model made again with fewer of them.
+"""`repeats_of`: find the equal blocks of a Keras model, and make the model again with another number of them.
 
-Rule: the model stays as it was. What is made again has shapes and no values, and is compiled as the model is.
+Rule: the model does not change. The new model has shapes and no values, and is compiled like the model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from anytpu.program.repeats import Repeats
 from anytpu.train import clones
 from anytpu.train.layer_graph import graphs, longest, shallower
 
-WORTH_SHARE = 0.5
-"""Blocks that hold a smaller share of a model's layers are not worth leaving out."""
+MIN_SHARE = 0.5
+"""Blocks with a smaller share of a model's layers are ignored: removing some of them saves too little."""
 
 
 def repeats_of(model: Any) -> Repeats | None:
-    """Return the equal blocks that hold most layers of a Sequential or functional model, or of one inside of it.
+    """Return the equal blocks that hold the most layers of a Sequential or functional model, or of a nested model.
 
-    None where there are none.
+    Returns:
+        The blocks, or None if no block is repeated or the blocks are too small a share of the layers.
 
     Raises:
         ProgramError: (by `with_count`) the model cannot be made again from its configuration.
@@ -31,13 +32,13 @@ def repeats_of(model: Any) -> Repeats | None:
         return None
     try:
         config = model.get_config()
-        found = longest(config)
-    except Exception:  # A layer of the user's without a configuration.
+        graph_and_run = longest(config)
+    except Exception:  # A layer of the user's own without a configuration.
         return None
-    if found is None:
+    if graph_and_run is None:
         return None
-    graph, run = found
-    if run.period * run.count < WORTH_SHARE * sum(len(one["layers"]) for one in graphs(config)):
+    graph, run = graph_and_run
+    if run.period * run.count < MIN_SHARE * sum(len(each["layers"]) for each in graphs(config)):
         return None
     block = graph["layers"][run.start : run.start + run.period]
     names = tuple(layer.get("name") or layer["config"]["name"] for layer in block)
@@ -45,16 +46,16 @@ def repeats_of(model: Any) -> Repeats | None:
 
 
 def _with_count(model: Any, config: dict[str, Any], count: int) -> Any:
-    own = {type(layer).__name__: type(layer) for layer in _keras.layers_of(model)}
-    own = {name: cls for name, cls in own.items() if not cls.__module__.startswith("keras.")}
+    user_classes = {type(layer).__name__: type(layer) for layer in _keras.layers_of(model)}
+    user_classes = {name: cls for name, cls in user_classes.items() if not cls.__module__.startswith("keras.")}
     try:
         settings = clones.settings_of(model) if model.compiled else None
-        with _keras.without_values(), keras.saving.custom_object_scope(own):
-            made = type(model).from_config(shallower(config, count))
+        with _keras.without_values(), keras.saving.custom_object_scope(user_classes):
+            smaller = type(model).from_config(shallower(config, count))
             if settings is not None:
-                _keras.compile_plainly(made, settings)
+                _keras.compile_plainly(smaller, settings)
     except Exception as error:
         raise ProgramError(
             f"the model {model.name!r} cannot be made again with {count} of its equal blocks: {clones.reason(error)}"
         ) from error
-    return made
+    return smaller

@@ -1,6 +1,7 @@
-"""The shardings of the inputs of a Keras model or an estimator, whose Programs split axis 0 of each over all devices.
+"""Check the shardings of input specs: Programs of Keras models and estimators split axis 0 over all devices.
 
-Rule: a sharding that says the same is left out, as is that of an array on one device. Any other is refused by name.
+Rule: a sharding of that layout is ignored, as is that of an array on one device. Any other raises an error that names
+the input.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from anytpu.program.leaves import leaf_names
 from anytpu.program.program import Tree
 
 
-def refuse_other_layouts(what: str, input_specs: Tree) -> None:
-    """Raise where an input has a sharding that does not split axis 0 alone, over all devices of its mesh.
+def refuse_other_layouts(job: str, input_specs: Tree) -> None:
+    """Reject an input sharding that does not split axis 0 alone, over all devices of its mesh.
 
     Args:
-        what: the job, as the errors name it: "the model 'net'".
+        job: the job, as errors name it: "the model 'net'".
         input_specs: tree of arrays or `jax.ShapeDtypeStruct`.
 
     Raises:
-        ProgramError: one has.
+        ProgramError: an input has such a sharding.
     """
-    for of, leaf in zip(leaf_names(input_specs, "input_specs"), jax.tree.leaves(input_specs), strict=True):
+    for name, leaf in zip(leaf_names(input_specs, "input_specs"), jax.tree.leaves(input_specs), strict=True):
         sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else None
         if sharding is not None and not _is_data_parallel(sharding):
             raise ProgramError(
-                f"{of!r} of the input_specs of {what} has the sharding {_text(sharding)}, which its Program would not "
+                f"{name!r} of the input_specs of {job} has the sharding {_text(sharding)}, which its Program would not "
                 "follow: it is data-parallel, axis 0 of each input split over all devices. Leave the sharding out, or "
                 "plan the step as a JAX function, step(state, batch), whose shardings are followed"
             )

@@ -1,10 +1,10 @@
-"""What a converted Keras model can do beyond what every Keras model does: the methods of the first TPU models.
+"""The methods of a converted Keras model that plain Keras models lack: those of the first TPU models.
 
-Idea: `keras_to_tpu_model` returns a Keras model whose class has these methods in front of its own. fit, evaluate and
-predict are Keras's and run on the cores of the model's strategy; here they only learn to take a function that returns
-a data set, and weights may be saved under a plain .h5 name.
+Idea: `keras_to_tpu_model` returns a Keras model whose class inherits from `TPUModel` first. fit, evaluate and predict
+are Keras's and run on the cores of the model's strategy. Here they also accept a function that returns a data set, and
+weights may be saved under a plain .h5 name.
 
-Rule: nothing here computes. What is said of a batch is said of the global batch, everywhere.
+Rule: nothing here computes. "Batch" always means the global batch.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _HDF5 = (".h5", ".hdf5")
 
 @dataclasses.dataclass
 class Conversion:
-    """Where a converted model comes from.
+    """The origin of a converted model.
 
     Attributes:
         original: the model that was converted.
-        strategy: where the converted one runs.
-        is_recompiled: True once it was compiled otherwise than the original.
-        has_told: True once it was said what the batches of a function's data set are.
+        strategy: the strategy that the converted model runs on.
+        is_recompiled: whether the converted model was compiled after the conversion.
+        has_warned: whether the warning about global batches of a function's data set was given.
     """
 
     original: Any
     strategy: TPUStrategy
     is_recompiled: bool = False
-    has_told: bool = False
+    has_warned: bool = False
 
 
 class TPUModel:
-    """The methods of a converted model; its class has them in front of those of the model that was converted.
+    """The methods of a converted model; its class inherits them before those of the original's class.
 
-    fit, evaluate and predict take any number of rows; `batch_size` is the global batch, of which each core gets its
-    part. A step sees the whole batch: BatchNorm, dropout and losses are those of one device. Compile before the
-    conversion or after it.
+    fit, evaluate and predict take any number of rows. `batch_size` is the global batch, which is split over the cores.
+    A step sees the whole batch: BatchNorm, dropout and losses are computed as on one device. Compile before or after
+    the conversion.
     """
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -65,44 +65,45 @@ class TPUModel:
         conversion.is_recompiled = True
 
     def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train on all cores: Keras's `fit`, with its arguments and what it returns.
+        """Train on all cores with Keras's `fit`: the same arguments and the same result.
 
         Args:
-            x: what Keras takes, or a function without arguments that returns a data set or a generator of `(x, y)` or
-                `(x, y, sample_weight)`; a generator is made anew for each pass. Its batches are global batches: each
-                core gets its part of one. (The first TPU systems took them for the batches of one core.)
-            y: the targets; None when x gives them.
+            x: data as Keras takes it, or a function without arguments. The function returns a data set or a generator
+                of `(x, y)` or `(x, y, sample_weight)`; a generator is made again for each pass. Its batches are global
+                batches, split over the cores. (The first TPU systems took them for the batches of one core.)
+            y: the targets; None if x contains them.
             *args: see Keras.
             **kwargs: see Keras; `validation_data` may be a function too.
 
         Raises:
-            SettingError: x is a function, and y or batch_size was given as well.
+            SettingError: x is a function, and y or batch_size was passed as well.
         """
         if _is_function(x):
-            x = self._made_by(x, "fit", y, kwargs)
+            x = self._make_dataset(x, "fit", y, kwargs)
         if _is_function(kwargs.get("validation_data")):
-            made = self._made_by(kwargs["validation_data"], "fit", None, {})
-            kwargs = {**kwargs, "validation_data": made}
+            dataset = self._make_dataset(kwargs["validation_data"], "fit", None, {})
+            kwargs = {**kwargs, "validation_data": dataset}
         return super().fit(x, y, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate on all cores: Keras's `evaluate`; x may be a function as in `fit`."""
+        """Evaluate on all cores with Keras's `evaluate`; x may be a function as in `fit`."""
         if _is_function(x):
-            x = self._made_by(x, "evaluate", y, kwargs)
+            x = self._make_dataset(x, "evaluate", y, kwargs)
         return super().evaluate(x, y, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predict on all cores, in the order of the rows: Keras's `predict`; x may be a function as in `fit`."""
+        """Predict on all cores with Keras's `predict`, in the order of the rows; x may be a function as in `fit`."""
         if _is_function(x):
-            x = self._made_by(x, "predict", None, kwargs)
+            x = self._make_dataset(x, "predict", None, kwargs)
         return super().predict(x, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def sync_to_cpu(self) -> Any:
-        """Bring everything back to the model that was converted, and return it.
+        """Copy the state back to the original model, and return the original.
 
-        It gets the weights, the optimizer's slots, step and learning rate, and the states of random generators, and is
-        compiled if this one was compiled since. It is Keras's own: its `predict` needs no TPU and no scope, and its
-        `fit` goes on where this one stands. This model can train on too; sync again after that.
+        It gets the weights, the optimizer's slots, step and learning rate, and the states of random generators. It is
+        compiled again if this model was compiled after the conversion. The original is a plain Keras model: its
+        `predict` needs no TPU and no scope, and its `fit` continues from this state. This model can also train on; sync
+        again after that.
 
         Example:
             >>> import keras, numpy as np
@@ -128,13 +129,13 @@ class TPUModel:
         """Save the weights, and the optimizer's state, to a file.
 
         Args:
-            filepath: a name that Keras takes, "model.weights.h5", or a plain one, "model.h5". The file is the same:
-                plain Keras reads a plain one once it is called .weights.h5.
-            overwrite: whether a file of this name may be replaced.
+            filepath: a name as Keras takes it, "model.weights.h5", or a plain name, "model.h5". The content is the
+                same: plain Keras reads the file after it is renamed to .weights.h5.
+            overwrite: whether an existing file may be replaced.
             **kwargs: see Keras.
 
         Raises:
-            SettingError: `overwrite` is False, and there is such a file.
+            SettingError: `overwrite` is False, and the file exists.
         """
         path = Path(filepath)
         if not _is_plain_hdf5(path):
@@ -142,21 +143,21 @@ class TPUModel:
             return
         if path.exists() and not overwrite:
             raise SettingError(f"{str(path)!r} exists, and overwrite is False: pass overwrite=True, or another name")
-        # Written beside it under a name that Keras takes, so that an interrupt leaves the old file whole.
+        # Written to a temporary file beside it, under a name that Keras takes: an interrupt keeps the old file.
         with replaced(path, ".weights.h5") as beside:
             super().save_weights(beside, overwrite=True, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
-        """Load weights, and the optimizer's state where the file has it.
+        """Load weights, and the optimizer's state if the file has it.
 
         Args:
-            filepath: what Keras takes, a plain .h5 file that `save_weights` wrote, or one of Keras 2.
-            skip_mismatch: whether layers of other shapes are passed over.
+            filepath: a file that Keras reads, a plain .h5 file written by `save_weights`, or a file of Keras 2.
+            skip_mismatch: whether to skip layers whose shapes differ.
             **kwargs: see Keras.
         """
         path = Path(filepath)
         load = functools.partial(super().load_weights, skip_mismatch=skip_mismatch, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        if not path.is_file() or path.suffix not in _HDF5 or _is_of_keras_2(path):
+        if not path.is_file() or path.suffix not in _HDF5 or _is_keras_2_file(path):
             load(filepath)
             return
         self._make_slots_for(path)
@@ -169,7 +170,7 @@ class TPUModel:
             load(link)
 
     def _make_slots_for(self, path: Path) -> None:
-        """Let an optimizer that has not run yet have the slots that a file has; Keras would pass over them."""
+        """Build an optimizer that has not run yet if the file has slots for it; Keras would skip them."""
         model: Any = self
         if model.built and model.compiled and model.optimizer is not None and not model.optimizer.built:
             with h5py.File(path, "r") as file:
@@ -177,24 +178,24 @@ class TPUModel:
                 if len(saved) > len(model.optimizer.variables):
                     model.optimizer.build(model.trainable_variables)
 
-    def _made_by(self, function: Any, verb: str, y: Any, given: dict[str, Any]) -> Any:
-        """Return the data set that a function makes, for Keras; a generator as one that can start again."""
-        extra = [name for name, value in (("y", y), ("batch_size", given.get("batch_size"))) if value is not None]
+    def _make_dataset(self, function: Any, verb: str, y: Any, arguments: dict[str, Any]) -> Any:
+        """Return the data set that a function makes; a generator becomes a data set that can start again."""
+        extra = [name for name, value in (("y", y), ("batch_size", arguments.get("batch_size"))) if value is not None]
         if extra:
             raise SettingError(
-                f"{' and '.join(extra)} cannot be given when x is a function: the data set that it returns has the "
-                f"targets and the batches in it. Type model.{verb}(make_dataset), where make_dataset() yields (x, y)"
+                f"{' and '.join(extra)} cannot be passed when x is a function: the data set that it returns contains "
+                f"the targets and the batches. Type model.{verb}(make_dataset), where make_dataset() yields (x, y)"
             )
-        self._tell_of_batches()
-        made = function()
-        return passes_of(function) if isinstance(made, Iterator) else made
+        self._warn_of_global_batches()
+        dataset = function()
+        return passes_of(function) if isinstance(dataset, Iterator) else dataset
 
-    def _tell_of_batches(self) -> None:
+    def _warn_of_global_batches(self) -> None:
         conversion = conversion_of(self)
         cores = conversion.strategy.num_replicas_in_sync
-        if conversion.has_told or cores == 1:
+        if conversion.has_warned or cores == 1:
             return
-        conversion.has_told = True
+        conversion.has_warned = True
         warnings.warn(
             f"the batches of the data set are global batches: each of the {cores} cores gets its part of one. The "
             "first TPU systems took them for the batches of one core; for the same training as there, make them "
@@ -207,35 +208,35 @@ class TPUModel:
 
 
 def converted(model: Any, conversion: Conversion) -> Any:
-    """Give a copy of a model the methods of a converted one, and return it."""
+    """Add the methods of a converted model to a copy of a model, and return the copy."""
     vars(model)[_CONVERSION] = conversion
     object.__setattr__(model, "__class__", _class_with_methods(type(model)))
     return model
 
 
 def conversion_of(model: Any) -> Any:
-    """Return where a converted model comes from; None for any other."""
+    """Return the `Conversion` of a converted model; None for any other model."""
     return vars(model).get(_CONVERSION)
 
 
 def plain_class(model: Any) -> type:
-    """Return the class of a model without the methods of a converted one."""
+    """Return the class of a model without the methods of a converted model."""
     cls = type(model)
     return cls.__mro__[2] if issubclass(cls, TPUModel) else cls
 
 
 def _class_with_methods(cls: type) -> type:
-    # A class knows its subclasses weakly: a table of them would keep each class of the user's for ever.
-    known = next((one for one in cls.__subclasses__() if one.__bases__ == (TPUModel, cls)), None)
+    # A class holds its subclasses by weak references; a table would keep every class of the user alive.
+    known = next((sub for sub in cls.__subclasses__() if sub.__bases__ == (TPUModel, cls)), None)
     if known is not None:
         return known
-    # Under the same name, so that whatever saves the model writes what any program can load.
+    # The class keeps its name, so that a saved model can be loaded by any program.
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (TPUModel, cls), names)
 
 
 def _is_function(x: Any) -> bool:
-    """Say whether x is a function that makes a data set, and not one itself."""
+    """Return whether x is a function that makes a data set, rather than a data set."""
     return callable(x) and not isinstance(x, Iterable | keras.utils.PyDataset)
 
 
@@ -243,7 +244,7 @@ def _is_plain_hdf5(path: Path) -> bool:
     return path.name.endswith(_HDF5) and not path.name.endswith(".weights.h5")
 
 
-def _is_of_keras_2(path: Path) -> bool:
+def _is_keras_2_file(path: Path) -> bool:
     with h5py.File(path, "r") as file:
         return "layer_names" in file.attrs or "model_weights" in file
 

@@ -1,11 +1,12 @@
-"""`Trainer`: what runs the steps of one Keras model on a strategy.
+"""`Trainer`: runs the steps of one Keras model on a strategy.
 
-Idea: Keras's fit calls `train_function(state, iterator)` and carries the state from call to call. Here the state that
-Keras carries is the lists of variables; their values stay on the device, in one tree of handles that is replaced in one
-assignment when a call returns. An interrupt, a raising callback or a raising generator finds the model at the last
-finished call.
+Idea: Keras's fit calls `train_function(state, iterator)` and passes the state from call to call. Here the state that
+Keras passes is the lists of variables. Their values stay on the device, in one tree of handles, which is replaced in
+one assignment when a call returns. After an interrupt or an error in a callback or generator, the model has the state
+of the last finished call.
 
-Rule: a step is compiled once for full batches and once more for a last partial one; `strategy.compilations` counts.
+Rule: a step is compiled once for full batches and once more for a last partial batch. `Trainer.compilations` counts the
+compiled programs.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from anytpu.program.program import Program, Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.keras_program import Part, keras_program, padding_of, parts_of
+from anytpu.train.keras_program import VariableList, keras_program, padding_of, parts_of
 
 _RESIDENT_SHARE = 4
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-_MOST_EXECUTABLES = 64
+_MAX_EXECUTABLES = 64
 _LOG = logging.getLogger("anytpu")
 
 
 @dataclasses.dataclass
 class _Live:
-    """The state between two calls.
+    """The state between two calls, held on the device.
 
     Attributes:
-        parts: the lists of Keras variables, as Keras carries them.
-        handles: their values, in lists of handles.
+        parts: the lists of Keras variables, as Keras passes them between calls.
+        handles: handles of the variables' values, nested like `parts`.
         holder: the owner of the variables.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[VariableList, ...]
     handles: Tree
     holder: homes.Holder
 
@@ -60,8 +61,8 @@ class Trainer:
 
     Args:
         model: a compiled Keras model.
-        strategy: where.
-        steps_per_execution: the steps of a call, or None to choose by the clock.
+        strategy: the strategy that the steps run on.
+        steps_per_execution: number of steps of a call, or None to choose it by measured time.
     """
 
     def __init__(self, model: Any, strategy: TPUStrategy, steps_per_execution: int | None) -> None:
@@ -69,29 +70,29 @@ class Trainer:
         self.strategy = strategy
         self.steps_per_execution = steps_per_execution
         self.place = f"{strategy!r}, in whose scope {model.name!r} was compiled,"
-        """What runs the model, for errors."""
+        """Description of the strategy and the model, for errors."""
         self.compilations = 0
-        """How many programs were compiled so far."""
+        """Number of programs compiled so far."""
         self.one_step_calls = False
-        """True while a callback wants to be called after every step."""
+        """Whether a callback must be called after every step."""
         self.guard: str | None = None
-        """The log that must stay finite, or None."""
+        """Name of the log that must stay finite, or None."""
         self.every: list[tuple[Tree, int]] = []
-        """Handles of the logs of the steps of each segment of the last call, and how many."""
+        """For each segment of the last call, the handles of the logs of its steps and the number of steps."""
         self.newest_logs: Tree = None
-        """What the newest call of training returns, perhaps still being computed."""
+        """Logs of the newest training call, perhaps still being computed."""
         self.input_shares: list[float] = []
-        """For each epoch of the newest fit the share of its time that the device waited for batches."""
+        """For each epoch of the newest fit, the share of time that the device waited for batches, from 0 to 1."""
         self.notices: list[str] | None = None
-        """Lines to be printed when Keras's own line of the epoch stands; None while nobody wants to read any."""
+        """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
         self.padding = padding_of(model)
-        """Pads sequences of many lengths to a few."""
+        """Pads sequences of many lengths to a few lengths."""
         self.occupancy = homes.occupancy_of(model)
-        """Which thread runs the model."""
+        """Records the thread that runs the model."""
         self._live: _Live | None = None
-        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._parts: dict[str, tuple[VariableList, ...]] = {}
         self._ready: dict[str, Any] = {}
-        # A callback that Keras calls in a thread of its own reads variables while the next call runs.
+        # Keras may run a callback in another thread, which reads variables while the next call runs.
         self._lock = threading.RLock()
         self._paces: dict[str, tuple[Any, Pace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
@@ -108,59 +109,59 @@ class Trainer:
         return self.strategy.backend
 
     def fits(self, arrays: Tree) -> bool:
-        """Say whether a data set may lie on every core whole: it takes a quarter of a core's memory at most.
+        """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory.
 
-        A core whose memory is not known computes on the host, in the host's memory.
+        A core of unknown memory size computes on the host, so the size of the host's memory is used.
         """
         memory_bytes = min(core.memory_bytes or _HOST_BYTES for core in self.backend.cores)
         return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= memory_bytes // _RESIDENT_SHARE
 
-    def next_steps(self, mode: str, most: int) -> int:
-        """Return how many steps the next call may run."""
+    def next_steps(self, mode: str, max_steps: int) -> int:
+        """Return the number of steps that the next call may run, from 1 to `max_steps`."""
         if self._runs_one_step():
             return 1
-        return self._pace(mode).next_steps(most)
+        return self._pace(mode).next_steps(max_steps)
 
     def _runs_one_step(self) -> bool:
         return self.one_step_calls and self.steps_per_execution is None
 
     def stack_capacity(self, batch_bytes: int) -> int:
-        """Return how many batches of this size travel together."""
+        """Return how many batches of this size are stacked and sent together."""
         if self.steps_per_execution is not None:
             return self.steps_per_execution
         return 1 if self.one_step_calls else max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
-    def state(self, mode: str) -> tuple[Part, ...]:
-        """Return the state as Keras carries it: the lists of variables that a step of this mode takes."""
+    def state(self, mode: str) -> tuple[VariableList, ...]:
+        """Return the state as Keras passes it: the lists of variables that a step of this mode takes."""
         parts = parts_of(self.model, mode)
         if not _are_same(parts, self._parts.get(mode, ())):
             self._parts[mode] = parts
         return self._parts[mode]
 
     def is_ready(self, mode: str) -> bool:
-        """Say whether a step of this mode has run, with the optimizer that the model has now: all is built."""
+        """Return whether a step of this mode has run with the model's current optimizer, so everything is built."""
         return self._ready.get(mode, self) is self.model.optimizer
 
-    def run(self, mode: str, parts: tuple[Part, ...], group: Any) -> list[Steps]:
+    def run(self, mode: str, parts: tuple[VariableList, ...], group: Any) -> list[Steps]:
         """Run one group of steps, or one batch, and keep the new state.
 
         Args:
             mode: "train", "test" or "predict".
-            parts: the state as Keras carries it.
+            parts: the state as Keras passes it.
             group: a `Group`, or an iterator over batches, of which one is taken.
 
         Returns:
-            What each segment returned.
+            The results of each segment of the group.
         """
         if not isinstance(group, Group):
             group = one_batch(self.backend, self.padding.padded(next(group), may_stay=True))
         self.every = []
-        done = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
+        results = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
         self._ready[mode] = self.model.optimizer
-        return done
+        return results
 
     def give_back(self) -> None:
-        """Let go of the model's variables, which have their newest values then."""
+        """Write the newest values to the model's variables and release them."""
         with deferred_interrupts(), self._lock:
             live, self._live = self._live, None
             if live is not None:
@@ -169,13 +170,13 @@ class Trainer:
                 homes.release(flat)
 
     def restore_metrics(self) -> None:
-        """Undo the reset of the metrics: as in Keras, an epoch without steps has the logs of the one before."""
+        """Undo the reset of the metrics: as in Keras, an epoch without steps has the logs of the previous epoch."""
         homes.restore(self.model.metrics_variables)
 
     def step_logs(self) -> dict[str, Any]:
         """Return the logs of each step of the last call, by name, `(steps,)` each."""
-        parts = [jax.tree.map(lambda one, n=n: np.asarray(one)[:n], self.backend.get(logs)) for logs, n in self.every]
-        return jax.tree.map(lambda *ones: np.concatenate(ones), *parts) if parts else {}
+        parts = [jax.tree.map(lambda log, n=n: np.asarray(log)[:n], self.backend.get(logs)) for logs, n in self.every]
+        return jax.tree.map(lambda *segments: np.concatenate(segments), *parts) if parts else {}
 
     def begin_fit(self, initial_epoch: int, guard: str | None, is_silent: bool = False) -> None:
         """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
@@ -187,17 +188,17 @@ class Trainer:
         self._epoch, self._step = self._initial_epoch + number, 0
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
-        """End an epoch of training: the share of it that the input took, and what there is to say about that."""
+        """End an epoch of training: record its input share, and its notice unless it is None."""
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
 
     def print_notices(self) -> None:
-        """Print on stderr what there is to say."""
+        """Print the collected notices on stderr."""
         while self.notices:
             print(self.notices.pop(0), file=sys.stderr)
 
-    def _segments(self, mode: str, parts: tuple[Part, ...], group: Group) -> Any:
+    def _segments(self, mode: str, parts: tuple[VariableList, ...], group: Group) -> Any:
         def loop_of(batch: Tree, loop: Loop) -> Loop:
             if self._runs_one_step() and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=1)
@@ -208,24 +209,24 @@ class Trainer:
 
         return group.segments(loop_of)
 
-    def _run_segment(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Steps:
+    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Steps:
         executable = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
-        # The call consumes the state that it is handed.
+        # The call consumes its input state. Until the new handles are stored, no interrupt or other thread may see it.
         with deferred_interrupts(), self._lock:
-            live = self._taken(parts)
-            done = executable.steps(live.handles, segment.feed, segment.start, segment.count)
-            live.handles = done.state
+            live = self._take(parts)
+            results = executable.steps(live.handles, segment.feed, segment.start, segment.count)
+            live.handles = results.state
         if mode != "predict":
-            self.every.append((done.every, segment.count))
-        self._check(mode, done, segment)
-        self._measure(mode, done, segment, began_s, executable.listener)
-        return done
+            self.every.append((results.every, segment.count))
+        self._check(mode, results, segment)
+        self._measure(mode, results, segment, began_s, executable.listener)
+        return results
 
-    def _taken(self, parts: tuple[Part, ...]) -> _Live:
-        """Return the state of these parts, as the last call left it."""
+    def _take(self, parts: tuple[VariableList, ...]) -> _Live:
+        """Return the live state of these parts; take the variables from the model first if necessary."""
         if self._live is None or self._live.parts is not parts:
             self.give_back()
             holder = homes.Holder(self.occupancy.what, self.give_back, self._newest, self._lock)
@@ -238,13 +239,13 @@ class Trainer:
         assert self._live is not None
         return jax.tree.leaves(self._live.handles)[index]
 
-    def _executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
+    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Executable:
         call = (mode, parts, segment.batch, segment.loop)
         if self._last is None or self._last[0] != call:
             self._last = (call, self._find_executable(mode, parts, segment))
         return self._last[1]
 
-    def _find_executable(self, mode: str, parts: tuple[Part, ...], segment: Segment) -> Executable:
+    def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Executable:
         specs, tree = jax.tree.flatten(segment.batch)
         shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
         held = tuple(tuple(id(variable) for variable in part.variables) for part in parts)
@@ -256,12 +257,12 @@ class Trainer:
             self._executables[key].listener = listener_of(program, self.backend.cores)
             self.compilations += 1
             self._log_compilation(program, time.perf_counter() - began_s)
-            if len(self._executables) > _MOST_EXECUTABLES:
+            if len(self._executables) > _MAX_EXECUTABLES:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
         return self._executables[key]
 
-    def _program(self, mode: str, batch: Tree, parts: tuple[Part, ...]) -> Program:
+    def _program(self, mode: str, batch: Tree, parts: tuple[VariableList, ...]) -> Program:
         return keras_program(self.model, mode, batch, parts, self.padding)
 
     def _log_compilation(self, program: Program, duration_s: float) -> None:
@@ -270,8 +271,8 @@ class Trainer:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(program.batch))
         _LOG.info("compiled %s for %s and batches of %s: %.2f s", program.name, cores, shapes, duration_s)
 
-    def _output_capacity(self, parts: tuple[Part, ...], batch: Tree, capacity: int) -> int:
-        """Return the capacity at which the predictions of a call still fit the buffer."""
+    def _output_capacity(self, parts: tuple[VariableList, ...], batch: Tree, capacity: int) -> int:
+        """Return the largest capacity at which the predictions of a call fit the buffer."""
         specs, tree = jax.tree.flatten(batch)
         key = (tree, tuple((spec.shape, str(spec.dtype)) for spec in specs))
         if key not in self._output_bytes:
@@ -282,11 +283,11 @@ class Trainer:
         return max(1, min(capacity, BUFFER_BYTES // max(self._output_bytes[key], 1)))
 
     def set_pace(self, mode: str, batches: Any) -> None:
-        """Start choosing the steps of calls afresh, unless the batches are like those of the last time.
+        """Restart the choice of the number of steps in a call, unless the batches have the same shapes as last time.
 
         Args:
             mode: "train", "test" or "predict".
-            batches: what a batch is like, or None when that is not known before the first.
+            batches: shapes of a batch, or None if they are unknown before the first batch.
         """
         if batches is None or mode not in self._paces or self._paces[mode][0] != batches:
             self._paces[mode] = (batches, Pace(fixed=self.steps_per_execution))
@@ -296,27 +297,27 @@ class Trainer:
             self.set_pace(mode, None)
         return self._paces[mode][1]
 
-    def _measure(self, mode: str, done: Steps, segment: Segment, began_s: float, listener: Listener | None) -> None:
+    def _measure(self, mode: str, results: Steps, segment: Segment, began_s: float, listener: Listener | None) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
             if listener is None or listener.is_satisfied:
                 return
-            pace = Pace(fixed=1)  # The clock chooses nothing here: only the listener learns from it.
-        results = done.last if jax.tree.leaves(done.last) else done.state
-        self._watch.started(pace, segment.count, began_s, results, listener)
+            pace = Pace(fixed=1)  # The number of steps is fixed: only the listener uses the measurement.
+        outputs = results.last if jax.tree.leaves(results.last) else results.state
+        self._watch.started(pace, segment.count, began_s, outputs, listener)
         if pace.is_measuring:
             self._watch.wait(self.backend)
 
-    def _check(self, mode: str, done: Steps, segment: Segment) -> None:
+    def _check(self, mode: str, results: Steps, segment: Segment) -> None:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count
-        if done.bad_step is not None and (bad := int(self.backend.get(done.bad_step))) >= 0:
+        if results.bad_step is not None and (bad := int(self.backend.get(results.bad_step))) >= 0:
             checks.refuse_nan(self.guard, first + bad + 1, self._epoch)
 
 
 def _renew(backend: Backend, live: _Live) -> None:
-    """Bring what was assigned to the variables to the backend."""
+    """Copy values that were assigned to the variables since the last call to the backend."""
     if new := homes.renewed(backend, live.holder):
         leaves, form = jax.tree.flatten(live.handles)
         for index, handle in new:
@@ -324,14 +325,14 @@ def _renew(backend: Backend, live: _Live) -> None:
         live.handles = jax.tree.unflatten(form, leaves)
 
 
-def _are_same(ones: tuple[Part, ...], others: tuple[Part, ...]) -> bool:
-    """Say whether these are lists of the same variables."""
-    pairs = zip(ones, others, strict=False)
-    return len(ones) == len(others) and all(
-        len(one.variables) == len(other.variables) and all(map(operator.is_, one.variables, other.variables))
-        for one, other in pairs
+def _are_same(parts: tuple[VariableList, ...], previous: tuple[VariableList, ...]) -> bool:
+    """Return whether these are lists of the same variables."""
+    pairs = zip(parts, previous, strict=False)
+    return len(parts) == len(previous) and all(
+        len(new.variables) == len(old.variables) and all(map(operator.is_, new.variables, old.variables))
+        for new, old in pairs
     )
 
 
-def _flat(parts: tuple[Part, ...]) -> list[Any]:
+def _flat(parts: tuple[VariableList, ...]) -> list[Any]:
     return [variable for part in parts for variable in part.variables]
