@@ -93,11 +93,11 @@ def _on_batch(name: str, original: Callable) -> Callable:
         trainer = trainer_of(self)
         if trainer is None:
             return original(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
-        checks.check_call(given)
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        checks.check_call(arguments)
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
-            if on_batch.can_run(trainer, name, given):
-                return on_batch.run(trainer, name, given)
+            if on_batch.can_run(trainer, name, arguments):
+                return on_batch.run(trainer, name, arguments)
             return original(self, *args, **kwargs)
 
     return wrapper

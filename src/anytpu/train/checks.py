@@ -27,10 +27,10 @@ _BATCH = ("x", "y", "sample_weight")
 def check_call(arguments: dict[str, Any]) -> None:
     """Reject invalid arguments of fit, evaluate, predict or of a method for one batch.
 
-    Where Keras computes in a narrower type, float64 arrays are cast on the host; one warning names them.
+    If Keras computes in a narrower type, float64 arrays are cast on the host; one warning names them.
 
     Args:
-        given: the arguments by name, as the user passed them.
+        arguments: the arguments by name, as the user passed them.
 
     Raises:
         SettingError: a number of steps or a batch size is not a positive integer.

@@ -49,9 +49,9 @@ def program_of_model(
         precision: "float32" or "bfloat16"; None keeps the model's.
 
     Raises:
-        ProgramError: there are neither input specs nor a batch size; the model is not compiled; it does not know the
-            shapes of its inputs; its step cannot be traced with the guessed labels; or `keras.distribution` splits its
-            variables, which a Program does not support.
+        ProgramError: there are neither input specs nor a batch size. Or the model is not compiled, or does not know the
+            shapes of its inputs. Or its step cannot be traced with the guessed labels. Or `keras.distribution` splits
+            its variables, which a Program does not support.
     """
     refuse_split_variables(model)
     host_layers.install()

@@ -2,7 +2,7 @@
 
 Idea: a model with `Input((None,))` takes sequences of any length, and each length would be compiled again. Padded to a
 few lengths, with the added steps masked, they share programs. The results stay the same only if each layer on the time
-axis treats steps independently, ignores masked steps, or can be changed to ignore them.
+axis treats steps independently, or ignores masked steps, perhaps after a change.
 
 Rule: this file only decides; `masking` applies the decision. The treatment of masked steps by a layer must be known. A
 layer that is not in the table prevents padding, and the model runs unpadded.

@@ -1,8 +1,8 @@
 """The methods of a converted Keras model that plain Keras models lack: those of the first TPU models.
 
-Idea: `keras_to_tpu_model` returns a Keras model whose class inherits from `TPUModel` first. fit, evaluate and predict
-are Keras's and run on the cores of the model's strategy. Here they also accept a function that returns a data set, and
-weights may be saved under a plain .h5 name.
+Idea: `keras_to_tpu_model` returns a Keras model whose class inherits from `TPUModel` first. The methods fit, evaluate
+and predict are Keras's and run on the cores of the model's strategy. Here they also accept a function that returns a
+data set, and weights may be saved under a plain .h5 name.
 
 Rule: nothing here computes. "Batch" always means the global batch.
 """
@@ -69,7 +69,7 @@ class TPUModel:
 
         Args:
             x: data as Keras takes it, or a function without arguments. The function returns a data set or a generator
-                of `(x, y)` or `(x, y, sample_weight)`; a generator is made again for each pass. Its batches are global
+                of `(x, y)` or `(x, y, sample_weight)`. A generator is made again for each pass. Its batches are global
                 batches, split over the cores. (The first TPU systems took them for the batches of one core.)
             y: the targets; None if x contains them.
             *args: see Keras.

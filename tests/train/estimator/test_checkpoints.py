@@ -276,7 +276,7 @@ def test_an_export_of_a_damaged_checkpoint(tmp_path):
             str(tmp_path / "out"), jax.ShapeDtypeStruct((2, 6), "float32"), checkpoint_path=one.latest_checkpoint()
         )
     assert str(caught.value) == (
-        f"the checkpoint of step 1 in {str(tmp_path / 'run')!r} cannot be used: it has no arrays.bin. Those that are "
-        "there: 0, 1"
+        f"the checkpoint of step 1 in {str(tmp_path / 'run')!r} cannot be used: it has no arrays.bin. Steps with a "
+        "checkpoint: 0, 1"
     )
     assert not (tmp_path / "out").exists()

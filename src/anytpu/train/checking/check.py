@@ -1,9 +1,9 @@
 """`check`: compare one training step of a model on one core and on many cores.
 
 Idea: one training step with the same rows and weights runs on one core, on one core again, on virtual cores and on
-really partitioned devices. A difference is a bug. A layer may depend on the number of cores or draw numbers without a
-seed, a program may not allow partitioning, or anytpu may be wrong. The first value that differs, in the order of
-computation, locates it.
+really partitioned devices. A difference is a bug of a layer, of the program, or of anytpu. Such a layer depends
+on the number of cores, or draws numbers without a seed. The first value that differs, in the order of computation,
+locates the bug.
 
 Rule: the model's weights do not change. Random layers draw the same numbers in every run, from the model's seeds.
 """
@@ -60,8 +60,8 @@ def check(
         A report to print.
 
     Raises:
-        ProgramError: `model` is not a compiled Keras model; its input shapes are unknown while x is None; or a layer
-            cannot be traced, which the message names.
+        ProgramError: `model` is not a compiled Keras model, or its input shapes are unknown while x is None. Or a layer
+            cannot be traced; the message names it.
         DataError: x or y are arrays that no TPU computes with.
         BackendError: the process of the devices failed; the message has the end of its log.
 

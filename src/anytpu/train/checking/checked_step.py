@@ -1,8 +1,8 @@
 """`CheckedStep`: the step to check, with taps, as code for the whole batch or for each core's rows.
 
 Idea: `fit` runs a step on the whole batch, so that code is checked. A layer that asks for its core's index
-(`jax.lax.axis_index("replica")`) fails there. Its model is code for one core's rows, as `strategy.run` runs it, and is
-checked that way: each core gets its rows, and the results are combined.
+(`jax.lax.axis_index("replica")`) fails there. Its model is code for one core's rows, as `strategy.run` runs it. It is
+checked as such: each core gets its rows, and the results are combined.
 
 Rule: each run traces the step again, so that decisions at trace time are compared too.
 """

@@ -122,10 +122,10 @@ def _reporting_devices(count: int) -> Iterator[None]:
     before = {name: getattr(jax, name) for name in names}
     device = jax.local_devices(backend="cpu")[0]
 
-    def counted(*_: Any, **__: Any) -> int:
+    def counted(*args: Any, **kwargs: Any) -> int:
         return count
 
-    def listed(*_: Any, **__: Any) -> list[Any]:
+    def listed(*args: Any, **kwargs: Any) -> list[Any]:
         return [device] * count
 
     try:

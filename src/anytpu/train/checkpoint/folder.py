@@ -1,8 +1,8 @@
 """`Checkpoints`: numbered states of a training run in a folder.
 
-Idea: a checkpoint is the value of each variable by name (weights, optimizer slots, random seeds, the step) and the
-state of the host, such as the position in the data. A run resumed from a checkpoint computes the same results as an
-uninterrupted run.
+Idea: a checkpoint has the value of each variable by name: weights, optimizer slots, random seeds and the step. It also
+has the state of the host, such as the position in the data. A run resumed from a checkpoint computes the same results
+as an uninterrupted run.
 
 Rule: all data read is checked against the digests in the manifest. A damaged checkpoint is reported, and the previous
 one is used. If none is whole, there is an error, never a start from new values. One job at a time writes to a folder.

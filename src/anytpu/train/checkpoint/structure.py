@@ -30,9 +30,9 @@ def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
     """Return the difference between a checkpoint and a model as text, or None if the checkpoint fits.
 
     - To resume, both must have the same arrays.
-    - To infer, a checkpoint may also have the optimizer's state and integers (counts, random seeds), and a model may
-      also have integers that only inference needs (random seeds). An old checkpoint does not mark the optimizer's
-      state: it may have any array that is not a trainable weight.
+    - To infer, a checkpoint may also have the optimizer's state and integers (counts, random seeds). A model may also
+      have integers that only inference needs (random seeds). An old checkpoint does not mark the optimizer's state: it
+      may have any array that is not a trainable weight.
     - For a warm start, the checkpoint must have the model's trainable weights.
 
     An array in both must have the same shape and dtype.

@@ -32,8 +32,8 @@ def repeat(n: Any, body: Callable, inputs: Sequence[Any] | None = None) -> list[
 
     Args:
         n: number of iterations, at least 0; an integer or an integer scalar.
-        body: takes as many values as `inputs` has, and returns as many, of the same shapes and types; a single value
-            may be in a list or not.
+        body: takes as many values as `inputs` has, and returns as many, of the same shapes and types. It may return a
+            single value in a list or not.
         inputs: the values of the first iteration: arrays, or trees of arrays. None means no values: the body changes
             Keras variables and returns None.
 

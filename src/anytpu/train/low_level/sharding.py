@@ -48,8 +48,8 @@ def shard(
         output_shard_axes: the axis along which each output is joined; None joins along axis 0. Scalars are stacked.
 
     Returns:
-        A list with one entry for each value that `computation` returns (a single entry, unless it returns a list or
-        tuple), or None if it returns None.
+        A list with one entry for each value that `computation` returns, or None if it returns None. A result that is
+        not a list or tuple is a single value.
 
     Raises:
         SettingError: an argument is invalid, or an input is not divisible by the number of shards.
