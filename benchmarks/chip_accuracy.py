@@ -26,6 +26,7 @@ import numpy as np
 
 import anytpu as tpu  # isort: skip
 import keras
+from machine import cpu_name
 
 from anytpu.chip.network import read
 from anytpu.chip.quantized import quantize, summarize
@@ -120,9 +121,7 @@ def inception(side: int) -> dict[str, Any]:
 
 
 def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, keras {keras.__version__}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, keras {keras.__version__}"
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ import anytpu as tpu  # isort: skip
 import keras
 import numpy as np
 import onnxruntime
+from machine import cpu_name
 
 from anytpu.chip import machine
 from anytpu.chip.checking import check
@@ -230,10 +231,8 @@ def measure_deep(rounds: int, side: int) -> dict[str, Any]:
 
 
 def this_machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
     versions = f"numpy {np.__version__}, onnxruntime {onnxruntime.__version__}"
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
 
 
 def main() -> None:

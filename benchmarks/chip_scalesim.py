@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import cpu_name
 
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.image import Image
@@ -179,10 +180,8 @@ def record_of(found: dict[str, Any], compile_s: float, rounds: int) -> dict[str,
         names = ("cycles", "active_cycles", "stall_cycles", "shift_cycles", "other_cycles")
         return {name: getattr(t, name) for name in names}
 
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
     return {
-        "machine": f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, scalesim 3.0.0",
+        "machine": f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, scalesim 3.0.0",
         "rounds": rounds,
         "seconds": found["seconds"],
         "compile_s": compile_s,

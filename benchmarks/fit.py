@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from keras import layers
+from machine import cpu_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,10 +283,8 @@ def first_step(job: str, rounds: int) -> dict[str, float]:
 
 
 def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
     versions = f"Python {platform.python_version()}, jax {jax.__version__}, keras {keras.__version__}"
-    return f"{model}, {os.cpu_count()} cores, {platform.system()}, {versions}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, {platform.system()}, {versions}"
 
 
 def table(job: str, result: dict[str, dict[str, float]]) -> str:

@@ -23,6 +23,7 @@ import anytpu as tpu  # isort: skip
 import jax
 import keras
 import numpy as np
+from machine import cpu_name
 
 from anytpu.train.trainer import Trainer
 
@@ -100,7 +101,7 @@ def main() -> None:
         f"{feed}, verbose={verbose}": measured(strategy, feed, verbose, rounds)
         for feed, verbose in (("rows", 0), ("rows", 1), ("batches", 0))
     }
-    machine = f"{_processor()}, {os.cpu_count()} cores, {platform.system()}"
+    machine = f"{cpu_name()}, {os.cpu_count()} cores, {platform.system()}"
     record = {
         "machine": machine,
         "load_before": load,
@@ -113,13 +114,6 @@ def main() -> None:
     }
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
-
-
-def _processor() -> str:
-    names = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
 import numpy as np
+from machine import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "jax_step.json"
 CORES, ROWS, STEPS, LOOP = 8, 64, 10, 10
@@ -88,12 +89,6 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "run_steps": with_run_steps,
         "own": lambda: with_run("own", own),
     }
-
-
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def main(rounds: int) -> None:

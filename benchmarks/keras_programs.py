@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from machine import cpu_name
+
 HERE = Path(__file__).resolve().parent
 CONTENDERS = ("keras", "anytpu")
 ROUNDS, QUICK = 9, 3
@@ -116,10 +118,8 @@ def row(program: str, result: dict[str, Any]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     versions = {name: importlib.metadata.version(name) for name in ("jax", "keras", "numpy")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version()} | versions
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()} | versions
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax import lax
+from machine import cpu_name
 
 from anytpu.engine.convolution import is_to_be_respelled, respelled
 from anytpu.engine.kernels import fast_kernels
@@ -223,10 +224,8 @@ def _training(model: keras.Model, weights: list[Any], x: Any, y: Any, loop: bool
 
 def machine() -> dict[str, Any]:
     """Say where this ran."""
-    with open("/proc/cpuinfo") as lines:
-        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0],
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "jax": jax.__version__,

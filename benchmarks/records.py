@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import cpu_name
 
 BATCH, SHARDS, QUALITY = 64, 4, 90
 COUNTS = {"192": 4096, "331": 2048, "512": 1024, "numbers": 16384}
@@ -185,11 +186,9 @@ def table(job: str, result: dict[str, dict[str, float]]) -> str:
 
 
 def machine(tf_python: str) -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
     show = "import importlib.metadata as m; print(m.version('tensorflow-cpu'))"
     version = subprocess.run([tf_python, "-c", show], capture_output=True, text=True, check=True).stdout.strip()
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, tensorflow-cpu {version}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {platform.python_version()}, tensorflow-cpu {version}"
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from machine import cpu_name
+
 HERE = Path(__file__).resolve().parent
 VENVS = Path(os.environ.get("BENCHMARK_VENVS", HERE.parent / ".venv-benchmarks"))
 BATCH = {"iris": 1, "imdb": 64, "mnist": 200, "cifar10": 128}
@@ -155,9 +157,7 @@ def table(job: str, result: dict[str, dict[str, float]]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
 
 
 def versions(name: str) -> dict[str, str]:
