@@ -1,9 +1,9 @@
-"""The first TPU in software: a model becomes int8 instructions, which run to the bit and whose cycles are counted.
+"""The first TPU in software: compile a model to int8 instructions, run them bit-exactly, and predict their cycles.
 
-Idea: `tpu.chip.compile(model, calibration)` returns a `ChipProgram`: run it, time it, look at it, save it.
+Idea: `tpu.chip.compile(model, calibration)` returns a `ChipProgram`, which can be run, timed, inspected and saved.
 
-Rule: nothing here is a chip. What `run` returns is exact, by the meaning of the instructions; what `time` returns is
-predicted by a model of the chip that the paper describes.
+Rule: there is no hardware behind this. `run` returns exact results by the definition of the instructions. `time`
+returns a prediction of a model of the chip (Jouppi et al., 2017).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when first used: the instructions alone need neither JAX nor a model.
+    # Loaded on first use, because the instruction set alone needs neither JAX nor Keras.
     if name not in _HOMES:
         raise AttributeError(f"anytpu.chip has no name {name!r}; it has {', '.join(__all__)}.")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
-"""`ChipProgram`: a model as a program for the first TPU. Run it, time it, read it, save it.
+"""`ChipProgram`: a model as a program for the first TPU, to run, time, inspect and save.
 
-Rule: a figure in seconds or cycles is predicted (`time`), a result is exact (`run`), and each says which it is.
+Rule: seconds and cycles are predictions (`time`), results are exact (`run`), and each report says which it shows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class ChipProgram:
-    """A program for the first TPU, which `chip.compile`, `chip.load` and `chip.assemble` return.
+    """A program for the first TPU, returned by `chip.compile`, `chip.load` and `chip.assemble`.
 
     Attributes:
-        name: what people call it.
-        network: the quantized network, or None for a program that was assembled.
-        summary: what quantization did, layer by layer; None for a program that was loaded or assembled.
-        example: the first few examples that it was compiled with, by the tensor that each input is; empty for a
-            program that was loaded or assembled. What its page shows goes through the array with these.
+        name: the program's name.
+        network: the quantized network, or None for an assembled program.
+        summary: quantization error per layer; None for a loaded or assembled program.
+        example: the first few calibration examples, by input tensor; empty for a loaded or assembled program. The
+            program's page animates the array with them.
 
     Example:
         >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP
@@ -62,80 +62,80 @@ class ChipProgram:
 
     @property
     def batch(self) -> int:
-        """The examples that go through at a time, unless another batch is asked for."""
+        """Number of examples per batch, unless a call gives another batch."""
         return self._images.own.batch
 
     @property
     def design(self) -> Design:
-        """The chip that it is compiled for."""
+        """The chip that the program is compiled for."""
         return self._images.own.design
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """What goes in, in order."""
+        """The inputs, in order."""
         return self._runner.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """What comes out, in order."""
+        """The outputs, in order."""
         return self._runner.outputs
 
     def image(self, batch: int | None = None, design: Design | None = None) -> Image:
-        """Return the instructions and the weights for batches of a size; compiled when first asked for.
+        """Return the instructions and weights for a batch size; they are compiled on the first call.
 
         Args:
-            batch: examples that go through at a time; None: the program's own.
-            design: another chip; None: the program's own.
+            batch: examples per batch; None: the program's own batch.
+            design: another chip; None: the program's own chip.
 
         Raises:
-            ChipError: the program was assembled, so it has no network to compile anew.
+            ChipError: the program was assembled, so it has no network to compile again.
             CapacityError: a batch of that size does not fit on the chip.
         """
         return self._images.image(batch, design)
 
     def run(self, x: Any) -> Any:
-        """Run the program, and return its outputs as real numbers: exact, by the meaning of the instructions.
+        """Run the program, and return its outputs as float32: exact by the definition of the instructions.
 
         Args:
-            x: the input, `(rows, ...)` in the model's shape; a list, or a dictionary, for a model of several. Any
-                number of rows: they go through in batches, or a few in one of the next power of two; what is left free
-                is filled up with zeros that are cut off.
+            x: the input, `(rows, ...)` in the model's shape; a list or a dictionary for several inputs. Any number of
+                rows is valid. They run in batches, or a few rows in a batch of the next power of two. Free rows of a
+                batch are filled with zeros, and their results are dropped.
 
         Returns:
-            The output, `(rows, ...)`, or a tuple of them: float32, of the chip's integers; what a step of the host
-            makes at the end (softmax) is computed in float32 of those.
+            The output, `(rows, ...)`, or a tuple of outputs: float32, dequantized from the chip's integers. A final
+            host step (softmax) computes in float32 from these.
 
         Raises:
-            ChipError: an input of another shape or kind, or with a NaN; an infinite number saturates, as one that is
-                too great for the chip does.
+            ChipError: an input has another shape or kind, or a NaN. An infinity saturates, like any value outside
+                the chip's range.
         """
         return _one_or_all(self._runner.real(x))
 
     def run_int8(self, x: Any) -> Any:
-        """Run the program, and return the integers that leave the chip: int8, or int16 with 16-bit activations.
+        """Run the program, and return each output's integers: int8, or int16 with 16-bit activations.
 
-        Where the host makes an output of them (softmax), these are the integers that it made it of.
+        For an output computed on the host (softmax), return the chip tensors it is computed from.
 
         Returns:
-            `(rows, ...)` in the model's shape where the chip makes the output itself, else `(rows, height, width,
-            channels)`; a tuple, where there are several.
+            `(rows, ...)` in the model's shape for an output of the chip, else `(rows, height, width, channels)`; a
+            tuple if there are several.
         """
         return _one_or_all(self._runner.whole(x))
 
     def time(
         self, batch: int | None = None, *, events: bool = False, back_to_back: bool = False, **knobs: Any
     ) -> Timing:
-        """Predict how long a batch takes, and why.
+        """Predict the time of a batch, and the causes of its cycles.
 
         Args:
-            batch: examples; None: the program's own.
-            events: also say what each unit does when.
-            back_to_back: a batch in the middle of many, whose input comes while the one before is worked on; not one
-                batch alone, from its first input to its last output.
-            **knobs: numbers of the chip to turn, by their names in `Design`: `weight_bytes_per_s=4 * 34e9`.
+            batch: examples per batch; None: the program's own batch.
+            events: also record the start and end of each unit's work.
+            back_to_back: time a batch in a steady stream, whose input is read while the previous batch is computed.
+                False times a single batch from its first input to its last output.
+            **knobs: changed parameters of the chip, by their names in `Design`: `weight_bytes_per_s=4 * 34e9`.
 
         Raises:
-            SettingError: an unknown knob, a value that makes no sense, or events of batches back to back.
+            SettingError: an unknown parameter, an invalid value, or events of batches back to back.
         """
         from anytpu.chip.timing import time
 
@@ -143,14 +143,14 @@ class ChipProgram:
         return time(self.image(batch, design), design=design, events=events, back_to_back=back_to_back)
 
     def disassemble(self, batch: int | None = None, *, weights: bool = False) -> str:
-        """Return the program as text; with `weights` all of it, so that `chip.assemble` gives the same bytes again."""
+        """Return the program as assembly text; with `weights`, `chip.assemble` restores the same bytes from it."""
         return written.text(self._images, batch, weights)
 
     def save(self, path: str | Path) -> Path:
         """Write the program as a `.tpu` file, which `chip.load` reads, and return its path.
 
         Raises:
-            ChipFileError: it cannot be written there.
+            ChipFileError: the file cannot be written.
         """
         return written.save(self._images, path)
 
@@ -158,22 +158,22 @@ class ChipProgram:
         """Write the quantized network as an ONNX model that computes the same integers, and return its path.
 
         Args:
-            path: where.
-            unsigned: u8 in place of s8, for a CPU without VNNI, on which onnxruntime's sums of others saturate.
+            path: the file to write.
+            unsigned: use u8 instead of s8; on a CPU without VNNI, onnxruntime's s8 sums saturate.
             integers: also make each tensor of the chip an output, "name:integers".
 
         Raises:
-            ChipError: the program has no network, a step of the host has no operator, or onnx is not installed.
-            ChipFileError: it cannot be written there.
+            ChipError: the program has no network, a host step has no ONNX operator, or onnx is not installed.
+            ChipFileError: the file cannot be written.
         """
         return written.save_onnx(self._images, path, unsigned, integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
-        """Write what each unit does when as a trace for https://ui.perfetto.dev, and return its path."""
+        """Write a trace of all units for https://ui.perfetto.dev, and return its path."""
         return report("chip").to_trace(self.time(batch, events=True), written.path_of(path), self.image(batch))
 
     def to_html(self, path: str | Path) -> Path:
-        """Write all that there is to see as one HTML page that needs no network, and return its path."""
+        """Write all reports as one self-contained HTML page, and return its path."""
         return report("chip").to_html(self, written.path_of(path))
 
     def to_svg(self, folder: str | Path) -> list[Path]:
@@ -185,11 +185,11 @@ class ChipProgram:
         return report("chip").to_images(self, written.path_of(folder), "png")
 
     def show(self) -> None:
-        """Print what the program is: its layers, where each is computed, its memory and its predicted time."""
+        """Print a summary: the layers, the place of each (chip or host), the memory and the predicted time."""
         report("chip").show(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook displays."""
         return report("chip").to_fragment(self)
 
 

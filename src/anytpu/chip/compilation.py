@@ -1,7 +1,7 @@
-"""`compile`: a model, and some examples of what it will see, become a program for the first TPU.
+"""`compile`: compile a model and calibration examples to a program for the first TPU.
 
-Idea: four steps, each a package: the model's Program is read into a network of few kinds of layers, the examples show
-the ranges of its numbers, the network is quantized, and instructions are made of it.
+Idea: there are four steps. The model's Program is read into a network of few layer kinds. The examples give the value
+ranges. The network is quantized. Instructions are generated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, SettingError, SettingTypeError
 
 MOST_ROWS = 256
-"""The largest batch that is chosen where none is asked for: larger ones hardly run faster in software."""
+"""The largest default batch: larger ones hardly run faster in software."""
 
 
 def compile(
@@ -41,27 +41,29 @@ def compile(
     design: Design = TPU_V1,
     progress: Callable[[str], None] | None = None,
 ) -> ChipProgram:
-    """Quantize a model to whole numbers and compile it for the first TPU.
+    """Quantize a model to integers and compile it for the first TPU.
 
     Args:
         job: a Keras model; a JAX function `outputs = function(state, x)` with `state`; a Program of mode "infer" that
-            carries its values, or the path of a program file.
-        calibration: examples of what the model will see, `(rows, ...)`, from which the ranges of all numbers are taken;
-            a list, or a dictionary, for a model of several inputs. 100 to 500 are usual.
+            has its values, or the path of a program file.
+        calibration: typical input examples, `(rows, ...)`, for the value ranges of all tensors; a list or a dictionary
+            for several inputs. 100 to 500 rows are usual.
         state: the weights of a JAX function, a tree of arrays.
-        batch: examples that go through at a time; None: the largest power of two up to 256 that fits.
-        activation_bits: 8, or 16 for activations of 16 bits, which take twice as long: for recurrent networks.
-        method: how a range is taken: "minmax" all that was seen, "percentile" all but the outermost 0.01 %, "mse" what
-            makes the mean squared error least.
-        convolution: one position of the kernel a pass ("native"), as many as the array holds ("packed"), or for each
-            layer what takes less time ("auto").
-        spill: move to the host what the Unified Buffer has no room for; False: that is an error.
+        batch: examples per batch; None: the largest power of two up to 256 that fits.
+        activation_bits: 8 or 16 bits per activation. 16 takes twice the time; recurrent networks need it.
+        method: calibration of a range: "minmax" covers all values, "percentile" all but the outermost 0.01 %, "mse"
+            minimizes the mean squared error.
+        convolution: kernel positions per pass: one ("native"), as many as the array holds ("packed"), or the faster
+            of both per layer ("auto").
+        spill: move tensors that exceed the Unified Buffer to the host; False: raise an error instead.
         design: the chip.
-        progress: is told each step of the work, a line each.
+        progress: called with one line of text per compilation step.
 
     Raises:
-        CalibrationError: no examples, or such that cannot be used. QuantizationError: a layer cannot be quantized.
-        CapacityError: it does not fit on the chip. ProgramError: the job is none of those above.
+        CalibrationError: there are no examples, or they cannot be used.
+        QuantizationError: a layer cannot be quantized.
+        CapacityError: the model does not fit on the chip.
+        ProgramError: the job has another type.
 
     Example:
         >>> program = tpu.chip.compile(model, calibration=x_train[:256])  # doctest: +SKIP

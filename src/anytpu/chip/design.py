@@ -1,8 +1,8 @@
-"""`Design`: the numbers of a chip, of which the first TPU's are the defaults and every one can be turned.
+"""`Design`: the parameters of a chip. The defaults are those of the first TPU.
 
 Source: N. P. Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017
-(arXiv 1704.04760), section 2, Table 2 and section 7; the host's two rates are the labels of its Figure 1. What the
-paper leaves out (the unit of an address, the widths of the tables) is chosen here.
+(arXiv 1704.04760), section 2, Table 2 and section 7; the host's two rates are the labels of its Figure 1. The paper
+does not give the unit of an address or the widths of the tables; they are chosen here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from anytpu.errors import SettingError
 
 UNIT_BYTES = 32
-"""What an address of the Unified Buffer counts: 24 MiB are 786,432 units, a number of 20 bits in 3 bytes."""
+"""Bytes per address of the Unified Buffer: 24 MiB are 786,432 units, a 20-bit address in 3 bytes."""
 
 BLOCK_BYTES = 2048
-"""What an address of the Weight Memory counts: 8 GiB are 4,194,304 blocks, a number of 22 bits in 3 bytes."""
+"""Bytes per address of the Weight Memory: 8 GiB are 4,194,304 blocks, a 22-bit address in 3 bytes."""
 
 COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
-"""The numbers of a chip that instructions depend on; the others only change how long they take."""
+"""Parameters that the instructions depend on; the others only change the predicted time."""
 
 MOST = {
     "array": 2048,
@@ -31,7 +31,7 @@ MOST = {
     "weight_fifo_tiles": 2**20,
     "dies": 2**20,
 }
-"""The most that a chip may count: what instructions have bits for; of tiles that wait, and of dies, a million."""
+"""Maximum of each count: the limit of the instructions' fields; a million for waiting tiles and dies."""
 
 _RATES = ("clock_hz", "weight_bytes_per_s", "host_bytes_per_s")
 _LEAST_RATE, _MOST_RATE = 1e-3, 1e18
@@ -39,23 +39,23 @@ _LEAST_RATE, _MOST_RATE = 1e-3, 1e18
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """A chip: how large its parts are, and how fast.
+    """A chip: the sizes and rates of its parts.
 
     Attributes:
-        array: rows and columns of the matrix unit, and so the lanes of a row everywhere.
-        clock_hz: of every unit.
-        unified_buffer_bytes: on-chip memory of the activations.
-        accumulator_rows: rows of `array` sums of 32 bits each; half of them are filled while the others are emptied.
-        weight_fifo_tiles: weight tiles that wait on the chip.
-        weight_memory_bytes: off-chip memory of the weights.
-        weight_bytes_per_s: rate at which it is read (34 GB/s: Table 2; the counters of Table 3 favour it over the 30
-            GiB/s of Figure 1).
-        host_bytes_per_s: rate at which the host's memory is read into the Unified Buffer, and written from it (10
+        array: rows and columns of the matrix unit, which is also the number of lanes of every row.
+        clock_hz: clock rate of all units.
+        unified_buffer_bytes: size of the on-chip memory for activations.
+        accumulator_rows: number of rows of `array` 32-bit sums; one half is filled while the other is read.
+        weight_fifo_tiles: number of weight tiles that can wait on the chip.
+        weight_memory_bytes: size of the off-chip memory for weights.
+        weight_bytes_per_s: read rate of the weight memory (34 GB/s: Table 2; the counters of Table 3 favour it over
+            the 30 GiB/s of Figure 1).
+        host_bytes_per_s: transfer rate between the host's memory and the Unified Buffer, in each direction (10
             GiB/s: Figure 1, Host Interface to Unified Buffer).
-        dies: chips of a server, each with a memory and a link of its own.
+        dies: number of chips per server, each with its own memory and host link.
 
     Raises:
-        SettingError: a number is not positive, a count is not whole or above `MOST`, or a rate is not 0.001 to 1e18.
+        SettingError: a number is not positive, a count is not an integer up to `MOST`, or a rate is not 0.001 to 1e18.
 
     Example:
         >>> round(TPU_V1.peak_ops_per_s / 1e12, 2), round(TPU_V1.tile_cycles, 1)
@@ -89,7 +89,7 @@ class Design:
         """Return the chip with some numbers changed.
 
         Raises:
-            SettingError: an unknown name, or a value that makes no sense.
+            SettingError: an unknown name, or an invalid value.
 
         Example:
             >>> TPU_V1.turned({"clock_hz": 1.4e9}).clock_hz
@@ -103,7 +103,7 @@ class Design:
 
     @property
     def compiled_for(self) -> tuple[int, ...]:
-        """The numbers of `COMPILED_FOR`: chips that have them in common run the same instructions."""
+        """The values of `COMPILED_FOR`: chips with equal values run the same instructions."""
         return tuple(getattr(self, name) for name in COMPILED_FOR)
 
     @property

@@ -1,4 +1,4 @@
-"""`load` and `assemble`: programs that were made before, or written by hand."""
+"""`load` and `assemble`: programs from a file or from assembly text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from anytpu.errors import ChipFileError, SettingTypeError
 
 
 def load(path: str | Path) -> ChipProgram:
-    """Return the program in a `.tpu` file, which `ChipProgram.save` wrote, checked as one that is assembled.
+    """Return the program of a `.tpu` file, written by `ChipProgram.save`, with the same checks as `assemble`.
 
     Raises:
-        ChipFileError: there is no such file, or it is none, or was cut short, altered, or written by a newer version.
-        ChipError: its instructions make no sense. HazardError: they would give results that depend on luck.
+        ChipFileError: the file does not exist, has another format, is truncated or altered, or is from a newer version.
+        ChipError: the instructions are invalid.
+        HazardError: the results would depend on the timing of the units.
 
     Example:
         >>> tpu.chip.load("model.tpu").run(x)  # doctest: +SKIP
@@ -45,10 +46,11 @@ def _check_outputs(network: QuantizedNetwork, image: Image, file: str) -> None:
 
 
 def assemble(text: str, name: str = "assembled") -> ChipProgram:
-    """Return the program that a text in assembly describes, checked: see docs/chip_isa.md.
+    """Return the checked program of an assembly text; docs/chip_isa.md has the syntax.
 
     Raises:
-        AssemblyError: a line cannot be read. HazardError: the program would give results that depend on luck.
+        AssemblyError: a line cannot be parsed.
+        HazardError: the results would depend on the timing of the units.
 
     Example:
         >>> tpu.chip.assemble("halt").disassemble().split()[-1]  # doctest: +SKIP
