@@ -12,17 +12,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.engine.compilation import compiled
+from anytpu.engine.compilation import compile_lowered
 
 LEAVING = (
     "anytpu: a program is still being compiled, and the process ends when that is done; press Ctrl-C again to end it "
     "at once\n"
 )
 
-# What `lower()` returns, but for a compiler that takes as long as the parent wants.
+# A stand-in for the result of `lower()`: its compilation lasts until the parent writes to its standard input.
 LEFT = """
 import os, threading
-from anytpu.engine.compilation import compiled
+from anytpu.engine.compilation import compile_lowered
 
 class Lowered:
     def compile(self):
@@ -31,9 +31,9 @@ class Lowered:
         print("compiled", flush=True)
 
 try:
-    compiled(Lowered())
+    compile_lowered(Lowered())
 except KeyboardInterrupt:
-    print("interrupted", [one.name for one in threading.enumerate() if one.daemon], flush=True)
+    print("interrupted", [thread.name for thread in threading.enumerate() if thread.daemon], flush=True)
 """
 
 FIT = """
@@ -41,7 +41,7 @@ import logging, signal
 import anytpu as tpu
 import keras, jax, numpy as np
 
-class Told(logging.Handler):
+class Recorder(logging.Handler):
     steps = []
     def emit(self, record):
         line = record.getMessage()
@@ -61,15 +61,15 @@ with tpu.connect("virtual", cores=2).scope():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), Deep()])
     model.compile("sgd", "mse")
 before = model.get_weights()
-logger = logging.getLogger("jax._src.interpreters.pxla"), logging.getLogger("jax._src.dispatch")
-for one in logger:
-    one.addHandler(Told())
-    one.setLevel("DEBUG")
-    one.propagate = False
+loggers = logging.getLogger("jax._src.interpreters.pxla"), logging.getLogger("jax._src.dispatch")
+for logger in loggers:
+    logger.addHandler(Recorder())
+    logger.setLevel("DEBUG")
+    logger.propagate = False
 try:
     model.fit(x, x, verbose=0)
 except KeyboardInterrupt:
-    print(Told.steps, all((new == old).all() for new, old in zip(model.get_weights(), before)), flush=True)
+    print(Recorder.steps, all((new == old).all() for new, old in zip(model.get_weights(), before)), flush=True)
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 signal.raise_signal(signal.SIGTERM)
 """
@@ -129,13 +129,13 @@ def test_an_error_of_the_compiler_is_raised_where_it_was_called():
             raise ValueError("no")
 
     with pytest.raises(ValueError, match=r"^no$"):
-        compiled(Refused())  # pyright: ignore[reportArgumentType]
+        compile_lowered(Refused())  # pyright: ignore[reportArgumentType]
 
 
 def test_in_another_thread_it_compiles_there():
     found = []
     lowered = jax.jit(lambda x: x + 1).lower(jnp.ones(2))
-    thread = threading.Thread(target=lambda: found.append(compiled(lowered)(jnp.ones(2)).tolist()))
+    thread = threading.Thread(target=lambda: found.append(compile_lowered(lowered)(jnp.ones(2)).tolist()))
     thread.start()
     thread.join()
     assert found == [[2.0, 2.0]]

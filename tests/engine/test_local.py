@@ -13,6 +13,6 @@ def test_one_host_only():
     with pytest.raises(BackendError) as caught:
         check_hosts(4)
     assert str(caught.value) == (
-        "JAX runs on 4 hosts here, and this release of anytpu drives the TPU cores or GPUs of one host only. Start the "
+        "JAX runs on 4 hosts, and this release of anytpu uses the TPU cores or GPUs of one host only. Start the "
         "program on one host, without jax.distributed.initialize()"
     )

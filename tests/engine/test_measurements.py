@@ -33,11 +33,11 @@ def test_a_setting_that_is_none(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_calls_are_passed_on():
-    told: list[Any] = []
-    listener = Listener(lambda steps, duration_s: told.append((steps, duration_s)))
+    reported: list[Any] = []
+    listener = Listener(lambda steps, duration_s: reported.append((steps, duration_s)))
     listener(4, 0.5)
     listener(8, 1.0)
-    assert told == [(4, 0.5), (8, 1.0)]
+    assert reported == [(4, 0.5), (8, 1.0)]
     assert not listener.is_satisfied
 
 
@@ -49,14 +49,14 @@ def test_enough_is_enough():
 
 
 def test_a_listener_that_fails_is_dropped():
-    told: list[int] = []
+    reported: list[int] = []
 
     def fail(steps: int, duration_s: float) -> None:
-        told.append(steps)
+        reported.append(steps)
         raise OSError("no space left on device")
 
     listener = Listener(fail)
     listener(4, 0.5)
     listener(4, 0.5)
-    assert told == [4]
+    assert reported == [4]
     assert listener.is_satisfied

@@ -49,7 +49,7 @@ def test_names_of_cores(name: str, index: int):
 
 
 def test_every_device_that_is_listed():
-    names = [one.name for one in list_logical_devices("TPU")]
+    names = [device.name for device in list_logical_devices("TPU")]
     indices = []
     for name in names:
         with device(name) as core:
@@ -82,8 +82,8 @@ def test_not_a_name(name):
         ("/TPU:32", "this system has /TPU:0 to /TPU:31"),
         ("/CPU:1", "this system has /CPU:0 to /CPU:0"),
         ("/GPU:0", "this system has no GPU"),
-        ("/job:worker/replica:0/task:1/device:TPU:8", "its host 1 has /TPU:0 to /TPU:7"),
-        ("/job:worker/replica:0/task:4/device:TPU:0", "its host 4 has no TPU"),
+        ("/job:worker/replica:0/task:1/device:TPU:8", "host 1 of this system has /TPU:0 to /TPU:7"),
+        ("/job:worker/replica:0/task:4/device:TPU:0", "host 4 of this system has no TPU"),
     ],
 )
 def test_no_such_device(name: str, there: str):

@@ -15,8 +15,8 @@ import pytest
 from anytpu.engine import trial
 from anytpu.engine.backend import Loop
 from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.loop import feed_specs, looped
-from anytpu.engine.small_loops import next_loop_left
+from anytpu.engine.loop import feed_specs, make_loop
+from anytpu.engine.small_loops import skip_next_loop
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.program import ROWS, Program, spec_of
 from anytpu.system.topologies import row_of_cores
@@ -152,10 +152,10 @@ def test_gradients_go_through_a_small_loop():
 
 def test_the_next_loop_can_be_left_but_not_those_inside():
     inner, args = SMALL["while"]
-    with next_loop_left():
+    with skip_next_loop():
         assert MARK not in lowered(inner, args)
         assert MARK in lowered(inner, args)
-    with next_loop_left():
+    with skip_next_loop():
         assert MARK in lowered(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: inner(jnp.sort(x))[0], x), args)
 
 
@@ -167,7 +167,7 @@ def test_the_engines_own_loop_stays():
     program, loop = Program("sum/train", step, spec_of(state), spec_of(batch), ROWS), Loop(4, "batches")
     one = jax.ShapeDtypeStruct((), "int32")
     args = program.state, feed_specs(program.batch, loop), one, one
-    assert MARK in lowered(looped(step, program.state, program.batch, loop), args)
+    assert MARK in lowered(make_loop(step, program.state, program.batch, loop), args)
     executable: Any = VirtualBackend(row_of_cores(2).cores).compile(program, loop)
     assert "inlineable" not in executable._compiled.as_text()
 

@@ -1,4 +1,4 @@
-"""A jaxlib is tried once in a child process before any loop is marked; where it does not pass, the log says so once."""
+"""A child process tries a jaxlib once before any loop is marked; a failed trial is logged once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from anytpu.engine.kernels import fast_kernels
 
 
 @pytest.fixture(autouse=True)
-def own_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let each test ask anew, with a cache folder of its own."""
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give each test an empty cache folder, and no result in memory."""
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path))
-    trial._passed.cache_clear()
+    trial._has_passed_trial.cache_clear()
     yield
-    trial._passed.cache_clear()
+    trial._has_passed_trial.cache_clear()
 
 
 def lowered() -> str:
@@ -33,17 +33,17 @@ def lowered() -> str:
         return jax.jit(lambda x: doubled(x)).lower(np.ones(4, "float32")).as_text()
 
 
-def test_it_is_tried_once_and_the_answer_is_kept(monkeypatch: pytest.MonkeyPatch):
+def test_the_trial_runs_once_and_its_result_is_stored(monkeypatch: pytest.MonkeyPatch):
     assert small_loops.MARK in lowered()
-    assert json.loads(trial.answer_file().read_text()) == {"failed": ""}
-    assert trial.answer_file().name.startswith(f"jaxlib-{version('jaxlib')}-")
-    trial._passed.cache_clear()
+    assert json.loads(trial.result_file().read_text()) == {"failed": ""}
+    assert trial.result_file().name.startswith(f"jaxlib-{version('jaxlib')}-")
+    trial._has_passed_trial.cache_clear()
     monkeypatch.setattr(trial, "_CHILD", "no_such_module")
     assert small_loops.MARK in lowered()
 
 
 def child_that(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Put a module of these lines in the place of the trial's child."""
+    """Replace the trial's child by a module of these lines."""
     (folder / "child_of_a_test.py").write_text("\n".join(("import os, signal, sys", *lines)))
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setattr(trial, "_CHILD", "child_of_a_test")
@@ -51,10 +51,10 @@ def child_that(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> No
 
 BEGINS = f"print({trial.BEGAN!r}, flush=True)"
 SLOW = (
-    "Small loops run as XLA compiles them, up to twice as slow as with a jaxlib that anytpu can speed up; the numbers "
+    "Small loops run as XLA compiles them, up to twice as slow as with a jaxlib that anytpu can speed up; the results "
 )
 NO_RESULT = (
-    "Small loops run as XLA compiles them in this process, up to twice as slow; the numbers are the same. The trial "
+    "Small loops run as XLA compiles them in this process, up to twice as slow; the results are the same. The trial "
 )
 
 
@@ -66,16 +66,16 @@ NO_RESULT = (
         (f"os._exit({trial.FAILED})", "F1 XLA's last words"),
     ],
 )
-def test_a_trial_that_failed_is_said_once_and_kept(
+def test_a_failed_trial_is_logged_once_and_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str, failed: str
 ):
     child_that(tmp_path, monkeypatch, BEGINS, 'os.write(2, b"F1 XLA\'s last words\\n")', end)
     with caplog.at_level(logging.WARNING, "anytpu"):
         for _ in range(2):
             assert small_loops.MARK not in lowered()
-    assert json.loads(trial.answer_file().read_text()) == {"failed": failed}
+    assert json.loads(trial.result_file().read_text()) == {"failed": failed}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{SLOW}are the same. jaxlib {version('jaxlib')} did not pass the trial: {failed}"
+        f"{SLOW}are the same. jaxlib {version('jaxlib')} failed the trial: {failed}"
     ]
 
 
@@ -83,22 +83,22 @@ def test_a_trial_that_failed_is_said_once_and_kept(
     ("lines", "why"),
     [
         (("import no_such_module",), "exit code 1 (ModuleNotFoundError: No module named 'no_such_module')"),
-        (("sys.exit(0)",), "exit code 0 (it said nothing)"),
-        ((f"sys.exit({trial.FAILED})",), f"exit code {trial.FAILED} (it said nothing)"),
-        (("os.abort()",), "SIGABRT (it said nothing)"),
+        (("sys.exit(0)",), "exit code 0 (no message)"),
+        ((f"sys.exit({trial.FAILED})",), f"exit code {trial.FAILED} (no message)"),
+        (("os.abort()",), "SIGABRT (no message)"),
         ((BEGINS, "raise MemoryError"), "exit code 1 (MemoryError)"),
-        ((BEGINS, "os.kill(os.getpid(), signal.SIGKILL)"), "SIGKILL (it said nothing)"),
-        ((BEGINS, "os.kill(os.getpid(), signal.SIGTERM)"), "SIGTERM (it said nothing)"),
+        ((BEGINS, "os.kill(os.getpid(), signal.SIGKILL)"), "SIGKILL (no message)"),
+        ((BEGINS, "os.kill(os.getpid(), signal.SIGTERM)"), "SIGTERM (no message)"),
         ((BEGINS, "os.write(2, b'std::bad_alloc')", "os.abort()"), "SIGABRT (std::bad_alloc)"),
     ],
 )
-def test_a_child_that_ends_otherwise_is_no_result(
+def test_another_end_of_the_child_is_not_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lines: tuple[str, ...], why: str
 ):
     child_that(tmp_path, monkeypatch, *lines)
     with caplog.at_level(logging.WARNING, "anytpu"):
         assert small_loops.MARK not in lowered()
-    assert not trial.answer_file().exists()
+    assert not trial.result_file().exists()
     assert [record.getMessage() for record in caplog.records] == [
         f"{NO_RESULT}of jaxlib {version('jaxlib')} has no result, and the next process tries again: its process ended "
         f"with {why}"
@@ -108,7 +108,7 @@ def test_a_child_that_ends_otherwise_is_no_result(
 def test_flags_that_xla_cannot_read_are_no_fault_of_small_loops(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
     assert small_loops.MARK not in lowered()
-    assert not trial.answer_file().exists()
+    assert not trial.result_file().exists()
 
 
 def test_modules_of_the_working_folder_are_not_the_childs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -122,7 +122,7 @@ def test_modules_of_the_working_folder_are_not_the_childs(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("said", "fault"),
     [
-        ("INTERNAL: All or none\nmore", "XLA refused the loops (INTERNAL: All or none)"),
+        ("INTERNAL: All or none\nmore", "XLA rejected the loops (INTERNAL: All or none)"),
         ("RESOURCE_EXHAUSTED: 1 GiB", ""),
     ],
 )
@@ -141,17 +141,17 @@ def test_an_error_of_the_compilation_is_a_result(
             trial_child.main()
 
 
-def test_no_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch):
+def test_a_timeout_is_not_a_result(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trial, "TIMEOUT_S", 0.001)
     assert small_loops.MARK not in lowered()
-    assert not trial.answer_file().exists()
+    assert not trial.result_file().exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"failed": 3}'])
-def test_a_file_that_is_no_answer_is_asked_again(text: str):
-    trial.answer_file().parent.mkdir(parents=True)
-    trial.answer_file().write_text(text)
-    assert trial._kept() is None
+def test_an_invalid_file_is_ignored(text: str):
+    trial.result_file().parent.mkdir(parents=True)
+    trial.result_file().write_text(text)
+    assert trial._load_result() is None
 
 
 def test_a_folder_in_which_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

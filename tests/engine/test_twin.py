@@ -123,7 +123,7 @@ def test_it_copies_in_and_out(twin: TwinBackend):
 
 def test_only_its_own_handles(twin: TwinBackend):
     sample = counting()
-    expected = "expected a handle that this backend gave out, not ndarray: use backend.put"
+    expected = "expected a handle of this backend, not ndarray: use backend.put"
     executable, state = twin.compile(sample.program), twin.put(sample.state, REPLICATED)
     assert text_of(executable.step, state, sample.batch) == expected
     assert text_of(twin.get, {"x": np.ones(2)}) == expected
@@ -134,7 +134,10 @@ def test_a_state_is_gone_even_where_the_program_does_not_use_it(twin: TwinBacken
     sample = counting()
     state, batch = twin.put(sample.state, REPLICATED), twin.put(sample.batch, REPLICATED)
     _, outputs = twin.compile(sample.program).step(state, batch)
-    expected = "this handle was handed to a call as its state, which consumed it: use what the call returned"
+    expected = (
+        "this handle is invalid, because it was the state of a call, which consumed it: use the state that the call "
+        "returned"
+    )
     assert text_of(twin.get, state) == expected
     assert text_of(twin.compile(sample.program).step, state, batch) == expected
     assert isinstance(outputs["loss"], Handle)

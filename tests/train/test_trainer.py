@@ -101,8 +101,8 @@ def test_on_nan_needs_the_log_that_it_watches(strategy):
     with pytest.raises(SettingError) as error:
         model.fit(X, Y, on_nan="raise", verbose=0)
     assert str(error.value) == (
-        "on_nan=\"raise\" watches the log 'loss', and the training step returns no such log; it returns 'mistake'. Add "
-        "'loss' to what train_step returns, or leave on_nan away"
+        "on_nan=\"raise\" checks the log 'loss', but the training step does not return it; its logs are: 'mistake'. "
+        "Add 'loss' to the logs that train_step returns, or remove on_nan"
     )
 
 

@@ -1,4 +1,4 @@
-"""The engine: backends, the one compiled loop, and manual placement."""
+"""The engine: backends, the compiled training loop, and manual device placement."""
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
 from anytpu.engine.opening import backend_of, open

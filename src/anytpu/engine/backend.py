@@ -1,11 +1,11 @@
-"""`Backend`: what the engine asks of a machine. Five methods, and handles that only `get` opens.
+"""`Backend`: the interface between the front doors and a machine.
 
-Idea: the same front doors run on virtual cores, on a TPU or GPU mesh, and on a worker in another process. What they
-share is small: name your cores, put arrays there, get them back, compile a Program, close.
+Idea: the same front doors run on virtual cores, on a TPU or GPU mesh, and on a worker in another process. A backend
+lists its cores, puts arrays on them, gets arrays back, compiles a Program, and closes.
 
-Rule: what `put` and a call of an `Executable` return are handles. A front door passes them on and opens them with
-`get`, nothing else; the in-memory twin (`engine/twin.py`) raises on any other use, and every front door is tested on
-it. Backends of this process hand out `jax.Array`s as handles, so that `get` costs nothing there.
+Rule: `put` and calls of an `Executable` return handles. A front door may pass a handle on or open it with `get`. The
+in-memory twin (`engine/twin.py`) raises on any other use; every front door is tested on it. Backends in this process
+use `jax.Array`s as handles, so their `get` is free.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from anytpu.system.cores import Core
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """How many steps one call runs, and where the batches of those steps come from.
+    """The form of a compiled loop: its capacity, and the source of its batches.
 
     Attributes:
-        capacity: the steps that one feed holds, and so the most that one call runs; how many it does run is given at
-            the call.
-        feed: "rows": the whole data set lies on the device, a feed brings row numbers `(capacity, rows)`;
-            "batches": a feed brings the batches stacked, `(capacity, rows, ...)`.
-        guard: the name of the output to watch. Once it is not finite the state is frozen, and the call reports the
-            first such step. None watches nothing and costs nothing.
-        examples: the number of rows of the data set on the device, for feed "rows".
-        keeps_every: keep the outputs of all steps, which takes `capacity` times the memory of one; else the last ones.
+        capacity: number of steps in one feed, at least 1, and so the maximum for one call; each call chooses its count.
+        feed: "rows": the whole data set is on the device, and a feed holds row indices, `(capacity, rows)`;
+            "batches": a feed holds the stacked batches, `(capacity, rows, ...)`.
+        guard: name of the output to check for NaN and infinity. From the first step where it is not finite, the state
+            is frozen, and the call reports that step. None checks nothing and costs nothing.
+        examples: number of rows of the data set on the device, for feed "rows".
+        keeps_every: True returns the outputs of all steps, which take `capacity` times the memory of one step. False
+            returns the outputs of the last step.
     """
 
     capacity: int
@@ -43,16 +43,16 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """What one call of a looped executable returns.
+    """The result of one call of a looped executable.
 
     Attributes:
         state: handles of the state after the last step.
         last: handles of the outputs of the last step that ran.
-        every: handles of the outputs of all steps, `(capacity, ...)` each, rows past the count being unspecified; None
-            where the loop does not keep them.
-        count: how many steps ran.
-        bad_step: handle of the first step whose guarded output was not finite, counted from 0 in this call, or -1; None
-            without a guard.
+        every: handles of the outputs of all steps, `(capacity, ...)` each; rows from `count` on are unspecified. None
+            if the loop does not keep them.
+        count: number of steps that ran.
+        bad_step: handle of the index, from 0 in this call, of the first step whose guarded output was not finite; -1
+            if all were finite. None without a guard.
     """
 
     state: Tree
@@ -66,7 +66,7 @@ class Executable(abc.ABC):
     """A compiled Program on one backend.
 
     Attributes:
-        listener: who wants to know how long its calls take, or None.
+        listener: receiver of the durations of its calls, or None.
     """
 
     listener: Listener | None = None
@@ -80,29 +80,29 @@ class Executable(abc.ABC):
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         """Run one step: handles of state and batch in, handles of state and outputs out.
 
-        The state handed in is consumed: its handles must not be used again. Outputs of per-replica code come stacked,
+        The call consumes the state: its handles must not be used again. Outputs of per-replica code are stacked,
         `(replicas, ...)`.
         """
 
     @abc.abstractmethod
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
-        """Run steps `start` to `start + count` of a feed in one compiled loop. The state handed in is consumed.
+        """Run steps `start` to `start + count` of a feed in one compiled loop. The call consumes the state.
 
         Args:
             state: handles of the state.
-            feed: for feed "rows" the pair (handles of the whole data set, handle of the row numbers, put with
-                `Layout(1)`); for feed "batches" handles of the stacked batches, put with an axis in front of that of
-                the batch. A feed may serve several calls.
-            start: the first step of the feed to run, from 0.
-            count: steps to run; `start + count` is at most the loop's capacity.
+            feed: for feed "rows" the pair (handles of the whole data set, handle of the row indices); the indices are
+                put with `Layout(1)`. For feed "batches" handles of the stacked batches; the split axis of the batch
+                moves up by one. Several calls may use one feed.
+            start: index of the first step to run in the feed, from 0.
+            count: number of steps to run; `start + count` is at most the loop's capacity.
         """
 
 
 class Backend(abc.ABC):
-    """Some cores, and the means to run Programs on them.
+    """A set of cores, with methods that run Programs on them.
 
     Attributes:
-        is_host: whether the cores compute in the memory of this process, so that an array of it costs them nothing.
+        is_host: whether the cores compute in the memory of this process, so that host arrays need no transfer.
     """
 
     is_host: bool = False
@@ -110,21 +110,21 @@ class Backend(abc.ABC):
     @property
     @abc.abstractmethod
     def cores(self) -> tuple[Core, ...]:
-        """The cores, in order; as many as replicas in sync."""
+        """The cores, in order; one for each replica in sync."""
 
     @abc.abstractmethod
     def put(self, tree: Tree, layout: Layout) -> Tree:
-        """Bring arrays to the cores and return their handles. A handle in the tree passes through.
+        """Transfer arrays to the cores and return their handles. A handle in the tree passes through.
 
-        A split axis whose size the cores do not divide is padded for the transport; no program ever sees the padding,
-        but `get` of such a handle may.
+        A split axis that is not a multiple of the number of cores is padded for the transfer. No program sees the
+        padding, but `get` of such a handle may return it.
         """
 
     def put_once(self, tree: Tree, layout: Layout) -> Tree:
-        """Bring arrays to the cores that one call reads or consumes, and that nobody writes to before it is done.
+        """Transfer arrays for a single call. The caller must not write to them until that call is complete.
 
         Returns:
-            Handles for this one call; where a call takes arrays of the host as they are, nothing is brought.
+            Handles for this one call. A backend whose calls accept host arrays returns the arrays themselves.
         """
         return self.put(tree, layout)
 
@@ -132,20 +132,24 @@ class Backend(abc.ABC):
     def get(self, tree: Tree) -> Tree:
         """Open handles: return arrays that both NumPy and JAX can read.
 
-        A value of a state that a later call consumes must be copied (`np.array`) by whoever keeps it.
+        A caller that keeps a value of the state must copy it (`np.array`), because the next call consumes the state.
         """
 
     @abc.abstractmethod
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
-        """Compile a Program: as a loop of many steps when `loop` is given, else one step a call.
+        """Compile a Program.
+
+        Args:
+            program: the program.
+            loop: form of a loop of many steps per call; None runs one step per call.
 
         Raises:
-            ProgramError: the step does not return (state, outputs) with a state of the form that it was given. A state
-                of another dtype is cast back.
+            ProgramError: the step does not return (state, outputs), or the new state has another structure or shape. A
+                new state of another dtype is cast back.
             ReplicaError: a new state of per-replica code differs between the replicas.
-            BackendError: the compiler refused; the cause is chained.
+            BackendError: the compiler failed; the cause is chained.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give the cores back. Handles are worthless afterwards; closing twice does nothing."""
+        """Release the cores. Handles become invalid; a second call does nothing."""

@@ -1,11 +1,11 @@
-"""A compilation that Ctrl-C and SIGTERM need not wait for.
+"""Compilation that Ctrl-C and SIGTERM interrupt at once.
 
-Idea: XLA compiles in one long call, in which Python runs no signal handler. So the main thread lets another one make
-that call and waits for it, which a signal ends at once. A function is traced and lowered in the thread that asks: Keras
-and JAX keep what belongs to a trace by thread.
+Idea: XLA compiles in one long call, during which Python runs no signal handler. The main thread makes that call in a
+worker thread and waits for it; a signal ends the wait. Tracing and lowering stay in the calling thread, because Keras
+and JAX keep their tracing state per thread.
 
-Rule: a compilation that nobody waits for any more goes on, and the process does not end before it: XLA aborts a process
-that ends while it compiles.
+Rule: an abandoned compilation continues, and the process exits only after it: XLA aborts a process that exits during a
+compilation.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ _LEAVING = (
 _running: set[threading.Thread] = set()
 
 
-def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile, and act on SIGINT and SIGTERM at once meanwhile.
+def compile_lowered(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile a lowered function; SIGINT and SIGTERM act at once meanwhile.
 
     Args:
-        lowered: what `jax.jit(...).lower(...)` returned.
+        lowered: result of `jax.jit(...).lower(...)`.
 
     Raises:
-        jax.errors.JaxRuntimeError: XLA refuses the program.
+        jax.errors.JaxRuntimeError: XLA cannot compile the program.
     """
     if threading.current_thread() is not threading.main_thread():
+        # Python runs signal handlers in the main thread only, so this thread may block in XLA.
         return lowered.compile()
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    # A daemon: `_wait_for_all` joins it at exit, with a message and a second Ctrl-C that ends the process.
     thread = threading.Thread(target=_compile, args=(lowered, outcome), name="anytpu compilation", daemon=True)
     with immediate_interrupts():
         thread.start()
@@ -49,6 +51,7 @@ def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 
 def _compile(lowered: jax.stages.Lowered, outcome: concurrent.futures.Future[Any]) -> None:
+    """Compile in a worker thread, and store the executable or the exception in `outcome`."""
     _running.add(threading.current_thread())
     try:
         outcome.set_result(lowered.compile())
@@ -60,6 +63,7 @@ def _compile(lowered: jax.stages.Lowered, outcome: concurrent.futures.Future[Any
 
 @atexit.register
 def _wait_for_all() -> None:
+    """Wait at exit for abandoned compilations; Ctrl-C ends the process with the default handler."""
     for thread in list(_running):
         try:
             print(_LEAVING, file=sys.stderr)

@@ -1,12 +1,17 @@
-"""Batches on their way to the device: row numbers of arrays that lie there already, or the batches themselves.
+"""Feeds: the transfer of batches to the device, as row indices of resident arrays or as stacked batches.
 
-Idea: arrays that fit are uploaded once and a step gathers its rows on the device, so an epoch costs a few kilobytes of
-row numbers. Everything else (generators, data loaders, data sets larger than memory) is stacked, as many batches as 64
-MiB hold, while the device runs the call before.
+Idea: arrays that fit are uploaded once. Each step gathers its rows on the device, so an epoch transfers only a few
+kilobytes of row indices. Generators, data loaders and data sets larger than memory are stacked on the host. A stack
+holds as many batches as fit in 64 MiB, and is made while the device runs the previous call.
 
-Rule: a `Source` is one pass over the data; it gives `Group`s, each what one call of Keras's train function consumes. A
-group becomes `Segment`s, steps on batches of one shape, only when that call is made. To build a model that is not built
-yet, Keras asks a group for one real batch (`next(group)`).
+A pass over the data has three levels.
+
+1. A `FeedSource` is one pass. `take` returns groups until the pass is over.
+2. A `StepGroup` is the input of one call of Keras's train function: the batches of up to `max_steps` steps.
+3. A `FeedSegment` is a run of consecutive steps on batches of one shape: the input of one call of one executable.
+
+Rule: a group creates its segments lazily, during that call, so that nothing is transferred early. Keras builds an
+unbuilt model from one real batch of a group (`next(group)`).
 """
 
 from __future__ import annotations
@@ -25,25 +30,28 @@ import numpy as np
 from anytpu.engine.backend import Backend, Loop
 from anytpu.program.program import REPLICATED, ROWS, Layout, Tree, spec_of
 
-MOST_STEPS = 1024
+MAX_STEPS = 1024
+"""Maximum number of steps in one feed."""
+
 BUFFER_BYTES = 64 * 2**20
-"""The most that a stack of batches or of predictions takes, and a data set that is given room to spare."""
+"""Maximum bytes of a stack of batches or predictions, and of a data set that is padded to a power of two of rows."""
+
 _STACK = Layout(1)
 
 LoopOf = Callable[[Tree, Loop], Loop]
-"""Finishes a loop for batches of these specs: `loop_of(specs, loop)` may lower its capacity and sets its guard."""
+"""Completes a loop for batches of these specs: `loop_of(specs, loop)` sets its guard, and may lower its capacity."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Segment:
-    """Some steps on batches of one shape.
+class FeedSegment:
+    """Consecutive steps on batches of one shape.
 
     Attributes:
         batch: specs of one batch.
-        loop: the loop that runs them.
-        feed: handles of the feed, see `Executable.steps`.
-        start: the first step in the feed.
-        count: how many.
+        loop: form of the loop that runs the steps.
+        feed: handles of the feed; see `Executable.steps`.
+        start: index of the first step in the feed, from 0.
+        count: number of steps.
     """
 
     batch: Tree
@@ -53,18 +61,18 @@ class Segment:
     count: int
 
 
-class Group(abc.ABC):
+class StepGroup(abc.ABC):
     """The steps of one call of Keras's train, test or predict function.
 
     Attributes:
-        steps: how many.
+        steps: number of steps.
     """
 
     steps: int
 
     @abc.abstractmethod
-    def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
-        """Bring the steps to the device, segment by segment."""
+    def segments(self, loop_of: LoopOf) -> Iterator[FeedSegment]:
+        """Transfer the steps to the device, one segment at a time."""
 
     @abc.abstractmethod
     def example(self) -> Tree:
@@ -74,39 +82,42 @@ class Group(abc.ABC):
         return self
 
     def __next__(self) -> Tree:
-        # Keras traces it as it is, and JAX warns of a dtype that it then narrows.
+        # Keras traces the batch unchanged, and JAX warns when it narrows a dtype itself.
         batch = jax.tree.map(_narrow, self.example())
-        # Keras takes a tuple of its own kind for one array.
+        # Keras treats a subclass of tuple as one array.
         return tuple(batch) if isinstance(batch, tuple) else batch
 
 
 def _narrow(leaf: Any) -> Any:
-    """Return an array in the dtype that JAX would give it."""
+    """Cast an array to JAX's canonical dtype, such as float32 for float64."""
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
     return leaf if dtype == leaf.dtype else leaf.astype(dtype)
 
 
-class Source(abc.ABC):
+class FeedSource(abc.ABC):
     """One pass over the data."""
 
     @abc.abstractmethod
-    def take(self, most: int) -> Group | None:
-        """Return the next group, of at most `most` steps; None when the pass is over."""
+    def take(self, max_steps: int) -> StepGroup | None:
+        """Return the next group, of at most `max_steps` steps; None when the pass is over."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End the pass, and the threads and processes that make its batches."""
+        """End the pass, and stop the threads and processes that produce its batches."""
 
 
 class ResidentArrays:
-    """A data set that lies on the device whole, copied there when it is first used.
+    """A data set that is on the device as a whole, copied there at its first use.
 
-    A small one is given room for the next power of two of examples, so that data sets of other lengths run in the same
-    executable; no row number reaches the room that is left.
+    A small data set is padded to the next power of two of rows. So data sets of different lengths run in the same
+    executable. No row index points into the padding.
 
     Args:
-        backend: where.
+        backend: backend that holds the arrays.
         arrays: tree of NumPy arrays with equal first axes.
+
+    Attributes:
+        row_capacity: number of rows on the device, with the padding.
     """
 
     def __init__(self, backend: Backend, arrays: Tree) -> None:
@@ -114,102 +125,109 @@ class ResidentArrays:
         self.arrays = arrays
         leaves = jax.tree.leaves(arrays)
         is_small = sum(leaf.nbytes for leaf in leaves) <= BUFFER_BYTES
-        self.room = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
+        self.row_capacity = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
         self._handles: Tree = None
-        self._held: Tree = None
+        self._host_leaves: Tree = None
         self._batches: dict[int, Tree] = {}
 
     @property
     def handles(self) -> Tree:
-        """Handles of the arrays."""
+        """Handles of the padded arrays."""
         if self._handles is None:
-            self._handles = self.backend.put(jax.tree.map(self._roomy, self.arrays), REPLICATED)
+            self._handles = self.backend.put(jax.tree.map(self._padded_copy, self.arrays), REPLICATED)
         return self._handles
 
     def stack_on_host(self, rows: np.ndarray) -> Tree:
-        """Return a stack of one batch, of these rows, as arrays of the host; for a backend that computes there."""
-        if self._held is None:
-            self._held = jax.tree.flatten(jax.tree.map(np.asarray, self.backend.get(self.handles)))
-        leaves, form = self._held
-        stacks = [aligned((1, len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+        """Gather these rows on the host into a stack of one batch, `(1, rows, ...)`; for a backend with `is_host`."""
+        if self._host_leaves is None:
+            self._host_leaves = jax.tree.flatten(jax.tree.map(np.asarray, self.backend.get(self.handles)))
+        leaves, form = self._host_leaves
+        stacks = [empty_aligned((1, len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         for leaf, stack in zip(leaves, stacks, strict=True):
             leaf.take(rows, 0, stack[0], "clip")
         return form.unflatten(stacks)
 
     def batch(self, rows: int) -> Tree:
-        """Return the specs of a batch of so many rows; the same object each time."""
+        """Return the specs of a batch with this number of rows; equal calls return the same object."""
         if rows not in self._batches:
             specs = spec_of(self.arrays)
             batch = jax.tree.map(lambda spec: jax.ShapeDtypeStruct((rows, *spec.shape[1:]), spec.dtype), specs)
             self._batches[rows] = batch
         return self._batches[rows]
 
-    def _roomy(self, array: np.ndarray) -> np.ndarray:
-        """Copy an array into its room. Always a copy: what its owner writes there later is for the next fit."""
-        copy = aligned((self.room, *array.shape[1:]), array.dtype)
+    def _padded_copy(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy padded with zero rows. Never a view: later writes of the owner belong to the next fit."""
+        copy = empty_aligned((self.row_capacity, *array.shape[1:]), array.dtype)
         copy[: len(array)] = array
         copy[len(array) :] = 0
         return copy
 
 
 @final
-class RowSource(Source):
-    """A pass over resident arrays, as the row numbers of each batch.
+class RowSource(FeedSource):
+    """A pass over resident arrays, as the row indices of each batch.
+
+    The row indices of full batches are transferred in chunks of `capacity` batches, and a chunk serves several calls.
 
     Args:
-        data: the arrays.
-        numbers: starts the pass: an iterable of row numbers, one array a batch; all but the last of one length.
+        data: the resident arrays.
+        batch_rows: starts the pass; returns an iterable of one array of row indices per batch, all of equal length but
+            the last.
+
+    Attributes:
+        loop: form of the loop of a pass that gathers on the host, set by its first segment; None for a pass that
+            gathers on the device.
     """
 
-    def __init__(self, data: ResidentArrays, numbers: Callable[[], Iterable[np.ndarray]]) -> None:
+    def __init__(self, data: ResidentArrays, batch_rows: Callable[[], Iterable[np.ndarray]]) -> None:
         self.data = data
-        self._start = numbers
+        self._batch_rows = batch_rows
         self._rows: list[np.ndarray] | None = None
         self._taken = 0
         self._chunk: tuple[int, Any] = (-1, None)
         self.loop: Loop | None = None
 
-    def take(self, most: int) -> Group | None:
-        """Return the next group."""
+    def take(self, max_steps: int) -> StepGroup | None:
+        """Return the next group, of at most `max_steps` steps; None when the pass is over."""
         if self._rows is None:
-            self._rows = list(self._start())
-        first, self._taken = self._taken, min(self._taken + most, len(self._rows))
+            self._rows = list(self._batch_rows())
+        first, self._taken = self._taken, min(self._taken + max_steps, len(self._rows))
         return _RowGroup(self, first, self._taken - first) if self._taken > first else None
 
     def close(self) -> None:
-        """Let go of the row numbers on the device."""
+        """Release the row indices on the device."""
         self._chunk = (-1, None)
 
     def rows(self, step: int) -> np.ndarray:
-        """Return the row numbers of a step."""
+        """Return the row indices of a step, `(rows,)`."""
         assert self._rows is not None
         return self._rows[step]
 
     def full_steps(self) -> int:
-        """Return how many batches of the pass are full."""
+        """Return the number of full batches in the pass."""
         assert self._rows is not None
         return len(self._rows) - (len(self._rows[-1]) != len(self._rows[0]))
 
-    def chunk(self, number: int, capacity: int) -> Any:
-        """Return the handle of the row numbers of the full batches `number * capacity` and on, `(capacity, rows)`."""
-        if self._chunk[0] != number:
-            steps = range(number * capacity, min((number + 1) * capacity, self.full_steps()))
-            self._chunk = (number, self._put([self.rows(step) for step in steps], capacity))
+    def chunk(self, index: int, capacity: int) -> Any:
+        """Return the handle of the row indices of the full batches from `index * capacity` on, `(capacity, rows)`."""
+        if self._chunk[0] != index:
+            steps = range(index * capacity, min((index + 1) * capacity, self.full_steps()))
+            self._chunk = (index, self._put([self.rows(step) for step in steps], capacity))
         return self._chunk[1]
 
     def single(self, step: int) -> Any:
-        """Return the handle of the row numbers of one step, `(1, rows)`."""
+        """Return the handle of the row indices of one step, `(1, rows)`."""
         return self._put([self.rows(step)], 1)
 
     def _put(self, rows: list[np.ndarray], capacity: int) -> Any:
-        numbers = np.zeros((capacity, len(rows[0])), np.int32)
-        numbers[: len(rows)] = rows
+        indices = np.zeros((capacity, len(rows[0])), np.int32)
+        indices[: len(rows)] = rows
         put = self.data.backend.put_once if capacity == 1 else self.data.backend.put
-        return put(numbers, _STACK)
+        return put(indices, _STACK)
 
 
 @final
-class _RowGroup(Group):
+class _RowGroup(StepGroup):
     def __init__(self, source: RowSource, first: int, steps: int) -> None:
         self._source, self._first, self.steps = source, first, steps
 
@@ -217,39 +235,44 @@ class _RowGroup(Group):
         rows = self._source.rows(self._first)
         return jax.tree.map(lambda array: array[rows], self._source.data.arrays)
 
-    def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
+    def segments(self, loop_of: LoopOf) -> Iterator[FeedSegment]:
         source, full = self._source, self._source.full_steps()
-        examples = source.data.room
+        examples = source.data.row_capacity
         step, end = self._first, self._first + self.steps
+        # 1. Full batches. Loop capacity depends on the pass and not on the group, so all groups use one executable.
         while step < min(end, full):
             batch = source.data.batch(len(source.rows(step)))
-            loop = source.loop or loop_of(batch, Loop(min(MOST_STEPS, power_of_two(full)), "rows", examples=examples))
+            loop = source.loop or loop_of(batch, Loop(min(MAX_STEPS, power_of_two(full)), "rows", examples=examples))
+            # 1a. One step per call on the host: gather here, because XLA:CPU gathers row by row in a loop.
             if loop.capacity == 1 and source.data.backend.is_host:
-                # XLA's CPU compiler gathers in a loop, row by row; and all steps of the pass run in this one.
+                # Every later step of the pass uses this loop.
                 if source.loop is None:
                     source.loop = loop = dataclasses.replace(loop, feed="batches", examples=None)
-                yield Segment(batch, loop, source.data.stack_on_host(source.rows(step)), 0, 1)
+                yield FeedSegment(batch, loop, source.data.stack_on_host(source.rows(step)), 0, 1)
                 step += 1
                 continue
-            number, start = divmod(step, loop.capacity)
-            count = min(end, full, (number + 1) * loop.capacity) - step
-            yield Segment(batch, loop, (source.data.handles, source.chunk(number, loop.capacity)), start, count)
+            # 1b. Otherwise gather on the device. A segment ends at a chunk boundary, so it reads one chunk.
+            index, start = divmod(step, loop.capacity)
+            count = min(end, full, (index + 1) * loop.capacity) - step
+            yield FeedSegment(batch, loop, (source.data.handles, source.chunk(index, loop.capacity)), start, count)
             step += count
+        # 2. The shorter last batch has another shape, so it is a loop of one step.
         if step < end:
             batch = source.data.batch(len(source.rows(step)))
             loop = loop_of(batch, Loop(1, "rows", examples=examples))
-            yield Segment(batch, loop, (source.data.handles, source.single(step)), 0, 1)
+            yield FeedSegment(batch, loop, (source.data.handles, source.single(step)), 0, 1)
 
 
 @final
-class BatchSource(Source):
-    """A pass over batches that some iterator yields on the host.
+class BatchSource(FeedSource):
+    """A pass over an iterator of batches on the host.
 
     Args:
-        backend: where they go.
-        batches: yields trees of arrays.
-        capacity: the steps that one stack holds, of batches of so many bytes.
-        layout_of: from the specs of a batch to its tree of layouts; None splits the rows of every leaf over the cores.
+        backend: backend that runs the steps.
+        batches: iterator over trees of arrays.
+        capacity: function from the bytes of one batch to the number of steps in one stack.
+        layout_of: function from the specs of a batch to its tree of layouts; None splits the rows of every leaf over
+            the cores.
     """
 
     def __init__(
@@ -264,66 +287,66 @@ class BatchSource(Source):
         self.layout_of = layout_of or (lambda batch: jax.tree.map(lambda _: ROWS, batch))
         self._batches = batches
 
-    def take(self, most: int) -> Group | None:
-        """Return the next group, of no more batches than a stack holds."""
+    def take(self, max_steps: int) -> StepGroup | None:
+        """Return the next group, of at most `max_steps` steps and one stack; None when the pass is over."""
         first = next(self._batches, None)
         if first is None:
             return None
-        most = min(most, self.capacity(_bytes_of(first)))
-        if most == 1:
+        max_steps = min(max_steps, self.capacity(_bytes_of(first)))
+        if max_steps == 1:
             return _BatchGroup(self, [first])
-        # Copies: whoever yields these may fill one buffer again and again.
-        batches = itertools.chain([first], itertools.islice(self._batches, most - 1))
+        # Copies, because the iterator may reuse one buffer for every batch.
+        batches = itertools.chain([first], itertools.islice(self._batches, max_steps - 1))
         return _BatchGroup(self, [jax.tree.map(np.array, batch) for batch in batches])
 
     def close(self) -> None:
-        """Close the iterator, where it can be closed."""
+        """Close the iterator if it has a `close` method."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
 
     def put(self, stack: Tree) -> Tree:
-        """Bring a stack of batches to the device, the axis of each layout being behind that of the steps."""
+        """Transfer a stack of batches. Axis 0 counts the steps, so the split axis of each leaf moves up by one."""
 
-        def one(leaf: Any, layout: Layout) -> Any:
+        def put_leaf(leaf: Any, layout: Layout) -> Any:
             return self.backend.put(leaf, Layout(None if layout.axis is None else layout.axis + 1))
 
-        return jax.tree.map(one, stack, self.layout_of(stack))
+        return jax.tree.map(put_leaf, stack, self.layout_of(stack))
 
 
 @final
-class SingleSource(Source):
+class SingleSource(FeedSource):
     """A pass over one batch.
 
     Args:
-        backend: where it runs.
+        backend: backend that runs the step.
         batch: tree of arrays with equal first axes.
     """
 
     def __init__(self, backend: Backend, batch: Tree) -> None:
         self._groups = [one_batch(backend, batch)]
 
-    def take(self, most: int) -> Group | None:
-        """Return the batch, once."""
+    def take(self, max_steps: int) -> StepGroup | None:
+        """Return the batch at the first call; None afterwards."""
         return self._groups.pop() if self._groups else None
 
     def close(self) -> None:
-        """Forget the batch."""
+        """Release the batch."""
         self._groups.clear()
 
 
-def one_batch(backend: Backend, batch: Tree) -> Group:
+def one_batch(backend: Backend, batch: Tree) -> StepGroup:
     """Return a group of one step.
 
     Args:
-        backend: where it runs.
+        backend: backend that runs the step.
         batch: tree of arrays with equal first axes.
     """
     return _OneBatch(backend, batch)
 
 
 @final
-class _OneBatch(Group):
+class _OneBatch(StepGroup):
     steps = 1
 
     def __init__(self, backend: Backend, batch: Tree) -> None:
@@ -332,33 +355,35 @@ class _OneBatch(Group):
     def example(self) -> Tree:
         return self._batch
 
-    def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
+    def segments(self, loop_of: LoopOf) -> Iterator[FeedSegment]:
         specs = spec_of(self._batch)
-        stack = jax.tree.map(functools.partial(_stacked, 1), specs, self._batch)
-        yield Segment(specs, loop_of(specs, Loop(1, "batches")), self._backend.put_once(stack, _STACK), 0, 1)
+        stack = jax.tree.map(functools.partial(_stack, 1), specs, self._batch)
+        yield FeedSegment(specs, loop_of(specs, Loop(1, "batches")), self._backend.put_once(stack, _STACK), 0, 1)
 
 
 @final
-class _BatchGroup(Group):
+class _BatchGroup(StepGroup):
     def __init__(self, source: BatchSource, batches: list[Tree]) -> None:
         self._source, self._batches, self.steps = source, batches, len(batches)
 
     def example(self) -> Tree:
         return self._batches[0]
 
-    def segments(self, loop_of: LoopOf) -> Iterator[Segment]:
+    def segments(self, loop_of: LoopOf) -> Iterator[FeedSegment]:
+        # 1. Consecutive batches of one shape form a run.
         for _, run in itertools.groupby(self._batches, key=shapes_of):
             batches = list(run)
             specs = spec_of(batches[0])
             loop = loop_of(specs, Loop(self._source.capacity(_bytes_of(batches[0])), "batches"))
+            # 2. Each stack has room for the whole capacity, so that a shorter run uses the same executable.
             for first in range(0, len(batches), loop.capacity):
                 part = batches[first : first + loop.capacity]
-                stacked = jax.tree.map(functools.partial(_stacked, loop.capacity), specs, *part)
-                yield Segment(specs, loop, self._source.put(stacked), 0, len(part))
+                stack = jax.tree.map(functools.partial(_stack, loop.capacity), specs, *part)
+                yield FeedSegment(specs, loop, self._source.put(stack), 0, len(part))
 
 
 def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not less.
+    """Return the smallest power of two that is at least `number`.
 
     Example:
         >>> [power_of_two(number) for number in (1, 5, 64)]
@@ -367,19 +392,19 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array that starts on a cache line, so that a CPU device can use it where it is."""
+def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an uninitialised array aligned to 64 bytes, a cache line, so that a CPU device can use it in place."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
+    buffer = np.empty(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
-def _stacked(capacity: int, spec: jax.ShapeDtypeStruct, *parts: Any) -> np.ndarray:
-    """Stack arrays in a buffer of fixed capacity."""
-    stack = aligned((capacity, *spec.shape), spec.dtype)
-    for index, part in enumerate(parts):
-        stack[index] = part
+def _stack(capacity: int, spec: jax.ShapeDtypeStruct, *arrays: Any) -> np.ndarray:
+    """Stack arrays in a buffer of `capacity` entries; entries past the arrays are uninitialised."""
+    stack = empty_aligned((capacity, *spec.shape), spec.dtype)
+    for index, array in enumerate(arrays):
+        stack[index] = array
     return stack
 
 
@@ -388,6 +413,6 @@ def _bytes_of(batch: Tree) -> int:
 
 
 def shapes_of(batch: Tree) -> tuple:
-    """Return what tells batches apart: their structure, shapes and dtypes."""
+    """Return the structure, shapes and dtypes of a batch, as a key to compare and hash."""
     leaves, tree = jax.tree.flatten(spec_of(batch))
     return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

@@ -1,23 +1,33 @@
-"""Ctrl-C and SIGTERM during training: at once, but for the moments in which a model is without its weights.
+"""Ctrl-C and SIGTERM during training: immediate, except while a model is without its weights.
 
-Idea: a call of an executable consumes the arrays that it is handed; a KeyboardInterrupt between it and the new arrays
-would leave a model without weights. `deferred_interrupts` holds signals back for so long. Whatever else training does
-(wait for batches, compile, call callbacks) is in `immediate_interrupts` inside of it, where a signal acts at once. It
-acts as it would without anytpu: Python's own handler raises KeyboardInterrupt, SIGTERM ends the process, and a handler
-of the program is called.
+Idea: a call of an executable consumes its input arrays. A KeyboardInterrupt before the new arrays are stored would
+leave the model without weights. `deferred_interrupts` delays signals in that interval. The rest of training (waiting
+for batches, compiling, callbacks) runs in `immediate_interrupts` inside it, where a signal acts at once. Its effect is
+the same as without anytpu: Python's handler raises KeyboardInterrupt, SIGTERM ends the process, and a handler of the
+program is called.
 
-Python ignores an exception that is raised in a callback of the garbage collector, in a callback of a weak reference or
-in `__del__`, and passes it to `sys.unraisablehook`. There the exception of a signal is recognized, and the signal is
-sent again.
+The protocol has four phases.
 
-Rule: signals belong to the main thread; elsewhere nothing is installed. A signal that was ignored stays ignored. A
-second one does not wait. A process that is forked meanwhile has nothing to finish: it gets the handlers that were there
-before.
+1. Install. The outermost `deferred_interrupts` block replaces the handlers of SIGINT and SIGTERM by a `_Gate` each,
+   which keeps the previous handler.
+2. Receive. A gate stores the signal in `_pending`. In mode "act" it acts at once; in mode "hold" only a second signal
+   acts at once.
+3. Act. `raise_if_interrupted` clears the stored signal and calls the previous handler. It runs at the start of each
+   "act" block, and at the end of each block that is not inside a "hold".
+4. Restore. When the outermost block ends, the previous handlers return before a stored signal acts.
+
+Python discards an exception that is raised in a garbage-collector callback, in a weak-reference callback or in
+`__del__`, and passes it to `sys.unraisablehook`. `_UnraisableGate` recognizes there the exception of a signal, and
+sends the signal again.
+
+Invariants: only the main thread installs gates, because Python runs signal handlers only there. A signal that the
+program ignores stays ignored. A second signal is never delayed. A forked child has no call to finish, so it restores
+the previous handlers.
 """
 
 from __future__ import annotations
 
-# The functions of `signal` make enumerations of what they return: 3 us each, at every call of an executable.
+# `signal` wraps results in enumerations, which costs 3 us a call, at every call of an executable. `_signal` does not.
 import _signal  # pyright: ignore[reportMissingImports]
 import _thread
 import contextlib
@@ -28,18 +38,19 @@ import threading
 import time
 from typing import Any, Literal, Self
 
-# SIGINT is put back last: KeyboardInterrupt then finds nothing half done.
+# SIGINT is restored last, so that a KeyboardInterrupt never finds the handlers partly restored.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOPPING = "\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once"
 _Mode = Literal["hold", "act"] | None
+"""Mode of the innermost block: delay signals, or let them act at once; None outside all blocks."""
 _SIGNAL = "_anytpu_signal"
-"""The attribute of an exception that a signal raised: the number of the signal."""
+"""Attribute of an exception that a signal handler raised: the signal number."""
 _PAUSE_S = 0.01
-"""Time until an ignored signal is sent again: Python is out of an ordinary callback by then; if not, it tries again."""
+"""Seconds before a discarded signal is sent again. An ordinary callback has ended by then; if not, it is sent again."""
 
 
-class _Pending:
-    """The signal that came and was not acted on yet, and whether signals are held back: None outside of all blocks."""
+class _PendingSignal:
+    """State of the main thread: the mode of its innermost block, and the number of the stored signal or None."""
 
     def __init__(self) -> None:
         self.mode: _Mode = None
@@ -47,23 +58,25 @@ class _Pending:
 
 
 class _Gate:
-    """Stands before the handler of a signal that was there before.
+    """A signal handler that stores the signal or calls the previous handler.
 
-    A handler that the program installs during a run may call the gate that it replaced, as its previous handler. Such a
-    gate acts as the handler that it stands for: the signal was held back, where need be, before the newer handler.
+    A handler that the program installs during a run may call the gate that it replaced, as its previous handler. A
+    replaced gate only calls the handler behind it, because a newer gate has already delayed the signal if necessary.
 
     Args:
-        previous: that handler.
+        previous: handler that was installed before.
     """
 
     def __init__(self, previous: Any) -> None:
         self.previous = previous
 
     def __call__(self, number: int, frame: Any) -> None:
-        """Note the signal where signals are held back; else act on it."""
+        """Store the signal, and act on it unless it must be delayed."""
+        # 1. A replaced gate: pass the signal through.
         if _signal.getsignal(number) is not self:
             _act(self.previous, number, frame)
             return
+        # 2. Store the signal. Act now in mode "act", and for a second signal; a first one waits for the running call.
         is_second, _pending.number = _pending.number is not None, number
         if _pending.mode != "hold":
             raise_if_interrupted()
@@ -71,53 +84,53 @@ class _Gate:
             _restore()
             raise_if_interrupted()
         elif number == signal.SIGINT:
-            # The signal may have come in the middle of a line that is being printed.
+            # The signal may interrupt another print; a second print on the same buffer raises RuntimeError.
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 print(_STOPPING, file=sys.stderr)
 
 
 class _UnraisableGate:
-    """Stands before the `sys.unraisablehook` that was there before.
+    """A `sys.unraisablehook` that sends a signal again if Python discarded its exception.
 
     Args:
-        previous: that hook.
+        previous: hook that was installed before.
     """
 
     def __init__(self, previous: Any) -> None:
         self.previous = previous
 
     def __call__(self, unraisable: Any) -> None:
-        """Send a signal again whose exception Python ignores; pass anything else on."""
+        """Send the signal of a discarded exception again; pass other exceptions to the previous hook."""
         number = getattr(unraisable.exc_value, _SIGNAL, None)
         if number is None:
             self.previous(unraisable)
         else:
-            # Not `threading.Thread`: the callback may have come while this thread holds a lock of that module.
+            # Not `threading.Thread`: this thread may hold a lock of that module while the callback runs.
             _thread.start_new_thread(_send_again, (number,))
 
 
-_pending = _Pending()
+_pending = _PendingSignal()
 
 
-class _Block:
-    """A `with` block in which signals are held back, or act at once.
+class _SignalBlock:
+    """A `with` block that sets the mode of the main thread, and restores the outer mode at its end.
 
     Args:
-        mode: which of the two.
+        mode: "hold" to delay signals, "act" to let them act at once.
     """
 
     def __init__(self, mode: _Mode) -> None:
         self._mode: _Mode = mode
 
     def __enter__(self) -> Self:
-        # Elsewhere than in the main thread, and in a block to act in that is not in one to hold, nothing is done.
+        # The block has no effect outside the main thread, and an "act" block has none outside all "hold" blocks.
         is_effective = self._mode == "hold" or _pending.mode is not None
         self._mine = _pending if is_effective and _is_main() else None
         if self._mine is None:
             return self
         self._before: _Mode = self._mine.mode
         try:
-            # Handlers that the program has put in place since are held back too.
+            # Install again in each hold inside an "act" block: the program may have replaced the handlers there.
             if self._mode == "hold" and self._before != "hold":
                 _install()
             self._mine.mode = self._mode
@@ -129,7 +142,7 @@ class _Block:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        # In a process that was forked inside the block it is another one, and all is put back already.
+        # A process forked inside the block has a new `_pending`, and its handlers are already restored.
         if self._mine is _pending:
             self._leave()
             if self._before != "hold":
@@ -142,7 +155,7 @@ class _Block:
 
 
 def deferred_interrupts() -> contextlib.AbstractContextManager[Any]:
-    """Hold SIGINT and SIGTERM back until the end of the block, or of a block inside that lets them act. May be nested.
+    """Delay SIGINT and SIGTERM until the end of the block or the next `immediate_interrupts` inside it. May be nested.
 
     Example:
         >>> with deferred_interrupts():
@@ -150,18 +163,18 @@ def deferred_interrupts() -> contextlib.AbstractContextManager[Any]:
         ...         batch = [1, 2]
         ...     weights = sum(batch)
     """
-    return _Block("hold")
+    return _SignalBlock("hold")
 
 
 def immediate_interrupts() -> contextlib.AbstractContextManager[Any]:
-    """Let SIGINT and SIGTERM act at once in a block inside `deferred_interrupts`, since nothing is at stake in it."""
-    return _Block("act")
+    """Let SIGINT and SIGTERM act at once in a block inside `deferred_interrupts`, where no weights can be lost."""
+    return _SignalBlock("act")
 
 
 def raise_if_interrupted() -> None:
-    """Act on a signal that was held back: raise KeyboardInterrupt, or end the process as SIGTERM does.
+    """Act on a stored signal: raise KeyboardInterrupt, or end the process as SIGTERM does.
 
-    May be called from any thread; only the main thread acts.
+    Any thread may call this; only the main thread acts.
     """
     if _pending.number is None or not _is_main():
         return
@@ -173,7 +186,7 @@ def raise_if_interrupted() -> None:
 
 
 def _act(handler: Any, number: int, frame: Any) -> None:
-    """Call a handler, or let the system do what it does by default."""
+    """Call a Python handler, or send the signal again with the system's default handler."""
     if callable(handler):
         try:
             handler(number, frame)
@@ -190,26 +203,28 @@ def _is_main() -> bool:
 
 
 def _send_again(number: int) -> None:
+    """Send a signal to the main thread after a pause; runs in a thread of its own."""
     time.sleep(_PAUSE_S)
     if hasattr(signal, "pthread_kill"):
-        # It ends a system call that the main thread waits in.
+        # This also interrupts a blocking system call of the main thread.
         signal.pthread_kill(threading.main_thread().ident or 0, number)
     else:
         _thread.interrupt_main(signal.Signals(number))
 
 
 def _install() -> None:
+    """Put a gate before each handler and before the unraisable hook, where there is none."""
     if not isinstance(sys.unraisablehook, _UnraisableGate):
         sys.unraisablehook = _UnraisableGate(sys.unraisablehook)
     for number in _SIGNALS:
         handler = _signal.getsignal(number)
-        # None: a handler that is not Python's, and that Python could not put back.
+        # None: a handler that was not installed from Python, which Python cannot restore.
         if not isinstance(handler, _Gate) and handler is not None and handler != signal.SIG_IGN:
             _signal.signal(number, _Gate(handler))
 
 
 def _restore() -> None:
-    """Put back the handlers that were there before, where the program has not put others in place since."""
+    """Restore the previous handlers, except where the program has installed another handler since."""
     for number in _SIGNALS:
         while isinstance(handler := _signal.getsignal(number), _Gate):
             _signal.signal(number, handler.previous)
@@ -217,12 +232,12 @@ def _restore() -> None:
         sys.unraisablehook = sys.unraisablehook.previous
 
 
-def _start_anew() -> None:
-    """Put the handlers back in a process that was just forked, and forget what its parent waits for."""
+def _reset_after_fork() -> None:
+    """Restore the handlers in a forked child, and discard the parent's stored signal."""
     global _pending
     _restore()
-    _pending = _Pending()
+    _pending = _PendingSignal()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,10 +1,10 @@
-"""`listener_of`: who wants to know how long the calls of a program take.
+"""`listener_of`: the receiver of the measured durations of a program's calls.
 
-Idea: how long a step takes on a real TPU or GPU is what a prediction is checked by. The loops time their calls anyway,
-to choose how many steps the next one runs; whoever wants those times (the planning, on a floor above) is found by name.
+Idea: measured step times on a real TPU or GPU check the predictions. The loops time their calls anyway, to choose the
+step count of the next call. The receiver, such as the planning on a floor above, is found by an entry point.
 
-Rule: only real accelerators are listened to, and only while nobody says ANYTPU_RECORD_RUNS=0. Where nobody listens a
-call costs nothing more, and a listener that fails is dropped: a run never fails for its sake.
+Rule: only calls on real accelerators are reported, unless ANYTPU_RECORD_RUNS says otherwise. Without a listener a call
+has no extra cost. A listener that fails is dropped, so it never ends a run.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from anytpu.program.program import Program
 from anytpu.system.cores import Core
 
 GROUP = "anytpu.measurements"
-"""The group of entry points in which listeners are found: each is called with a Program and the cores that run it, and
-returns a function that is told of each call that was timed, its steps and its seconds; or None."""
+"""Group of the entry points of listeners. Each is called with a Program and its cores, and returns None or a function
+`report(steps, duration_s)`, which is called for each timed call."""
 
 ENOUGH_CALLS = 64
-"""A loop that would not time its calls by itself times so many for a listener."""
+"""Number of calls that a loop of fixed step count times for a listener."""
 
 _LOG = logging.getLogger("anytpu")
 
 
 class Listener:
-    """Passes calls on to who wants to know of them, until that fails.
+    """Reports timed calls to a function, until that function raises.
 
     Args:
-        tell: is told the steps of a call, and its seconds.
+        report: function `report(steps, duration_s)`.
     """
 
-    def __init__(self, tell: Callable[[int, float], None]) -> None:
-        self._tell: Callable[[int, float], None] | None = tell
+    def __init__(self, report: Callable[[int, float], None]) -> None:
+        self._report: Callable[[int, float], None] | None = report
         self._calls = 0
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether no call has to be timed for its sake alone."""
-        return self._tell is None or self._calls >= ENOUGH_CALLS
+        """Whether the listener needs no further timed calls."""
+        return self._report is None or self._calls >= ENOUGH_CALLS
 
     def __call__(self, steps: int, duration_s: float) -> None:
-        """Tell of a call."""
+        """Report a call of `steps` steps that took `duration_s` seconds."""
         self._calls += 1
-        if self._tell is None:
+        if self._report is None:
             return
         try:
-            self._tell(steps, duration_s)
-        except Exception as error:  # No disk, no home, no permission: the run goes on.
-            _LOG.info("this run is not recorded any further: %s", error)
-            self._tell = None
+            self._report(steps, duration_s)
+        except Exception as error:  # A full disk or a missing permission must not end the run.
+            _LOG.info("the recording of this run stops: %s", error)
+            self._report = None
 
 
 def listener_of(program: Program, cores: tuple[Core, ...]) -> Listener | None:
-    """Return who wants to know how long calls of a program take, or None.
+    """Return the listener for a program on these cores, or None.
 
     Raises:
-        SettingError: ANYTPU_RECORD_RUNS has a value that it cannot have.
+        SettingError: ANYTPU_RECORD_RUNS has an invalid value.
     """
-    wanted = _env.recorded_runs()
+    recorded = _env.recorded_runs()
     is_real = all(core.platform in ("tpu", "gpu") and not core.virtual for core in cores)
-    if wanted == "none" or not (is_real or wanted == "all"):
+    if recorded == "none" or not (is_real or recorded == "all"):
         return None
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             listener = entry.load()(program, cores)
-        except Exception as error:  # Whatever it is, the run goes on without.
+        except Exception as error:  # A broken listener must not end the run.
             _LOG.info("the runs of %s are not recorded: %s", program.name, error)
             continue
         if listener is not None:

@@ -1,4 +1,4 @@
-"""Open the backend of a system, by the name of its kind."""
+"""Open the backend of a system by the kind of its address."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _lock = threading.Lock()
 
 
 def backend_of(system: System, cores: int | None = None) -> Backend:
-    """Return the backend of a running system; opened once, closed when the system is shut down.
+    """Return the backend of a running system. It is opened once, and closed when the system shuts down.
 
     Args:
         system: the system.
-        cores: of its first so many cores; None is all.
+        cores: number of cores, the first of the system; None is all.
     """
-    every = system.topology.cores
-    count = len(every) if cores is None else cores
+    all_cores = system.topology.cores
+    count = len(all_cores) if cores is None else cores
     with _lock:
         opened = _OPEN.setdefault(system, {})
         if count not in opened:
             part = dataclasses.replace(system.address, cores=count, shape=None)
-            backend = open(system.address if count == len(every) else part, every[:count])
+            backend = open(system.address if count == len(all_cores) else part, all_cores[:count])
             opened[count] = backend
             system.on_shutdown(backend.close)
         return opened[count]
@@ -39,21 +39,21 @@ def backend_of(system: System, cores: int | None = None) -> Backend:
 def open(address: Address, cores: tuple[Core, ...]) -> Backend:
     """Return the backend of the system at an address.
 
-    The entry points of the group "anytpu.backends" say which class opens which kind of address; so another package can
-    bring a kind of its own, and this floor imports none of them.
+    The entry points of the group "anytpu.backends" map each kind of address to a class. So another package can add a
+    kind, and this floor imports no backend.
 
     Args:
-        address: where the system is.
-        cores: its cores, or those of them to use.
+        address: address of the system.
+        cores: the cores to use.
 
     Raises:
-        BackendError: no installed package opens this kind of address.
-        SettingError: JAX, or XLA, cannot start with the environment as it is.
+        BackendError: no installed package has a backend for this kind of address.
+        SettingError: JAX or XLA cannot start with the current environment variables.
     """
     _env.check_jax_settings()
-    found = {entry.name: entry for entry in entry_points(group="anytpu.backends")}
-    if address.kind not in found:
-        known = ", ".join(sorted(found)) or "none: is anytpu installed? Type pip install -e ."
+    kinds = {entry.name: entry for entry in entry_points(group="anytpu.backends")}
+    if address.kind not in kinds:
+        known = ", ".join(sorted(kinds)) or "none: is anytpu installed? Type pip install -e ."
         raise BackendError(f"no backend opens a system of kind {address.kind!r}; the installed kinds are {known}")
-    backend = found[address.kind].load()
+    backend = kinds[address.kind].load()
     return backend(cores) if address.numerics == "machine" else backend(cores, numerics=address.numerics)

@@ -1,10 +1,10 @@
-"""How many steps the next call should run.
+"""The choice of the number of steps in the next call.
 
-Idea: a call costs a fixed time on the host, so more steps in a call are faster; but between calls somebody wants to
-see progress, and Ctrl-C waits for the call that runs. Half a second is the most that a call may last; a quarter is
-aimed at, since a step may take longer in this call than it did in the one before.
+Idea: each call has a fixed cost on the host, so more steps per call are faster. But progress appears only between
+calls, and Ctrl-C waits for the running call. A call should last at most half a second. The target is a quarter, because
+a step may take longer in this call than in the previous one.
 
-Rule: how many steps a call runs never changes what they compute, so this may follow the clock.
+Rule: the number of steps in a call never changes the results, so it may depend on the clock.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ _GROWTH = 8
 
 
 @dataclasses.dataclass
-class Pace:
-    """Chooses the steps of each call.
-
-    Args:
-        fixed: the number that the user chose, or None to choose by the clock.
+class CallPace:
+    """Chooses the number of steps of each call.
 
     Attributes:
-        step_s: seconds that a step took in the last measured call; 0 before the first.
-        steps: the most steps that a measured call ran.
+        fixed: number of steps that the user chose; None chooses by the clock.
+        step_s: seconds per step in the last measured call; 0 before the first.
+        steps: maximum number of steps in a measured call so far.
     """
 
     fixed: int | None = None
@@ -41,57 +39,66 @@ class Pace:
 
     @property
     def is_measuring(self) -> bool:
-        """True while the next call has to be waited for, to learn how long a step takes."""
+        """Whether the host must wait for the next call, to measure the first step."""
         return self.fixed is None and self.step_s == 0.0
 
-    def next_steps(self, most: int) -> int:
-        """Return the steps of the next call.
+    def next_steps(self, max_steps: int) -> int:
+        """Return the number of steps of the next call.
 
         Args:
-            most: steps that are left before a boundary that no call may cross; at least 1.
+            max_steps: number of steps before the next boundary that no call may cross; at least 1.
         """
         if self.fixed is not None:
-            return min(self.fixed, most)
+            return min(self.fixed, max_steps)
         if self.step_s == 0.0:
             return 1
-        return max(1, min(most, int(_TARGET_S / self.step_s), self.steps * _GROWTH))
+        return max(1, min(max_steps, int(_TARGET_S / self.step_s), self.steps * _GROWTH))
 
     def measured(self, steps: int, duration_s: float, is_exact: bool = True) -> None:
-        """Learn from a call that ran `steps` steps in `duration_s` seconds, or, when not `is_exact`, in less."""
+        """Record a call of `steps` steps.
+
+        Args:
+            steps: number of steps that ran.
+            duration_s: duration of the call in seconds.
+            is_exact: False if `duration_s` is only an upper bound, because the call had ended before the host looked.
+        """
         self.steps = max(self.steps, steps)
         step_s = max(duration_s / steps, 1e-7)
         self.step_s = step_s if is_exact or self.step_s == 0.0 else min(step_s, self.step_s)
 
 
-class Watch:
-    """Learns how long calls take, while the host goes on.
+class CallWatch:
+    """Measures the duration of calls, while the host prepares the next one.
 
-    The host waits for call n - 1 before it starts call n + 1, never for the call that runs.
+    The host waits for each call just before it starts the next one, so it prepares batches while a call runs.
     """
 
     def __init__(self) -> None:
-        self._ran: tuple[Pace, int, float, Tree, Listener | None] | None = None
+        self._call: tuple[CallPace, int, float, Tree, Listener | None] | None = None
 
-    def started(self, pace: Pace, steps: int, began_s: float, results: Tree, listener: Listener | None = None) -> None:
-        """Note a call that was just started.
+    def started(
+        self, pace: CallPace, steps: int, began_s: float, results: Tree, listener: Listener | None = None
+    ) -> None:
+        """Record the start of a call.
 
         Args:
-            pace: what learns from it.
-            steps: how many steps it runs.
-            began_s: when it began, by `time.perf_counter`.
-            results: handles of what it returned.
-            listener: who else wants to know how long it took.
+            pace: pace that receives the measured duration.
+            steps: number of steps in the call.
+            began_s: start time in seconds, from `time.perf_counter`.
+            results: handles of the results.
+            listener: further receiver of the measured duration, or None.
         """
-        self._ran = pace, steps, began_s, results, listener
+        self._call = pace, steps, began_s, results, listener
 
     def wait(self, backend: Backend) -> None:
-        """Wait for the call that was noted last, if it is not known yet how long it took."""
-        if self._ran is None:
+        """Wait for the last started call and report its duration, unless `wait` has already done so."""
+        if self._call is None:
             return
-        pace, steps, began_s, results, listener = self._ran
-        self._ran = None
+        pace, steps, began_s, results, listener = self._call
+        self._call = None
         arrays = jax.tree.leaves(backend.get(results))
-        waits = not all(is_ready(one) for one in arrays)
+        # A call that ended before this point took less time than the clock shows: the duration is an upper bound.
+        waits = not all(is_ready(array) for array in arrays)
         jax.block_until_ready(arrays)
         duration_s = time.perf_counter() - began_s
         pace.measured(steps, duration_s, is_exact=waits)
@@ -100,5 +107,5 @@ class Watch:
 
 
 def is_ready(array: Any) -> bool:
-    """Say whether an array is computed; one that was fetched from a backend of another process is."""
+    """Return whether an array is computed; an array fetched from another process always is."""
     return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""Manual placement: `with device("/TPU:3"):` computes on that core."""
+"""Manual placement: code in `with device("/TPU:3"):` computes on that core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anytpu.system.lifecycle import current_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 
 _NAME = re.compile(
-    r"(?:/job:\w+/replica:\d+/task:(?P<host>\d+))?/?(?:device:)?(?P<kind>TPU|GPU|CPU)(?:_REPLICATED_CORE)?(?::(?P<number>\d+))?",
+    r"(?:/job:\w+/replica:\d+/task:(?P<host>\d+))?/?(?:device:)?(?P<kind>TPU|GPU|CPU)(?:_REPLICATED_CORE)?(?::(?P<index>\d+))?",
     re.IGNORECASE | re.ASCII,
 )
 _CPU = Core(0, "cpu", virtual=False, device_id=0)
@@ -23,19 +23,19 @@ _CPU = Core(0, "cpu", virtual=False, device_id=0)
 
 @contextlib.contextmanager
 def device(name: str) -> Iterator[Core]:
-    """Compute on one core for the length of a block.
+    """Compute on one core inside a block.
 
-    New arrays are made on the device of that core; a virtual core's device is this machine's CPU.
+    New arrays are created on the device of that core; a virtual core's device is this machine's CPU.
 
     Args:
-        name: "/TPU:3", "TPU:3", "/CPU:0", or the full name that `list_logical_devices` shows, whose number counts on
-            its host. Without a number, the first.
+        name: "/TPU:3", "TPU:3", "/CPU:0", or a full name from `list_logical_devices`. The index counts the cores of the
+            system; in a full name it counts the cores of that host. Without an index it is 0.
 
     Yields:
         The core.
 
     Raises:
-        SettingError: not the name of a device, or of one that the system does not have.
+        SettingError: `name` is not the name of a device, or the system has no such device.
 
     Example:
         >>> with device("/TPU:3") as core:
@@ -52,19 +52,19 @@ def _core(name: str) -> Core:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise SettingError(f'a device is named like "/TPU:0", "/GPU:0" or "/CPU:0", not {name!r}')
-    kind, number = match["kind"].upper(), int(match["number"] or 0)
+    kind, index = match["kind"].upper(), int(match["index"] or 0)
     cores = _cores(kind, match["host"])
-    if number >= len(cores):
-        there = f"/{kind}:0 to /{kind}:{len(cores) - 1}" if cores else f"no {kind}"
-        where = "this system" if match["host"] is None else f"its host {match['host']}"
+    if index >= len(cores):
+        names = f"/{kind}:0 to /{kind}:{len(cores) - 1}" if cores else f"no {kind}"
+        owner = "this system" if match["host"] is None else f"host {match['host']} of this system"
         raise SettingError(
-            f"there is no device {name!r}: {where} has {there}. tpu.list_logical_devices() lists them all"
+            f"there is no device {name!r}: {owner} has {names}. tpu.list_logical_devices() lists them all"
         )
-    return cores[number]
+    return cores[index]
 
 
 def _cores(kind: str, host: str | None) -> list[Core]:
-    """Return the cores of a kind, of one host or of all."""
+    """Return the cores of a kind, "TPU", "GPU" or "CPU", on one host; None is all hosts."""
     if kind == "CPU":
         return [_CPU] if int(host or 0) == 0 else []
     system = current_system() or running_system(TPUClusterResolver("").address)
@@ -74,4 +74,4 @@ def _cores(kind: str, host: str | None) -> list[Core]:
 
 def _jax_device(core: Core) -> Any:
     devices = jax.local_devices(backend="cpu" if core.virtual else core.platform)
-    return devices[0] if core.virtual else next(one for one in devices if one.id == core.device_id)
+    return devices[0] if core.virtual else next(device for device in devices if device.id == core.device_id)

@@ -1,22 +1,24 @@
-"""Small loops on the CPU: one kernel a loop in place of a dozen a turn.
+"""Small loops on the CPU: one kernel for a loop instead of a dozen per iteration.
 
-Idea: XLA's CPU compiler runs the body of a loop as a sequence of kernels, and each costs it about 0.1 us to start.
-Where a turn itself takes less than that (a training step on one example of a small network), the loop is as slow as the
-starting. Marked as a small call, the whole loop becomes one kernel. The mark is `xla_cpu_small_call`, which XLA's own
-pass gives to loops that touch less than 1 KiB (seen in jaxlib 0.10.0 to 0.12.0).
+Idea: XLA:CPU runs a loop body as a sequence of kernels, and the launch of each takes about 0.1 us. If an iteration
+computes for less time than that, as a training step on one example of a small network does, launches dominate. Marked
+as a small call, the whole loop becomes one kernel. The mark is `xla_cpu_small_call`, which an XLA pass sets on loops
+that touch less than 1 KiB (seen in jaxlib 0.10.0 to 0.12.0).
 
-Rule: XLA's own pass looks at the code when it is done; a mark that comes before must be sure of three things.
-- Every parameter of the kernel is used in it, else XLA aborts the process ("All or none of the slices should have an
-  explicit index"). What XLA finds to be needless or constant in the end, nobody knows here. So the kernel returns
-  all of its parameters too, and a barrier before it keeps XLA from writing constants into it.
-- XLA gives no part of it to a library, which it refuses afterwards ("Fusion kind not implemented on CPU"): no product
-  of two matrices, no convolution, no sum of 4096 numbers.
-- XLA divides no part of it among threads, which it cannot link ("Failed to materialize symbols"): that starts at
-  200,000, where a number read or written counts 10 a byte and an operation 1, of which there must be as many as bytes;
-  or at 512 KiB.
-Beyond that a loop is marked only if it is of the kind that this was made for: float32, int32 and bool in at most two
-axes, no sorting, gathering or joining; with a jaxlib that has passed the trial (`engine/trial.py`); and not the
-engine's own loop around a step. Anything else runs as XLA runs it.
+Rule: XLA's pass sees the optimized code. A mark set before optimization must guarantee three conditions.
+
+1. The kernel uses every parameter; otherwise XLA aborts the process ("All or none of the slices should have an explicit
+   index"). The values that XLA will later remove or fold into constants are not known here. So the kernel also returns
+   all its parameters, and a barrier before it prevents constant folding into it.
+2. XLA lowers no part of it to a library call, which it then rejects ("Fusion kind not implemented on CPU"). So there is
+   no product of two matrices, no convolution, and no sum of 4096 elements.
+3. XLA splits no part of it over threads, which it then cannot link ("Failed to materialize symbols"). XLA splits an
+   operation on 512 KiB. It also splits at a cost of 200,000, if there are as many operations as bytes. A byte
+   read or written counts 10, an operation 1.
+
+Further conditions limit the mark to tested kinds of loop. The arrays are float32, int32 or bool with at most two axes
+longer than one; there is no sort, gather or concatenation. The jaxlib has passed the trial (`engine/trial.py`). The
+engine's own loop around a step is never marked. XLA lowers every other loop as usual.
 """
 
 from __future__ import annotations
@@ -38,11 +40,17 @@ from anytpu.engine import trial
 
 MARK = "xla_cpu_small_call"
 
-_MOST_ARRAY_BYTES = 8 * 2**10
-_MOST_OPERAND_BYTES = 128 * 2**10
-_MOST_BYTES = 256 * 2**10
-_MOST_OPERATIONS = 18_000
-_MOST_SUMMED = 2 * 2**10
+# These limits keep a margin below the thresholds of conditions 2 and 3.
+_MAX_RESULT_BYTES = 8 * 2**10
+"""Maximum bytes of the result of one operation."""
+_MAX_OPERAND_BYTES = 128 * 2**10
+"""Maximum bytes of one carry or constant of the loop."""
+_MAX_TOTAL_BYTES = 256 * 2**10
+"""Maximum bytes of all operands and results in one iteration."""
+_MAX_OPERATIONS = 18_000
+"""Maximum number of scalar operations in one iteration."""
+_MAX_REDUCED_ELEMENTS = 2 * 2**10
+"""Maximum number of elements of a reduction, and of multiplications of a product."""
 
 _ARITHMETIC = """
 abs add add_any and convert_element_type div eq exp expm1 ge gt integer_pow is_finite le log log1p
@@ -53,69 +61,80 @@ broadcast_in_dim copy dynamic_slice dynamic_update_slice expand_dims reshape sli
 stop_gradient transpose
 """
 _REDUCTIONS = frozenset(["reduce_max", "reduce_sum"])
-_SMALL = frozenset([*_ARITHMETIC.split(), *_MOVES.split(), *_REDUCTIONS, "dot_general"])
+_ALLOWED = frozenset([*_ARITHMETIC.split(), *_MOVES.split(), *_REDUCTIONS, "dot_general"])
 _CALLS = frozenset(["closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "jit", "pjit"])
-_OPERATIONS = {"logistic": 4, "log1p": 4, "expm1": 4} | dict.fromkeys(_MOVES.split(), 0)
+_OPERATIONS_PER_ELEMENT = {"logistic": 4, "log1p": 4, "expm1": 4} | dict.fromkeys(_MOVES.split(), 0)
 _DTYPES = frozenset(["bool", "float32", "int32"])
 
-_IS_LEFT = contextvars.ContextVar("anytpu_small_loop_is_left", default=False)
-_IS_NEXT_LEFT = contextvars.ContextVar("anytpu_next_loop_is_left", default=False)
+_IS_INSIDE_MARKED = contextvars.ContextVar("anytpu_is_inside_marked_loop", default=False)
+"""Whether the lowering is inside a marked loop, whose inner loops belong to its kernel."""
+_SKIPS_NEXT = contextvars.ContextVar("anytpu_skips_next_loop", default=False)
+"""Whether the next lowered loop is the engine's own, which is never marked."""
 
 
 @contextlib.contextmanager
-def next_loop_left(is_left: bool = True) -> Iterator[None]:
-    """Return a context in which the first loop that is lowered is left as it is; those inside of it are not."""
-    before = _IS_NEXT_LEFT.set(is_left)
+def skip_next_loop(is_skipped: bool = True) -> Iterator[None]:
+    """Return a context in which the first lowered loop is never marked; the loops inside it may be.
+
+    Args:
+        is_skipped: False makes the context have no effect.
+    """
+    before = _SKIPS_NEXT.set(is_skipped)
     try:
         yield
     finally:
-        _IS_NEXT_LEFT.reset(before)
+        _SKIPS_NEXT.reset(before)
 
 
 def lower_while(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
-    """Lower a loop: JAX's rule, called `plain` here, or the marked one."""
-    is_left = _IS_LEFT.get() or _IS_NEXT_LEFT.get()
-    _IS_NEXT_LEFT.set(False)
-    if is_left or not is_small_loop(parameters) or not trial.has_passed():
+    """Lower a loop: marked if it is small, else by `plain`, JAX's own rule."""
+    # 1. Decide. The trial comes last, because the first trial on a machine takes two seconds.
+    is_skipped = _IS_INSIDE_MARKED.get() or _SKIPS_NEXT.get()
+    _SKIPS_NEXT.set(False)
+    if is_skipped or not is_small_loop(parameters) or not trial.has_passed():
         return plain(context, *operands, **parameters)
 
+    # 2. Wrap the loop in a function that returns its parameters too, so that it uses all of them (condition 1).
     def kernel(*values: Any) -> Any:
-        values = lax.optimization_barrier(values)  # JAX would not return a parameter as it is.
+        values = lax.optimization_barrier(values)  # Without it `jax.jit` forwards a returned parameter to its caller.
         return while_p.bind(*values, **parameters), values
 
+    # 3. Mark the call of that function. The barrier prevents constant folding into it.
     def marked(*values: Any) -> Any:
         with set_xla_metadata(**{MARK: "true", "inlineable": "false"}):
             return jax.jit(kernel)(*lax.optimization_barrier(values))[0]
 
-    before = _IS_LEFT.set(True)
+    # 4. Lower it. The loop itself, and loops inside it, take JAX's rule.
+    before = _IS_INSIDE_MARKED.set(True)
     try:
         lower: Any = mlir.lower_fun(marked, multiple_results=True)
         return lower(context, *operands)
     finally:
-        _IS_LEFT.reset(before)
+        _IS_INSIDE_MARKED.reset(before)
 
 
 def is_small_loop(parameters: Any) -> bool:
-    """Say whether a loop is surely small, by the parameters of JAX's `while`."""
+    """Return whether a loop satisfies the limits above, by the parameters of JAX's `while`."""
     bodies = [parameters["cond_jaxpr"].jaxpr, parameters["body_jaxpr"].jaxpr]
     operands = [v.aval for body in bodies for v in body.invars]
-    if not all(_is_plain(aval) and _bytes(aval) <= _MOST_OPERAND_BYTES for aval in operands):
+    if not all(_is_supported(aval) and _bytes(aval) <= _MAX_OPERAND_BYTES for aval in operands):
         return False
-    costs = [_cost(body) for body in bodies]
+    costs = [_function_cost(body) for body in bodies]
     if None in costs:
         return False
-    made, operations = (sum(cost[kind] for cost in costs if cost) for kind in (0, 1))
-    return made + sum(map(_bytes, operands)) <= _MOST_BYTES and operations <= _MOST_OPERATIONS
+    result_bytes, operations = (sum(cost[kind] for cost in costs if cost) for kind in (0, 1))
+    return result_bytes + sum(map(_bytes, operands)) <= _MAX_TOTAL_BYTES and operations <= _MAX_OPERATIONS
 
 
-def _cost(jaxpr: Any) -> tuple[int, int] | None:
-    """Return the bytes that a function of arrays makes and its operations; None when it does what is not small."""
+def _function_cost(jaxpr: Any) -> tuple[int, int] | None:
+    """Return the result bytes and the scalar operations of a jaxpr; None if one of its operations is not allowed."""
     total = (0, 0)
     for equation in jaxpr.eqns:
         if equation.primitive.name in _CALLS:
-            costs = [_cost(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params)]
+            callees = jaxprs_in_params(equation.params)
+            costs = [_function_cost(getattr(callee, "jaxpr", callee)) for callee in callees]
         else:
-            costs = [_cost_of(equation)]
+            costs = [_operation_cost(equation)]
         for cost in costs:
             if cost is None:
                 return None
@@ -123,35 +142,35 @@ def _cost(jaxpr: Any) -> tuple[int, int] | None:
     return total
 
 
-def _cost_of(equation: Any) -> tuple[int, int] | None:
-    """Return the same for one operation."""
-    name, made = equation.primitive.name, equation.outvars[0].aval
-    if name not in _SMALL or not _is_plain(made) or _bytes(made) > _MOST_ARRAY_BYTES:
+def _operation_cost(equation: Any) -> tuple[int, int] | None:
+    """Return the result bytes and the scalar operations of one operation; None if it is not allowed."""
+    name, result = equation.primitive.name, equation.outvars[0].aval
+    if name not in _ALLOWED or not _is_supported(result) or _bytes(result) > _MAX_RESULT_BYTES:
         return None
     if name == "dot_general":
-        operations = _operations_by_a_vector(equation)
-        return None if operations is None else (_bytes(made), operations)
+        operations = _vector_product_operations(equation)
+        return None if operations is None else (_bytes(result), operations)
     if name in _REDUCTIONS:
-        summed = equation.invars[0].aval.size
-        return (_bytes(made), summed) if summed <= _MOST_SUMMED else None
-    each = equation.params["y"] if name == "integer_pow" else _OPERATIONS.get(name, 1)
-    return _bytes(made), abs(each) * made.size
+        elements = equation.invars[0].aval.size
+        return (_bytes(result), elements) if elements <= _MAX_REDUCED_ELEMENTS else None
+    per_element = equation.params["y"] if name == "integer_pow" else _OPERATIONS_PER_ELEMENT.get(name, 1)
+    return _bytes(result), abs(per_element) * result.size
 
 
-def _operations_by_a_vector(equation: Any) -> int | None:
-    """Return the operations of a product with a vector, or of two vectors; None for one of matrices."""
-    left, right = (one.aval.shape for one in equation.invars)
+def _vector_product_operations(equation: Any) -> int | None:
+    """Return the scalar operations of a product with at least one vector; None for larger or matrix products."""
+    left, right = (operand.aval.shape for operand in equation.invars)
     (contracted, _), (batch, _) = equation.params["dimension_numbers"]
     depth = math.prod(left[axis] for axis in contracted)
     rows, columns = (math.prod(shape) // depth for shape in (left, right))
     if any(left[axis] != 1 for axis in batch) or (contracted and min(rows, columns) > 1):
         return None
-    products = rows * columns * depth
-    return 2 * products if products <= _MOST_SUMMED else None
+    multiplications = rows * columns * depth
+    return 2 * multiplications if multiplications <= _MAX_REDUCED_ELEMENTS else None
 
 
-def _is_plain(aval: Any) -> bool:
-    """Say whether an array is of the kind that was tried: no more than two axes that are longer than one."""
+def _is_supported(aval: Any) -> bool:
+    """Return whether an array is of a tested kind: a tested dtype, and at most two axes longer than one."""
     shape = aval.shape
     return str(aval.dtype) in _DTYPES and 0 not in shape and len(shape) <= 4 and sum(size > 1 for size in shape) <= 2
 

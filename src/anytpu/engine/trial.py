@@ -1,10 +1,18 @@
 """The trial of small loops: does this jaxlib compile them as one kernel, on this machine?
 
-Idea: where it does not, XLA may end the process. So a child process compiles and runs some of them once
-(`engine/trial_child.py`), and the cache folder keeps its answer for this jaxlib, these XLA_FLAGS and this machine.
+Idea: a jaxlib that cannot do so may abort the process. So a child process compiles and runs a few small loops
+(`engine/trial_child.py`). The cache folder keeps the result for this jaxlib, these XLA_FLAGS and this machine.
 
-Rule: without a passed trial no loop is marked, and the log says so once. If the child cannot start, or times out, no
-result is stored. The next process tries again. So it is where the child ends before the trial begins, or is killed.
+The protocol has four phases.
+
+1. Cache. A stored result ends the trial: "" for success, else the reason of the failure.
+2. Child, before the trial. The child runs plain loops and prints `BEGAN`. A failure up to here is not a result, because
+   it may have any cause, such as a wrong XLA_FLAGS.
+3. Child, trial. Exit code 0 is success; `FAILED`, SIGABRT and SIGSEGV are failures. Any other exit code, any other
+   signal, a timeout and an out-of-memory error are not results.
+4. Store. A result is stored; without a result the next process tries again.
+
+Rule: a loop is marked only after a passed trial. A failure is logged once per process.
 """
 
 from __future__ import annotations
@@ -29,105 +37,106 @@ from pathlib import Path
 from anytpu import _env
 
 TIMEOUT_S = 120.0
-"""Seconds after which the child is ended; it takes about two."""
+"""Timeout of the child in seconds; it takes about two."""
 
 BEGAN = "anytpu: the trial begins"
-"""The line that the child prints when plain loops have run, before it compiles one as one kernel."""
+"""Line that the child prints after the plain loops, before it compiles a marked loop."""
 
 FAILED = 43
-"""The exit code of a child whose trial ran and did not pass. Python and XLA end with 1, 2 or a signal."""
+"""Exit code of a child whose trial ran and failed. Python and XLA exit with 1, 2 or a signal."""
 
 _CHILD = "anytpu.engine.trial_child"
-# XLA ends a process so on a loop that it cannot compile. SIGKILL and SIGTERM come from elsewhere.
+# The signals of a crash in XLA on a loop that it cannot compile. SIGKILL and SIGTERM come from other processes.
 _CRASHES = (-signal.SIGABRT, -signal.SIGSEGV)
 _NO_MEMORY = re.compile("bad_alloc|out of memory|Cannot allocate memory", re.IGNORECASE)
 _LOG = logging.getLogger("anytpu")
-_IS_TAKEN_AS_PASSED = contextvars.ContextVar("anytpu_trial_is_taken_as_passed", default=False)
+_IS_SKIPPED = contextvars.ContextVar("anytpu_trial_is_skipped", default=False)
 
 
 def has_passed() -> bool:
-    """Tell whether small loops may be marked in this process. The first call on a machine takes about two seconds."""
-    return _IS_TAKEN_AS_PASSED.get() or _passed()
+    """Return whether small loops may be marked in this process. The first call on a machine takes about two seconds."""
+    return _IS_SKIPPED.get() or _has_passed_trial()
 
 
 @contextlib.contextmanager
-def taken_as_passed() -> Iterator[None]:
-    """Return a context in which small loops are marked without a trial: the trial itself, and tests of XLA."""
-    before = _IS_TAKEN_AS_PASSED.set(True)
+def skip_trial() -> Iterator[None]:
+    """Return a context in which small loops are marked without a trial, for the trial itself and for tests of XLA."""
+    before = _IS_SKIPPED.set(True)
     try:
         yield
     finally:
-        _IS_TAKEN_AS_PASSED.reset(before)
+        _IS_SKIPPED.reset(before)
 
 
-def answer_file() -> Path:
-    """Return the file that keeps the answer for this jaxlib, these XLA_FLAGS and this machine."""
-    asked = (version("jaxlib"), platform.machine(), platform.node(), str(os.cpu_count()), _env.xla_flags())
-    key = hashlib.sha256("\0".join(asked).encode()).hexdigest()[:16]
+def result_file() -> Path:
+    """Return the file of the result for this jaxlib, these XLA_FLAGS and this machine."""
+    environment = (version("jaxlib"), platform.machine(), platform.node(), str(os.cpu_count()), _env.xla_flags())
+    key = hashlib.sha256("\0".join(environment).encode()).hexdigest()[:16]
     return _env.cache_folder() / "small_loops" / f"jaxlib-{version('jaxlib')}-{key}.json"
 
 
 @functools.cache
-def _passed() -> bool:
-    answer, is_sure = _kept(), True
-    if answer is None:
-        answer, is_sure = _tried()
-        if is_sure:
-            _keep(answer)
-    if answer and is_sure:
+def _has_passed_trial() -> bool:
+    failure, is_result = _load_result(), True
+    if failure is None:
+        failure, is_result = _run_child()
+        if is_result:
+            _store_result(failure)
+    if failure and is_result:
         _LOG.warning(
             "Small loops run as XLA compiles them, up to twice as slow as with a jaxlib that anytpu can speed up; the "
-            "numbers are the same. jaxlib %s did not pass the trial: %s",
+            "results are the same. jaxlib %s failed the trial: %s",
             version("jaxlib"),
-            answer,
+            failure,
         )
-    elif answer:
+    elif failure:
         _LOG.warning(
-            "Small loops run as XLA compiles them in this process, up to twice as slow; the numbers are the same. The "
+            "Small loops run as XLA compiles them in this process, up to twice as slow; the results are the same. The "
             "trial of jaxlib %s has no result, and the next process tries again: %s",
             version("jaxlib"),
-            answer,
+            failure,
         )
-    return not answer
+    return not failure
 
 
-def _tried() -> tuple[str, bool]:
-    """Run the child. Return the reason why it did not pass, or "", and whether this is the result of the trial."""
-    command = [sys.executable, "-P", "-m", _CHILD]  # -P: a random.py of the working folder is not imported.
-    given = {"env": _env.trial_environment(), "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
+def _run_child() -> tuple[str, bool]:
+    """Run the child. Return the reason of its failure, or "", and whether this is a result that may be stored."""
+    command = [sys.executable, "-P", "-m", _CHILD]  # -P: do not import a random.py of the working folder.
+    options = {"env": _env.trial_environment(), "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **given)
+        child = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **options)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"its process could not be run ({error})", False
-    has_begun = BEGAN in done.stdout.splitlines()
-    if has_begun and done.returncode == 0:
+    has_begun = BEGAN in child.stdout.splitlines()
+    if has_begun and child.returncode == 0:
         return "", True
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line for line in child.stderr.splitlines() if line.strip()]
+    # XLA logs a fatal error as a line that starts with "F"; a stack trace may follow it.
     fatal = [line for line in lines if line.startswith("F")]
-    said = (fatal or lines[-1:] or ["it said nothing"])[0].strip()
-    if has_begun and done.returncode == FAILED:
-        return said, True
-    ended = f"exit code {done.returncode}" if done.returncode >= 0 else signal.Signals(-done.returncode).name
-    is_sure = has_begun and done.returncode in _CRASHES and not _NO_MEMORY.search(done.stderr)
-    return f"its process ended with {ended} ({said[:300]})", is_sure
+    message = (fatal or lines[-1:] or ["no message"])[0].strip()
+    if has_begun and child.returncode == FAILED:
+        return message, True
+    ending = f"exit code {child.returncode}" if child.returncode >= 0 else signal.Signals(-child.returncode).name
+    is_result = has_begun and child.returncode in _CRASHES and not _NO_MEMORY.search(child.stderr)
+    return f"its process ended with {ending} ({message[:300]})", is_result
 
 
-def _kept() -> str | None:
-    """Return the answer of an earlier trial: the reason why it did not pass, or ""; None where there is none."""
+def _load_result() -> str | None:
+    """Return the stored result: the reason of the failure, or "" for success; None without a valid file."""
     try:
-        answer = json.loads(answer_file().read_text())
+        result = json.loads(result_file().read_text())
     except (OSError, ValueError):
         return None
-    failed = answer.get("failed") if isinstance(answer, dict) else None
-    return failed if isinstance(failed, str) else None
+    failure = result.get("failed") if isinstance(result, dict) else None
+    return failure if isinstance(failure, str) else None
 
 
-def _keep(failed: str) -> None:
-    """Keep an answer, whole; where nothing can be written, the next process tries again."""
-    path = answer_file()
+def _store_result(failure: str) -> None:
+    """Store a result atomically; if the folder is not writable, the next process tries again."""
+    path = result_file()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with open(number, "w") as file:
-            json.dump({"failed": failed}, file)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with open(descriptor, "w") as file:
+            json.dump({"failed": failure}, file)
         os.replace(name, path)

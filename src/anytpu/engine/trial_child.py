@@ -1,10 +1,10 @@
-"""The child of the trial: compiles small loops as one kernel each and compares their numbers with those of plain loops.
+"""The child process of the trial: compiles marked loops and compares their results with those of plain loops.
 
-Idea: XLA ends the process on a kernel with a parameter that nothing uses. `unneeded` and `constant` are such loops, as
-`small_loops.py` marks them; the others are what a user's loop is made of. The exit code 0 says that all of them passed,
-`trial.FAILED` that one did not.
+Idea: XLA aborts the process on a kernel with an unused parameter. `unneeded` and `constant` would become such kernels
+without the measures in `small_loops.py`; the other loops represent typical user code. Exit code 0 means that all loops
+passed, `trial.FAILED` that one failed.
 
-Rule: plain loops run first, and `trial.BEGAN` is printed then. What fails before it is no fault of the small loops.
+Rule: the plain loops run first, and then the child prints `trial.BEGAN`. An earlier failure is not due to the mark.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _EIGHTHS = np.arange(40, dtype="float32").reshape(8, 5) / 8
 
 
 def unneeded(x: Any, y: Any) -> Any:
-    """Loop over a value that XLA finds out not to need."""
+    """Run a loop with an operand, `y`, that XLA removes as unused."""
     return lax.fori_loop(0, 3, lambda _, x: lax.select(jnp.zeros(x.shape, bool), y, x * 2), x)
 
 
 def constant(x: Any, y: Any) -> Any:
-    """Start a loop, inside of one that is not small, from numbers that XLA knows."""
+    """Run a small loop whose initial carry contains a constant, inside a loop that is not small."""
 
-    def turn(i: Any, x: Any) -> Any:
+    def body(i: Any, x: Any) -> Any:
         inner = lax.fori_loop(0, 2, lambda j, pair: (pair[0] + j, pair[1] + j), (y, 0))
         return jnp.sort(x) + inner[0].sum() + inner[1] + i
 
-    return lax.fori_loop(0, 3, turn, x)
+    return lax.fori_loop(0, 3, body, x)
 
 
 def network(w: Any, x: Any) -> Any:
-    """Train a layer on one example after the other."""
+    """Train a layer on one example per iteration."""
 
     def loss(w: Any, i: Any) -> Any:
         return -jax.nn.log_softmax(jax.nn.sigmoid(x[i] @ w)) @ x[i, :3]
@@ -50,52 +50,56 @@ def network(w: Any, x: Any) -> Any:
 
 
 def nested(x: Any) -> Any:
-    """Halve until the sum is small, in a loop."""
+    """Run a `while` loop that halves a vector until its sum is at most 1, inside a counted loop."""
 
-    def turn(_: Any, x: Any) -> Any:
+    def body(_: Any, x: Any) -> Any:
         return lax.while_loop(lambda x: x.sum() > 1, lambda x: jnp.where(x > 0.1, x / 2, -x), x * 7)
 
-    return lax.fori_loop(0, 3, turn, x)
+    return lax.fori_loop(0, 3, body, x)
 
 
-STARTS = (
+INPUTS = (
     (_EIGHTHS, _EIGHTHS[::-1]),
     (_EIGHTHS[0], _EIGHTHS),
     (_EIGHTHS[:5, :3], _EIGHTHS),
     (_EIGHTHS[1],),
 )
-"""What each loop of `all_loops` starts from."""
+"""Inputs of each loop of `all_loops`, in order."""
 
 
-def all_loops(*starts: Any) -> Any:
-    """Run each loop. They are one program, since every program costs the compiler its time."""
+def all_loops(*inputs: Any) -> Any:
+    """Run each loop, all in one program, because each program has a fixed compilation cost."""
     loops = (unneeded, constant, network, nested)
-    return [loop(*given) for loop, given in zip(loops, starts, strict=True)]
+    return [loop(*arguments) for loop, arguments in zip(loops, inputs, strict=True)]
 
 
 def main() -> int:
-    """Try the loops, and return 0, or FAILED where they are not marked, not compiled, or compute other numbers."""
-    plain = jax.block_until_ready(jax.jit(all_loops)(*STARTS))
+    """Run the trial. Return 0, or FAILED if no loop is marked, XLA rejects a loop, or a result differs."""
+    # 1. Plain loops. A failure here is not a result of the trial.
+    plain = jax.block_until_ready(jax.jit(all_loops)(*INPUTS))
+    # 2. Marked loops. A lack of memory is not a result either.
     print(trial.BEGAN, flush=True)
     try:
         fault = _fault(plain)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             raise
-        fault = f"XLA refused the loops ({str(error).splitlines()[0][:300]})"
+        fault = f"XLA rejected the loops ({str(error).splitlines()[0][:300]})"
     if fault:
         print(fault, file=sys.stderr)
     return trial.FAILED if fault else 0
 
 
 def _fault(plain: Any) -> str:
-    with fast_kernels(lstm=False), trial.taken_as_passed():
-        lowered = jax.jit(lambda *starts: all_loops(*starts)).lower(*STARTS)
+    """Run the marked loops, and return a description of the first fault, or ""."""
+    with fast_kernels(lstm=False), trial.skip_trial():
+        # A fresh function: JAX's cache would return the plain lowering of `all_loops`.
+        lowered = jax.jit(lambda *inputs: all_loops(*inputs)).lower(*INPUTS)
     if MARK not in lowered.as_text():
         return "no loop was marked"
-    fast = lowered.compile()(*STARTS)
+    fast = lowered.compile()(*INPUTS)
     is_near = all(np.allclose(*pair, rtol=_TOLERANCE, atol=_TOLERANCE) for pair in zip(fast, plain, strict=True))
-    return "" if is_near else "as one kernel, a loop computed other numbers"
+    return "" if is_near else "the result of a loop differs when it is one kernel"
 
 
 if __name__ == "__main__":

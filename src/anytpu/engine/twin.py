@@ -1,10 +1,10 @@
-"""The in-memory twin: a backend whose handles raise on any use but `get`.
+"""The in-memory twin: a backend whose handles raise on any use except `get`.
 
-Idea: a front door that peeks into a handle works on backends of this process and breaks on a worker. On the twin it
-breaks at once, in a test.
+Idea: a front door that reads a handle directly works on the backends of this process and fails on a worker. On the twin
+it fails at once, in a test.
 
-Rule: what another backend may let pass is an error here. A state that was handed to a call is gone, even where XLA had
-no use for it.
+Rule: any misuse that another backend may tolerate is an error here. A call invalidates the handles of its state, even
+if XLA did not reuse the buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anytpu.system.cores import Core, Numerics
 
 @final
 class Handle:
-    """An opaque name for an array that lies on the twin's cores. Pass it on, or open it with `backend.get`."""
+    """An opaque reference to an array on the twin's cores. Pass it on, or open it with `backend.get`."""
 
     __slots__ = ("_array",)
 
@@ -51,8 +51,8 @@ class TwinBackend(Backend):
     """Virtual cores behind opaque handles.
 
     Args:
-        cores: the cores to stand in for.
-        numerics: how float32 products are computed.
+        cores: the virtual cores.
+        numerics: "machine" or "tpu": the rounding of float32 products.
     """
 
     def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
@@ -66,19 +66,19 @@ class TwinBackend(Backend):
     def put(self, tree: Tree, layout: Layout) -> Tree:
         """Copy arrays in; handles pass through."""
 
-        def one(leaf: Any) -> Handle:
+        def put_leaf(leaf: Any) -> Handle:
             if isinstance(leaf, Handle):
                 return leaf
-            return Handle(self._inner.put(_copied(leaf), layout))
+            return Handle(self._inner.put(_copy(leaf), layout))
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(put_leaf, tree)
 
     def get(self, tree: Tree) -> Tree:
-        """Copy arrays out, as NumPy arrays; typed random keys as what they are."""
-        return jax.tree.map(lambda handle: _copied(_array(handle)), tree)
+        """Copy arrays out, as NumPy arrays; typed random keys as JAX arrays."""
+        return jax.tree.map(lambda handle: _copy(_array(handle)), tree)
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
-        """Compile as the virtual backend does."""
+        """Compile a Program with the virtual backend."""
         return _TwinExecutable(self._inner.compile(program, loop))
 
     def close(self) -> None:
@@ -96,40 +96,44 @@ class _TwinExecutable(Executable):
         return self._inner.outputs
 
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        result = self._inner.step(_opened(state), _opened(batch))
+        result = self._inner.step(_open(state), _open(batch))
         _consume(state)
-        return _closed(result)
+        return _close(result)
 
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
-        done = self._inner.steps(_opened(state), _opened(feed), start, count)
+        steps = self._inner.steps(_open(state), _open(feed), start, count)
         _consume(state)
-        return Steps(_closed(done.state), _closed(done.last), _closed(done.every), count, _closed(done.bad_step))
+        return Steps(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_step))
 
 
-def _copied(leaf: Any) -> Any:
+def _copy(leaf: Any) -> Any:
+    """Copy an array; a typed random key stays a JAX array, because NumPy has no such dtype."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf.copy() if is_key else np.array(leaf)
 
 
 def _array(handle: Any) -> jax.Array:
+    """Return the array of a valid handle."""
     if not isinstance(handle, Handle):
-        raise HandleError(f"expected a handle that this backend gave out, not {type(handle).__name__}: use backend.put")
+        raise HandleError(f"expected a handle of this backend, not {type(handle).__name__}: use backend.put")
     array = object.__getattribute__(handle, "_array")
     if array is None:
         raise HandleError(
-            "this handle was handed to a call as its state, which consumed it: use what the call returned"
+            "this handle is invalid, because it was the state of a call, which consumed it: use the state that the "
+            "call returned"
         )
     return array
 
 
 def _consume(state: Tree) -> None:
+    """Invalidate the handles of a state."""
     for handle in jax.tree.leaves(state):
         object.__setattr__(handle, "_array", None)
 
 
-def _opened(tree: Tree) -> Tree:
+def _open(tree: Tree) -> Tree:
     return jax.tree.map(_array, tree)
 
 
-def _closed(tree: Tree) -> Tree:
+def _close(tree: Tree) -> Tree:
     return jax.tree.map(Handle, tree)

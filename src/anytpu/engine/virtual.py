@@ -1,11 +1,11 @@
 """The virtual backend: N logical TPU cores on one CPU device of this machine.
 
-Idea: a core need not be a device. Per-replica code runs under `vmap`, one lane a core; whole-batch code computes the
-same numbers on one device as on eight, so it runs as it is. There is no other way to have eight fast cores on a laptop:
-eight devices forced out of one CPU are five times slower than one, and their all-reduce can deadlock.
+Idea: a core need not be a device. Per-replica code runs under `vmap`, one lane per core. Whole-batch code has the same
+results on one device as on eight, so it runs unchanged. Eight host devices on one CPU are no alternative: they are five
+times slower than one device, and their all-reduce can deadlock.
 
-Rule: while a Program is traced here, and only then, Keras's convolution and LSTM are lowered the way XLA's CPU compiler
-runs them fast (`engine/kernels.py`). Nothing is ever padded: one device divides every batch.
+Rule: only while a Program is traced here, Keras's convolution and LSTM are lowered to forms that are fast on XLA:CPU
+(`engine/kernels.py`). No axis is ever padded, because one device divides every batch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.executable import Compiled
+from anytpu.engine.executable import CompiledExecutable
 from anytpu.engine.kernels import fast_kernels, prepare_memory
-from anytpu.engine.loop import carried, feed_specs, is_loop, looped
-from anytpu.engine.numerics import computed_by
-from anytpu.engine.small_loops import next_loop_left
+from anytpu.engine.loop import feed_specs, is_loop, make_loop, with_checked_state
+from anytpu.engine.numerics import apply_numerics
+from anytpu.engine.small_loops import skip_next_loop
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
@@ -29,6 +29,7 @@ from anytpu.program.summed_products import summing_products
 from anytpu.system.cores import Core, Numerics
 
 _SMALL_BYTES = 2**20
+"""Size below which a copy into a JAX array is faster than `jax.device_put`."""
 
 
 @final
@@ -36,8 +37,8 @@ class VirtualBackend(Backend):
     """Virtual TPU cores, simulated on the CPU.
 
     Args:
-        cores: the cores to stand in for.
-        numerics: how float32 products are computed.
+        cores: the virtual cores.
+        numerics: "machine" or "tpu": the rounding of float32 products.
     """
 
     is_host = True
@@ -55,11 +56,11 @@ class VirtualBackend(Backend):
         return self._cores
 
     def put(self, tree: Tree, layout: Layout) -> Tree:
-        """Bring arrays to the CPU device; the layout makes no difference on one device."""
+        """Put arrays on the CPU device; the layout has no effect on one device."""
         return jax.tree.map(self._put, tree)
 
     def put_once(self, tree: Tree, layout: Layout) -> Tree:
-        """Return NumPy arrays as they are: a call takes them, and faster than JAX makes arrays of its own of them."""
+        """Return NumPy arrays unchanged: a call accepts them, which is faster than a conversion to JAX arrays."""
         return jax.tree.map(lambda leaf: leaf if _is_canonical(leaf) else self._put(leaf), tree)
 
     def get(self, tree: Tree) -> Tree:
@@ -68,43 +69,45 @@ class VirtualBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the CPU."""
-        step = carried(program, one_device_step(program))
+        step = with_checked_state(program, one_device_step(program))
         if program.replicas is not None and program.replicas > 1:
             step = summing_products(step)
-        step = computed_by(self._numerics, step)
-        state, batch = self._here(program.state), self._here(program.batch)
+        step = apply_numerics(self._numerics, step)
+        state, batch = self._device_specs(program.state), self._device_specs(program.batch)
         kernels = fast_kernels(lstm=self._numerics == "machine")
         try:
-            with kernels, next_loop_left(is_loop(loop)), jax.default_device(self._device):
+            with kernels, skip_next_loop(is_loop(loop)), jax.default_device(self._device):
                 if loop is None:
-                    return _prepared(Compiled(jax.jit(step, donate_argnums=0).lower(state, batch)))
-                run = looped(step, state, batch, loop)
-                feed = self._here(feed_specs(batch, loop))
+                    return _compile(jax.jit(step, donate_argnums=0).lower(state, batch))
+                run = make_loop(step, state, batch, loop)
+                feed = self._device_specs(feed_specs(batch, loop))
                 count = jax.ShapeDtypeStruct((), "int32")
-                return _prepared(Compiled(jax.jit(run, donate_argnums=0).lower(state, feed, count, count)))
+                return _compile(jax.jit(run, donate_argnums=0).lower(state, feed, count, count))
         except jax.errors.JaxRuntimeError as error:
             raise BackendError(f"XLA could not compile {program.name!r} for the CPU: {error}") from error
 
     def close(self) -> None:
-        """Do nothing: a CPU is not held."""
+        """Do nothing, because the CPU is not reserved."""
 
     def _put(self, leaf: Any) -> jax.Array:
-        """Bring one array to the device. A small one is copied, which JAX does three times faster than placing it."""
+        """Put one array on the device. A small one is copied, which is three times faster than `jax.device_put`."""
         is_small = isinstance(leaf, np.ndarray) and leaf.nbytes < _SMALL_BYTES
         override = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         if is_small and self._is_default and override is None:
             return jnp.array(leaf)
         return jax.device_put(leaf, self._sharding)
 
-    def _here(self, specs: Tree) -> Tree:
-        return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), specs)
+    def _device_specs(self, specs: Tree) -> Tree:
+        return jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding), specs)
 
 
-def _prepared(executable: Compiled) -> Compiled:
+def _compile(lowered: jax.stages.Lowered) -> CompiledExecutable:
+    """Compile, and prepare the memory allocator for the temporary buffers of the executable."""
+    executable = CompiledExecutable(lowered)
     prepare_memory(executable.temporary_bytes)
     return executable
 
 
 def _is_canonical(leaf: Any) -> bool:
-    """Say whether this is a NumPy array of a dtype that JAX would not change."""
+    """Return whether a leaf is a NumPy array with a dtype that JAX keeps."""
     return isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype

@@ -16,7 +16,7 @@ import numpy as np
 
 from anytpu.engine.backend import Backend, Executable
 from anytpu.engine.interrupts import deferred_interrupts
-from anytpu.engine.pace import Pace
+from anytpu.engine.pace import CallPace
 from anytpu.program.program import REPLICATED, ROWS, Tree
 from anytpu.strategy import variables as homes
 from anytpu.strategy.per_replica import PerReplica, of_handles
@@ -42,7 +42,7 @@ class CompiledStep:
     trainable: tuple[bool, ...]
     has_rows: Tree
     counts: tuple[int, ...] | None
-    pace: Pace = dataclasses.field(default_factory=Pace)
+    pace: CallPace = dataclasses.field(default_factory=CallPace)
 
     @classmethod
     def of(cls, executable: Executable, step: Step) -> CompiledStep:

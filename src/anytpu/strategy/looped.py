@@ -21,7 +21,7 @@ import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
-from anytpu.engine.pace import Watch
+from anytpu.engine.pace import CallWatch
 from anytpu.errors import DataExhaustedError, SettingError
 from anytpu.program.program import REPLICATED, Tree, spec_of
 from anytpu.strategy import variables as homes
@@ -69,7 +69,7 @@ class LoopRun:
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
         self._values: list[Any] | None = None
-        self._watch = Watch()
+        self._watch = CallWatch()
         self._done = 0
         self._result: tuple[Tree, list[tuple[Tree, int]]] = (None, [])
 
@@ -107,7 +107,7 @@ class LoopRun:
         return 1 if self._step is None else self._step.pace.next_steps(most)
 
     def _call(self, segment: Any) -> None:
-        """Run the steps of one `Segment` of the feed."""
+        """Run the steps of one `FeedSegment` of the feed."""
         # One loop runs batches of any counts of rows.
         form = dataclasses.replace(segment.batch.form, counts=None)
         step = self._compiled.find(self._strategy, self._fn, form, segment.loop, self._own)

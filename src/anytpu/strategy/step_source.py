@@ -14,7 +14,7 @@ from typing import Any, final
 import jax
 
 from anytpu.engine.backend import Backend
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, BatchSource, Group, Source
+from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, BatchSource, FeedSource, StepGroup
 from anytpu.errors import DataError
 from anytpu.strategy.arguments import Form, Travels, parted
 from anytpu.strategy.per_replica import PerReplica
@@ -35,7 +35,7 @@ class Batch:
 
 
 @final
-class StepSource(Source):
+class StepSource(FeedSource):
     """A walk over the arguments of the steps of a loop.
 
     Args:
@@ -49,9 +49,9 @@ class StepSource(Source):
         self._last: Batch | None = None
         self._source = BatchSource(backend, map(self._batch, batches), _capacity, _layouts)
 
-    def take(self, most: int) -> Group | None:
+    def take(self, max_steps: int) -> StepGroup | None:
         """Return the next group."""
-        return self._source.take(most)
+        return self._source.take(max_steps)
 
     def close(self) -> None:
         """Leave the iterator as it is: it is the user's, who may go on with it."""
@@ -79,7 +79,7 @@ class StepSource(Source):
 
 
 def _capacity(batch_bytes: int) -> int:
-    return max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
+    return max(1, min(MAX_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
 
 def _layouts(stack: Batch) -> Batch:

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.engine.feeds import BatchSource, Group, ResidentArrays, RowSource, SingleSource, Source, shapes_of
+from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
@@ -48,7 +48,7 @@ class Epochs(_KerasEpochIterator):
         super().__init__(**{**arguments, "steps_per_execution": 1})
         self._trainer = trainer
         self._mode = mode
-        self._source: Source | None = None
+        self._source: FeedSource | None = None
         # To build the model, Keras takes one batch and then calls `reset`.
         self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
         self._is_checked = False
@@ -151,7 +151,7 @@ class Epochs(_KerasEpochIterator):
                 self._trainer.restore_metrics()
             yield step, step, iter(())
 
-    def _counted(self, group: Group) -> int:
+    def _counted(self, group: StepGroup) -> int:
         """Return the number of steps that a group counts as: as in Keras, those of a full call even if fewer ran."""
         fixed = self._trainer.steps_per_execution
         return group.steps if fixed is None or self._is_varied or self._is_building else fixed
@@ -181,7 +181,7 @@ class Epochs(_KerasEpochIterator):
         """Reject `next`: an epoch is iterated over with `for`."""
         raise TypeError("iterate over an epoch with for")
 
-    def _next_group(self, step: int, wanted: int | None) -> Group | None:
+    def _next_group(self, step: int, wanted: int | None) -> StepGroup | None:
         """Return the next group, or None if the pass ends inside an epoch; an epoch may begin with a new pass."""
         assert self._source is not None
         raise_if_interrupted()

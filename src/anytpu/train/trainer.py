@@ -25,10 +25,10 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, Steps
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, Group, Segment, one_batch
+from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
-from anytpu.engine.pace import Pace, Watch
+from anytpu.engine.pace import CallPace, CallWatch
 from anytpu.program.program import Program, Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
@@ -94,11 +94,11 @@ class Trainer:
         self._ready: dict[str, Any] = {}
         # Keras may run a callback in another thread, which reads variables while the next call runs.
         self._lock = threading.RLock()
-        self._paces: dict[str, tuple[Any, Pace]] = {}
+        self._paces: dict[str, tuple[Any, CallPace]] = {}
         self._executables: OrderedDict[tuple, Executable] = OrderedDict()
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, Executable] | None = None
-        self._watch = Watch()
+        self._watch = CallWatch()
         self._initial_epoch = 0
         self._epoch = 1
         self._step = 0
@@ -129,7 +129,7 @@ class Trainer:
         """Return how many batches of this size are stacked and sent together."""
         if self.steps_per_execution is not None:
             return self.steps_per_execution
-        return 1 if self.one_step_calls else max(1, min(MOST_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
+        return 1 if self.one_step_calls else max(1, min(MAX_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
     def state(self, mode: str) -> tuple[VariableList, ...]:
         """Return the state as Keras passes it: the lists of variables that a step of this mode takes."""
@@ -148,12 +148,12 @@ class Trainer:
         Args:
             mode: "train", "test" or "predict".
             parts: the state as Keras passes it.
-            group: a `Group`, or an iterator over batches, of which one is taken.
+            group: a `StepGroup`, or an iterator over batches, of which one is taken.
 
         Returns:
             The results of each segment of the group.
         """
-        if not isinstance(group, Group):
+        if not isinstance(group, StepGroup):
             group = one_batch(self.backend, self.padding.padded(next(group), may_stay=True))
         self.every = []
         results = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
@@ -198,7 +198,7 @@ class Trainer:
         while self.notices:
             print(self.notices.pop(0), file=sys.stderr)
 
-    def _segments(self, mode: str, parts: tuple[VariableList, ...], group: Group) -> Any:
+    def _segments(self, mode: str, parts: tuple[VariableList, ...], group: StepGroup) -> Any:
         def loop_of(batch: Tree, loop: Loop) -> Loop:
             if self._runs_one_step() and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=1)
@@ -209,7 +209,7 @@ class Trainer:
 
         return group.segments(loop_of)
 
-    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Steps:
+    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Steps:
         executable = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         self._watch.wait(self.backend)
@@ -239,13 +239,13 @@ class Trainer:
         assert self._live is not None
         return jax.tree.leaves(self._live.handles)[index]
 
-    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Executable:
+    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Executable:
         call = (mode, parts, segment.batch, segment.loop)
         if self._last is None or self._last[0] != call:
             self._last = (call, self._find_executable(mode, parts, segment))
         return self._last[1]
 
-    def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: Segment) -> Executable:
+    def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Executable:
         specs, tree = jax.tree.flatten(segment.batch)
         shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
         held = tuple(tuple(id(variable) for variable in part.variables) for part in parts)
@@ -290,25 +290,27 @@ class Trainer:
             batches: shapes of a batch, or None if they are unknown before the first batch.
         """
         if batches is None or mode not in self._paces or self._paces[mode][0] != batches:
-            self._paces[mode] = (batches, Pace(fixed=self.steps_per_execution))
+            self._paces[mode] = (batches, CallPace(fixed=self.steps_per_execution))
 
-    def _pace(self, mode: str) -> Pace:
+    def _pace(self, mode: str) -> CallPace:
         if mode not in self._paces:
             self.set_pace(mode, None)
         return self._paces[mode][1]
 
-    def _measure(self, mode: str, results: Steps, segment: Segment, began_s: float, listener: Listener | None) -> None:
+    def _measure(
+        self, mode: str, results: Steps, segment: FeedSegment, began_s: float, listener: Listener | None
+    ) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
             if listener is None or listener.is_satisfied:
                 return
-            pace = Pace(fixed=1)  # The number of steps is fixed: only the listener uses the measurement.
+            pace = CallPace(fixed=1)  # The number of steps is fixed: only the listener uses the measurement.
         outputs = results.last if jax.tree.leaves(results.last) else results.state
         self._watch.started(pace, segment.count, began_s, outputs, listener)
         if pace.is_measuring:
             self._watch.wait(self.backend)
 
-    def _check(self, mode: str, results: Steps, segment: Segment) -> None:
+    def _check(self, mode: str, results: Steps, segment: FeedSegment) -> None:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count

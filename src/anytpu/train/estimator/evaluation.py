@@ -15,7 +15,7 @@ import jax
 import keras
 import numpy as np
 
-from anytpu.engine.feeds import MOST_STEPS
+from anytpu.engine.feeds import MAX_STEPS
 from anytpu.errors import DataExhaustedError, EstimatorError
 from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import Batch
@@ -41,7 +41,7 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
         DataExhaustedError: there is no batch.
     """
     hooks.before()
-    parts = list(run.steps(batches, 2**31 if steps is None else steps, MOST_STEPS))
+    parts = list(run.steps(batches, 2**31 if steps is None else steps, MAX_STEPS))
     if not parts:
         raise DataExhaustedError("input_fn yielded no batch to evaluate: return a data set with at least one batch")
     steps_run = sum(len(part["loss"]) for part in parts)

@@ -15,7 +15,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from anytpu.engine.feeds import BUFFER_BYTES, MOST_STEPS, shapes_of
+from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.program.program import Tree
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
@@ -69,7 +69,7 @@ class ModeRun:
         specs = jax.tree.map(lambda leaf: leaf.spec(), self._split(batch), is_leaf=is_per_replica)
         outputs = self.step.make(self.deployment.strategy, specs)
         # A loop keeps the outputs of all its steps. They must not need more memory than its batches, or than a buffer.
-        self._loops = _bytes(outputs) <= max(_bytes(specs), BUFFER_BYTES // MOST_STEPS)
+        self._loops = _bytes(outputs) <= max(_bytes(specs), BUFFER_BYTES // MAX_STEPS)
         self._is_made = True
 
     def steps(self, batches: Iterator[Batch], count: int, max_steps: int) -> Iterator[Outputs]:

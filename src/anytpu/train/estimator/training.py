@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.engine.feeds import MOST_STEPS
+from anytpu.engine.feeds import MAX_STEPS
 from anytpu.errors import NaNLossError
 from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import HostBatches
@@ -119,7 +119,7 @@ class Training:
     def _loop(self, batches: Any, step: int, count: int) -> int:
         """Run one loop and return the number of steps that ran; it is smaller if the batches end."""
         steps_run = 0
-        for outputs in self._run.steps(batches, count, MOST_STEPS):
+        for outputs in self._run.steps(batches, count, MAX_STEPS):
             losses = outputs["loss"].mean(axis=1)
             _check_finite(losses, step + steps_run)
             self.loss = float(losses[-1])
