@@ -34,7 +34,7 @@ def test_a_job_of_ones_own(tmp_path: Path):
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert lines[:2] == ["Halve a number", "24 examples an epoch, 8 a step"]
-    assert "The first epoch compiles. The others: 1 epoch." in lines
+    assert "The first epoch includes compilation. The others: 1 epoch." in lines
     record = json.loads((tmp_path / "numbers.json").read_text())
     names = [one["name"] for one in record["measurements"]]
     assert names[:2] == ["1 virtual core", "8 virtual cores"]

@@ -8,7 +8,7 @@ import pytest
 from anytpu import units
 from anytpu.cli import judgement
 from anytpu.cli.machine import Machine
-from anytpu.report.checks import Check
+from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
 
 MACHINE = Machine(
@@ -47,22 +47,24 @@ def test_a_good_machine_has_nothing_to_type():
 
 def test_a_version_that_does_not_fit():
     required = ["jax<0.12,>=0.10", "keras<3.16,>=3.15", "libtpu>=9; extra == 'plan'"]
-    assert judgement.versions({"jax": "0.12.1", "keras": "3.15.1", "libtpu": "0.1"}, required) == Check(
+    assert judgement.versions({"jax": "0.12.1", "keras": "3.15.1", "libtpu": "0.1"}, required) == SystemCheck(
         "failed", "versions", "jax 0.12.1 is installed, <0.12,>=0.10 is needed", "pip install 'jax<0.12,>=0.10'"
     )
 
 
 def test_little_memory_and_disk():
     little = machine(memory_bytes=units.GIB // 2, disk_bytes=units.GIB // 4)
-    assert judgement.memory(little) == Check("warning", "memory", "512 MiB free; training may need more", "free -h")
-    assert judgement.disk(little) == Check(
+    assert judgement.memory(little) == SystemCheck(
+        "warning", "memory", "512 MiB free; training may need more", "free -h"
+    )
+    assert judgement.disk(little) == SystemCheck(
         "warning", "disk", "256 MiB free in /made/up; weights and checkpoints may not fit", "df -h '/made/up'"
     )
     assert judgement.memory(machine(memory_bytes=None)).status == "ok"
 
 
 def test_ports_that_are_taken():
-    assert judgement.ports([8470, 8472]) == Check(
+    assert judgement.ports([8470, 8472]) == SystemCheck(
         "warning",
         "ports",
         "8470, 8472: another program uses these, so a TPU worker cannot; training here needs no worker",
@@ -72,21 +74,21 @@ def test_ports_that_are_taken():
 
 def test_keras_on_another_backend(tmp_path: Path):
     saved = tmp_path / "keras.json"
-    assert judgement.keras_backend({"KERAS_BACKEND": "torch"}, saved) == Check(
+    assert judgement.keras_backend({"KERAS_BACKEND": "torch"}, saved) == SystemCheck(
         "failed",
         "Keras backend",
         "KERAS_BACKEND=torch makes Keras use torch; anytpu needs jax",
         "export KERAS_BACKEND=jax",
     )
     saved.write_text('{"backend": "tensorflow"}')
-    assert judgement.keras_backend({"KERAS_BACKEND": "jax"}, saved) == Check(
+    assert judgement.keras_backend({"KERAS_BACKEND": "jax"}, saved) == SystemCheck(
         "ok",
         "Keras backend",
         f"jax, if anytpu is imported before keras; keras alone takes 'tensorflow' from {saved}",
     )
     for text in ('{"backend": "jax"}', "[]", "not JSON"):
         saved.write_text(text)
-        assert judgement.keras_backend({}, saved) == Check("ok", "Keras backend", "jax")
+        assert judgement.keras_backend({}, saved) == SystemCheck("ok", "Keras backend", "jax")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_keras_on_another_backend(tmp_path: Path):
     [
         (
             {"tpu_chips": 4},
-            Check(
+            SystemCheck(
                 "failed",
                 "libtpu",
                 "this machine has 4 TPU chips, but their driver libtpu is not installed",
@@ -103,37 +105,37 @@ def test_keras_on_another_backend(tmp_path: Path):
         ),
         (
             {"settings": {"JAX_PLATFORMS": "tpu,cpu"}},
-            Check(
+            SystemCheck(
                 "failed",
                 "libtpu",
                 "JAX_PLATFORMS=tpu,cpu makes JAX look for a TPU, but this machine has no TPU chip",
                 "unset JAX_PLATFORMS",
             ),
         ),
-        ({}, Check("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")),
+        ({}, SystemCheck("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")),
         (
             {"versions": {"libtpu": "0.0.51"}},
-            Check("ok", "libtpu", "0.0.51, for planning only: no TPU chip here"),
+            SystemCheck("ok", "libtpu", "0.0.51, for planning only: no TPU chip here"),
         ),
         (
             {"versions": {"libtpu": "0.0.51"}, "tpu_chips": 1},
-            Check("ok", "libtpu", "0.0.51, drives the TPU chips of this machine"),
+            SystemCheck("ok", "libtpu", "0.0.51, drives the TPU chips of this machine"),
         ),
     ],
 )
-def test_libtpu(changes: dict, check: Check):
+def test_libtpu(changes: dict, check: SystemCheck):
     assert judgement.libtpu(machine(**changes)) == check
 
 
 def test_threads_for_host_devices():
-    assert judgement.threads(XLA) == Check(
+    assert judgement.threads(XLA) == SystemCheck(
         "warning",
         "PJRT_NPROC",
         "not set, and XLA_FLAGS requests 8 host devices: all-reduces over them can hang",
         "export PJRT_NPROC=16",
     )
     assert judgement.threads({**XLA, "PJRT_NPROC": "15"}).status == "warning"
-    assert judgement.threads({**XLA, "PJRT_NPROC": "16"}) == Check(
+    assert judgement.threads({**XLA, "PJRT_NPROC": "16"}) == SystemCheck(
         "ok", "PJRT_NPROC", "16, enough for the 8 host devices that XLA_FLAGS requests"
     )
 
@@ -141,9 +143,9 @@ def test_threads_for_host_devices():
 def test_a_place_that_had_none_is_a_warning_where_there_is_something_unused():
     lost = [Reason("TPU_NAME", "'x' is no slice"), Reason("TPU", "no chip"), Reason("GPU", "no plugin")]
     assert list(judgement.reasons(lost, machine(has_nvidia=True))) == [
-        Check("warning", "looked for", "TPU_NAME: 'x' is no slice", "unset TPU_NAME"),
-        Check("ok", "looked for", "TPU: no chip"),
-        Check("warning", "looked for", "GPU: no plugin"),
+        SystemCheck("warning", "looked for", "TPU_NAME: 'x' is no slice", "unset TPU_NAME"),
+        SystemCheck("ok", "looked for", "TPU: no chip"),
+        SystemCheck("warning", "looked for", "GPU: no plugin"),
     ]
 
 

@@ -299,7 +299,7 @@ def test_check(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
 def test_calibrate_without_runs(folder: Path):
     run = command("plan", "--calibrate", folder=folder, XDG_DATA_HOME=str(folder / "data"))
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith("No run of yours is kept yet.")
+    assert run.stdout.startswith("No run of yours is recorded yet.")
     assert not (folder / "data").exists()
 
 

@@ -40,10 +40,14 @@ def test_the_newest_runs_are_shown():
 def test_corrections_are_told():
     factors = (LocalFactor("v3", "compiler", 1.07, 0.1, 4, 12), LocalFactor("v5e", "compiler", 0.9, 0.1, 1, 1))
     assert factor_lines(LocalCalibration((RUN,), factors), 200) == [
-        "What is predicted for v3 is multiplied by 1.07 from now on: 12 runs of 4 programs, drawn towards 1 as long as "
-        "they are few.",
-        "What is predicted for v5e is multiplied by 0.90 from now on: 1 run of 1 program, drawn towards 1 as long as "
-        "they are few.",
+        (
+            "From now on, predictions for v3 are multiplied by 1.07, from 12 runs of 4 programs; with few runs the "
+            "factor is shrunk towards 1."
+        ),
+        (
+            "From now on, predictions for v5e are multiplied by 0.90, from 1 run of 1 program; with few runs the "
+            "factor is shrunk towards 1."
+        ),
     ]
 
 
@@ -56,7 +60,7 @@ def test_runs_that_were_never_planned():
 
 def test_no_runs_yet():
     assert shown(calibrate([])) == (
-        "No run of yours is kept yet. A run on a real TPU or GPU stores its step time\n"
-        "once it has made some calls; plan the same model, batch and system, and type\n"
-        "anytpu plan --calibrate again.\n"
+        "No run of yours is recorded yet. A run on a real TPU or GPU records its step\n"
+        "time after some calls; plan the same model, batch and system, and type anytpu\n"
+        "plan --calibrate again.\n"
     )

@@ -5,17 +5,17 @@ import io
 import pytest
 from rich.console import Console
 
-from anytpu.report.checks import Check, check_lines, print_check, summary
+from anytpu.report.checks import SystemCheck, check_lines, print_check, summary
 
 
-def printed(check: Check, **keywords) -> str:
+def printed(check: SystemCheck, **keywords) -> str:
     file = io.StringIO()
     print_check(Console(file=file, width=50, **keywords), check)
     return file.getvalue()
 
 
 def test_what_was_found_is_wrapped_and_a_command_is_not():
-    check = Check(
+    check = SystemCheck(
         "failed", "libtpu", "4 TPU chips are here, and libtpu is not installed", "pip install 'anytpu[tpu]' --upgrade"
     )
     assert printed(check) == (
@@ -27,11 +27,11 @@ def test_what_was_found_is_wrapped_and_a_command_is_not():
 
 def test_a_path_is_never_broken():
     path = "/a/very/long/path/that/is/wider/than/the/terminal"
-    assert check_lines(Check("ok", "disk", path), width=30)[0].plain == f"ok       disk           {path}"
+    assert check_lines(SystemCheck("ok", "disk", path), width=30)[0].plain == f"ok       disk           {path}"
 
 
 def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch):
-    check = Check("ok", "disk", "fine")
+    check = SystemCheck("ok", "disk", "fine")
     plain = "ok       disk           fine\n"
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert printed(check) == plain
@@ -41,7 +41,12 @@ def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPa
 
 
 def test_summary_counts():
-    checks = [Check("ok", "a", ""), Check("warning", "b", ""), Check("warning", "c", ""), Check("failed", "d", "")]
+    checks = [
+        SystemCheck("ok", "a", ""),
+        SystemCheck("warning", "b", ""),
+        SystemCheck("warning", "c", ""),
+        SystemCheck("failed", "d", ""),
+    ]
     assert summary(checks) == "1 ok, 2 warnings, 1 failed"
     assert summary(checks[:2]) == "1 ok, 1 warning"
     assert summary([]) == ""

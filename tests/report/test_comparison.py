@@ -34,9 +34,10 @@ Read digits
 8 virtual cores  █████████  200 examples/s
 1 GPU            █████████████████████████████████████████████  1,000 examples/s
 
-The first epoch compiles. The others: the median of 3 epochs, taken in turns.
-Virtual cores are made of this machine's CPU: 8 of them are no faster than 1.
-They show that a program does the same on 8.
+The first epoch includes compilation. The others: the median of 3 epochs, with
+the systems alternating.
+Virtual cores are simulated on this machine's CPU: 8 of them are no faster than
+1. They show that a program gives the same results on 8.
 Not on this machine:
   TPU  this machine has no TPU chip"""
     )

@@ -24,7 +24,7 @@ def test_virtual_cores_are_called_virtual():
 
 def test_real_cores_are_not():
     assert headline(local("tpu", 4)) == "4 x Made Up: 4 cores"
-    assert headline(local("gpu", 1)) == "1 x Made Up: 1 core, each a GPU that stands in for a TPU core"
+    assert headline(local("gpu", 1)) == "1 x Made Up: 1 core, each a GPU in place of a TPU core"
 
 
 def test_whose_products_they_are():

@@ -4,13 +4,13 @@ import io
 
 from rich.console import Console
 
-from anytpu.report.steps import Steps
+from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console
 
 
 def test_a_line_each_in_a_log():
     log = io.StringIO()
-    with Steps(open_console(log)) as progress:
+    with StepProgress(open_console(log)) as progress:
         progress("small/train on v2-8 " + "x" * 100)
         progress("small/train on v3-8 [1]")
     assert log.getvalue() == "small/train on v2-8 " + "x" * 100 + "\nsmall/train on v3-8 [1]\n"
@@ -19,7 +19,7 @@ def test_a_line_each_in_a_log():
 def test_a_line_that_changes_on_a_terminal():
     screen, now_s = io.StringIO(), iter(range(0, 100, 2))
     console = Console(file=screen, force_terminal=True, width=60, markup=False)
-    with Steps(console, lambda: float(next(now_s))) as progress:
+    with StepProgress(console, lambda: float(next(now_s))) as progress:
         progress("small/train on v2-8")
         progress("small/train on v3-8")
     drawn = screen.getvalue()
@@ -30,7 +30,7 @@ def test_a_line_that_changes_on_a_terminal():
 
 def test_an_error_gives_the_terminal_back():
     screen = io.StringIO()
-    steps = Steps(Console(file=screen, force_terminal=True, width=60))
+    steps = StepProgress(Console(file=screen, force_terminal=True, width=60))
     try:
         with steps:
             raise KeyboardInterrupt

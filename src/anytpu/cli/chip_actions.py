@@ -17,7 +17,7 @@ from anytpu.cli.chip_job import chip_job
 from anytpu.cli.outputs import check_file, check_folder, check_suffix
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_text
-from anytpu.report.steps import Steps
+from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console, say
 from anytpu.showing import report
 
@@ -42,7 +42,7 @@ def compile_job(arguments: argparse.Namespace) -> None:
         raise SettingError(
             "input examples are missing; the value ranges for quantization are calibrated on them: --calibration x.npy"
         )
-    with Steps() as progress:
+    with StepProgress() as progress:
         program = chip.compile(
             chosen.job,
             examples,

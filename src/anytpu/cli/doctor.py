@@ -11,7 +11,7 @@ from anytpu.cli.command import Command, add_system_arguments
 from anytpu.errors import SettingError
 
 if TYPE_CHECKING:
-    from anytpu.report.checks import Check
+    from anytpu.report.checks import SystemCheck
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,16 +30,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if has_failed else 0
 
 
-def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
+def _checks(arguments: argparse.Namespace) -> Iterator[SystemCheck]:
     """Yield the checks; leave out those that need JAX if its settings are wrong."""
     try:
         _env.check_jax_settings()
     except SettingError as error:
         from anytpu.cli import judgement
         from anytpu.cli.machine import look_at_machine
-        from anytpu.report.checks import Check
+        from anytpu.report.checks import SystemCheck
 
-        yield Check("failed", "settings", str(error), f"unset {str(error).rpartition('unset ')[2]}")
+        yield SystemCheck("failed", "settings", str(error), f"unset {str(error).rpartition('unset ')[2]}")
         yield from judgement.judge_machine(look_at_machine())
         yield from judgement.extras()
         return
@@ -52,7 +52,7 @@ COMMAND = Command(
     name="doctor",
     summary="check this machine for training, and name a command for each problem",
     description="""\
-Check everything that training needs: versions, memory, disk, ports, Keras's
+SystemCheck everything that training needs: versions, memory, disk, ports, Keras's
 backend, libtpu, threads, extras. Look for the cores, run a small step on each, and
 an all-reduce over all of them. Each check is ok, a warning, or failed, with the
 command to type next. The exit status is 1 if a check failed.

@@ -18,14 +18,14 @@ from anytpu.cli.machine import Machine, look_at_machine
 from anytpu.engine.foreign import foreign_kernels, why_not
 from anytpu.errors import SettingError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.report.checks import Check
+from anytpu.report.checks import SystemCheck
 from anytpu.report.devices import headline
 
 SIDE = 128
 """Rows and columns of the matrices that the small step multiplies."""
 
 
-def examine(tpu: str, cores: int | None) -> Iterator[Check]:
+def examine(tpu: str, cores: int | None) -> Iterator[SystemCheck]:
     """Yield every check as soon as it is done.
 
     Args:
@@ -39,34 +39,34 @@ def examine(tpu: str, cores: int | None) -> Iterator[Check]:
     yield from judgement.extras()
 
 
-def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[Check]:
+def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[SystemCheck]:
     """Look for the cores, and run a small step and a collective on them."""
     try:
         resolver = anytpu.TPUClusterResolver(tpu, cores=cores)
         yield from judgement.reasons(resolver.reasons, machine)
-        yield Check("ok", "found", headline(anytpu.initialize_tpu_system(resolver)))
+        yield SystemCheck("ok", "found", headline(anytpu.initialize_tpu_system(resolver)))
     except Exception as error:
-        yield Check("failed", "found", _in_one_line(error), "anytpu devices")
+        yield SystemCheck("failed", "found", _in_one_line(error), "anytpu devices")
         return
     try:
         yield try_cores(anytpu.TPUStrategy(resolver))
     except Exception as error:
-        yield Check("failed", "small step", _in_one_line(error), "anytpu env")
+        yield SystemCheck("failed", "small step", _in_one_line(error), "anytpu env")
 
 
-def kernels() -> Check:
+def kernels() -> SystemCheck:
     """Report the library that computes convolutions on virtual cores."""
     try:
         reason, foreign = why_not(), foreign_kernels()
     except SettingError as error:
-        return Check("failed", "kernels", str(error), "unset ANYTPU_KERNELS")
+        return SystemCheck("failed", "kernels", str(error), "unset ANYTPU_KERNELS")
     if foreign is not None:
-        return Check("ok", "kernels", f"oneDNN {foreign.onednn_version()} computes convolutions on virtual cores")
+        return SystemCheck("ok", "kernels", f"oneDNN {foreign.onednn_version()} computes convolutions on virtual cores")
     text = f"XLA computes convolutions on virtual cores, slower than oneDNN: {reason}"
-    return Check("optional", "kernels", text, "scripts/venv .")
+    return SystemCheck("optional", "kernels", text, "scripts/venv .")
 
 
-def try_cores(strategy: anytpu.TPUStrategy) -> Check:
+def try_cores(strategy: anytpu.TPUStrategy) -> SystemCheck:
     """Multiply matrices on each core, all-reduce the products over the cores, and compare with NumPy."""
     import jax
 
@@ -81,8 +81,8 @@ def try_cores(strategy: anytpu.TPUStrategy) -> Check:
     expected = count * (count + 1) / 2 * (matrix @ matrix)
     cores = "1 core" if count == 1 else f"{count} cores"
     if not all(np.allclose(local_sum, expected, rtol=1e-4) for local_sum in sums):
-        return Check("failed", "small step", f"the all-reduce over {cores} gave a wrong sum", "anytpu env")
-    return Check("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {duration}")
+        return SystemCheck("failed", "small step", f"the all-reduce over {cores} gave a wrong sum", "anytpu env")
+    return SystemCheck("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {duration}")
 
 
 def _in_one_line(error: Exception) -> str:

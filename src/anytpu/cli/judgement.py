@@ -1,4 +1,4 @@
-"""The checks of `anytpu doctor` on a machine's record: records in, `Check`s out, nothing is started.
+"""The checks of `anytpu doctor` on a machine's record: records in, `SystemCheck`s out, nothing is started.
 
 Idea: inspection and judgement are separate. A `Machine` has the observed facts; this file judges them, so a test can
 judge a machine that does not exist.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from anytpu import units
 from anytpu.cli.machine import WORKER_PORTS, Machine
-from anytpu.report.checks import Check
+from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
 
 MIN_DISK_BYTES = units.GIB
@@ -35,14 +35,14 @@ EXTRAS = {
 """Extra -> its modules, of which one is enough ("dev": all), and its purpose."""
 
 
-def judge_machine(machine: Machine, keras_json: Path | None = None) -> Iterator[Check]:
+def judge_machine(machine: Machine, keras_json: Path | None = None) -> Iterator[SystemCheck]:
     """Judge a machine's record, before any device is started.
 
     Args:
         machine: the machine's record.
         keras_json: path of Keras's settings; None is `~/.keras/keras.json`.
     """
-    yield Check("ok", "system", f"{machine.system}; {machine.cpu}")
+    yield SystemCheck("ok", "system", f"{machine.system}; {machine.cpu}")
     yield versions(machine.versions, importlib.metadata.requires("anytpu") or [])
     yield memory(machine)
     yield disk(machine)
@@ -52,7 +52,7 @@ def judge_machine(machine: Machine, keras_json: Path | None = None) -> Iterator[
     yield threads(machine.settings)
 
 
-def versions(installed: Mapping[str, str], required: Sequence[str]) -> Check:
+def versions(installed: Mapping[str, str], required: Sequence[str]) -> SystemCheck:
     """Judge the versions of the packages that anytpu depends on.
 
     Args:
@@ -66,98 +66,102 @@ def versions(installed: Mapping[str, str], required: Sequence[str]) -> Check:
     if wrong:
         text = ", ".join(f"{n.name} {installed[n.name]} is installed, {n.specifier} is needed" for n in wrong)
         command = "pip install " + " ".join(f"'{need.name}{need.specifier}'" for need in wrong)
-        return Check("failed", "versions", text, command)
+        return SystemCheck("failed", "versions", text, command)
     shown = ("anytpu", "python", "jax", "keras", "numpy")
-    return Check("ok", "versions", ", ".join(f"{name} {installed[name]}" for name in shown if name in installed))
+    return SystemCheck("ok", "versions", ", ".join(f"{name} {installed[name]}" for name in shown if name in installed))
 
 
-def memory(machine: Machine) -> Check:
+def memory(machine: Machine) -> SystemCheck:
     """Judge the free memory."""
     if machine.memory_bytes is None:
-        return Check("ok", "memory", "this system does not report its free memory")
+        return SystemCheck("ok", "memory", "this system does not report its free memory")
     free = f"{units.format_bytes(machine.memory_bytes)} free"
     if machine.memory_bytes < MIN_MEMORY_BYTES:
-        return Check("warning", "memory", f"{free}; training may need more", "free -h")
-    return Check("ok", "memory", free)
+        return SystemCheck("warning", "memory", f"{free}; training may need more", "free -h")
+    return SystemCheck("ok", "memory", free)
 
 
-def disk(machine: Machine) -> Check:
+def disk(machine: Machine) -> SystemCheck:
     """Judge the free space of the current folder's disk: weights are saved there."""
     free = f"{units.format_bytes(machine.disk_bytes)} free in {machine.folder}"
     if machine.disk_bytes < MIN_DISK_BYTES:
-        return Check("warning", "disk", f"{free}; weights and checkpoints may not fit", f"df -h '{machine.folder}'")
-    return Check("ok", "disk", free)
+        return SystemCheck(
+            "warning", "disk", f"{free}; weights and checkpoints may not fit", f"df -h '{machine.folder}'"
+        )
+    return SystemCheck("ok", "disk", free)
 
 
-def ports(taken: Sequence[int]) -> Check:
+def ports(taken: Sequence[int]) -> SystemCheck:
     """Judge the ports that workers of later releases listen on."""
     first, last = WORKER_PORTS[0], WORKER_PORTS[-1]
     if not taken:
-        return Check("ok", "ports", f"{first} to {last} are free for TPU workers")
+        return SystemCheck("ok", "ports", f"{first} to {last} are free for TPU workers")
     listed = ", ".join(str(port) for port in taken)
     text = f"{listed}: another program uses these, so a TPU worker cannot; training here needs no worker"
-    return Check("warning", "ports", text, f"ss -ltnp 'sport >= {first} and sport <= {last}'")
+    return SystemCheck("warning", "ports", text, f"ss -ltnp 'sport >= {first} and sport <= {last}'")
 
 
-def keras_backend(settings: Mapping[str, str], keras_json: Path) -> Check:
+def keras_backend(settings: Mapping[str, str], keras_json: Path) -> SystemCheck:
     """Judge Keras's choice of a backend: anytpu needs JAX."""
     chosen = settings.get("KERAS_BACKEND", "jax")
     if chosen != "jax":
         text = f"KERAS_BACKEND={chosen} makes Keras use {chosen}; anytpu needs jax"
-        return Check("failed", "Keras backend", text, "export KERAS_BACKEND=jax")
+        return SystemCheck("failed", "Keras backend", text, "export KERAS_BACKEND=jax")
     saved = _saved_backend(keras_json)
     if saved not in (None, "jax"):
         # Not a warning: Keras creates this file itself with "tensorflow" in it.
         text = f"jax, if anytpu is imported before keras; keras alone takes {saved!r} from {keras_json}"
-        return Check("ok", "Keras backend", text)
-    return Check("ok", "Keras backend", "jax")
+        return SystemCheck("ok", "Keras backend", text)
+    return SystemCheck("ok", "Keras backend", "jax")
 
 
-def libtpu(machine: Machine) -> Check:
+def libtpu(machine: Machine) -> SystemCheck:
     """Judge libtpu and JAX_PLATFORMS against the chips: without a chip, JAX must not look for one."""
     version, platforms = machine.versions.get("libtpu"), machine.settings.get("JAX_PLATFORMS", "")
     if machine.tpu_chips and version is None:
         text = f"this machine has {machine.tpu_chips} TPU chips, but their driver libtpu is not installed"
-        return Check("failed", "libtpu", text, "pip install 'anytpu[tpu]'")
+        return SystemCheck("failed", "libtpu", text, "pip install 'anytpu[tpu]'")
     if not machine.tpu_chips and "tpu" in platforms.split(","):
         text = f"JAX_PLATFORMS={platforms} makes JAX look for a TPU, but this machine has no TPU chip"
-        return Check("failed", "libtpu", text, "unset JAX_PLATFORMS")
+        return SystemCheck("failed", "libtpu", text, "unset JAX_PLATFORMS")
     if version is None:
-        return Check("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")
+        return SystemCheck("ok", "libtpu", "not installed, and this machine has no TPU chip that needs it")
     use = "drives the TPU chips of this machine" if machine.tpu_chips else "for planning only: no TPU chip here"
-    return Check("ok", "libtpu", f"{version}, {use}")
+    return SystemCheck("ok", "libtpu", f"{version}, {use}")
 
 
-def threads(settings: Mapping[str, str]) -> Check:
+def threads(settings: Mapping[str, str]) -> SystemCheck:
     """Judge the number of XLA's threads if XLA_FLAGS requests host devices; too few make all-reduces hang and abort."""
     counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", settings.get("XLA_FLAGS", ""))
     if not counts:
-        return Check("ok", "PJRT_NPROC", "not needed: XLA_FLAGS does not request host devices")
+        return SystemCheck("ok", "PJRT_NPROC", "not needed: XLA_FLAGS does not request host devices")
     needed, value = 2 * int(counts[-1]), settings.get("PJRT_NPROC", "")
     if value.isdecimal() and int(value) >= needed:
-        return Check("ok", "PJRT_NPROC", f"{value}, enough for the {counts[-1]} host devices that XLA_FLAGS requests")
+        return SystemCheck(
+            "ok", "PJRT_NPROC", f"{value}, enough for the {counts[-1]} host devices that XLA_FLAGS requests"
+        )
     text = f"{value or 'not set'}, and XLA_FLAGS requests {counts[-1]} host devices: all-reduces over them can hang"
-    return Check("warning", "PJRT_NPROC", text, f"export PJRT_NPROC={max(needed, 16)}")
+    return SystemCheck("warning", "PJRT_NPROC", text, f"export PJRT_NPROC={max(needed, 16)}")
 
 
-def reasons(lost: Sequence[Reason], machine: Machine) -> Iterator[Check]:
+def reasons(lost: Sequence[Reason], machine: Machine) -> Iterator[SystemCheck]:
     """Judge the reasons against the systems tried first; unused hardware and an unused setting are warnings."""
     is_present = {"TPU": bool(machine.tpu_chips), "GPU": machine.has_nvidia}
     for reason in lost:
         if reason.source not in is_present:
-            yield Check("warning", "looked for", str(reason), f"unset {reason.source}")
+            yield SystemCheck("warning", "looked for", str(reason), f"unset {reason.source}")
         else:
-            yield Check("warning" if is_present[reason.source] else "ok", "looked for", str(reason))
+            yield SystemCheck("warning" if is_present[reason.source] else "ok", "looked for", str(reason))
 
 
-def extras() -> Iterator[Check]:
+def extras() -> Iterator[SystemCheck]:
     """Report each extra, installed or not, and its purpose. Training needs none of them."""
     for name, (modules, purpose) in EXTRAS.items():
         installed = [importlib.util.find_spec(module) is not None for module in modules]
         if all(installed) if name == "dev" else any(installed):
-            yield Check("ok", f"extra {name}", f"installed, for {purpose}")
+            yield SystemCheck("ok", f"extra {name}", f"installed, for {purpose}")
         else:
-            yield Check("optional", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")
+            yield SystemCheck("optional", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")
 
 
 def _saved_backend(keras_json: Path) -> str | None:

@@ -17,7 +17,7 @@ import anytpu
 from anytpu.cli.script import HOW, check_readable, job_of
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_file
-from anytpu.report.steps import Steps
+from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console, say
 from anytpu.train.makers import KERAS_MAKER
 from anytpu.units import format_count
@@ -89,7 +89,7 @@ def load_request(arguments: argparse.Namespace) -> PlanRequest:
 def plan(request: PlanRequest) -> Any:
     """Return the plan of a job, with the batches of a sweep."""
     _check_batch(request)
-    with Steps() as progress:
+    with StepProgress() as progress:
         return anytpu.plan(
             request.job,
             batch_size=request.batch_size,
@@ -103,7 +103,7 @@ def plan(request: PlanRequest) -> Any:
 def scaling(request: PlanRequest) -> Any:
     """Return the plan of a job on several slices of the first system's chip."""
     _check_batch(request)
-    with Steps() as progress:
+    with StepProgress() as progress:
         return anytpu.scaling(
             request.job,
             request.tpu[0].partition("-")[0],
@@ -143,7 +143,7 @@ def show_largest(request: PlanRequest) -> None:
     """Print the largest batch that fits on each system."""
     console = open_console()
     for name in request.tpu:
-        with Steps() as progress:
+        with StepProgress() as progress:
             batch = anytpu.max_batch_size(request.job, name, progress=progress, **request.settings)
         fits = f"{format_count(batch)} examples per step" if batch else "not even one example per device fits"
         say(console, f"{name}: {fits}")
@@ -151,7 +151,7 @@ def show_largest(request: PlanRequest) -> None:
 
 def check(request: PlanRequest) -> bool:
     """Print a comparison of 1 core with many, and return whether their results differ."""
-    with Steps() as progress:
+    with StepProgress() as progress:
         progress("one step on 1 core, on virtual cores and on partitioned devices")
         batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
         comparison = anytpu.check(request.job, **batch)

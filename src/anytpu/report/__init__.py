@@ -1,1 +1,1 @@
-"""Reports: records in, what people read out. Nothing here finds, trains or measures anything."""
+"""Reports: conversion of records to text, pages and plots for people. Nothing here plans, trains or measures."""

@@ -1,4 +1,4 @@
-"""What was predicted and what was measured, as one reads it: a table by chip, and the corrections that follow."""
+"""The report of the calibration: a table of predicted and measured times by chip, and the resulting corrections."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anytpu.planning.runs import Run
 from anytpu.report.terminal import hang, say
 
 _SHOWN = 12
-"""The runs of a chip that are shown: the newest."""
+"""Maximum number of runs shown for a chip, the newest ones."""
 
 
 def print_calibration(console: Console, calibration: LocalCalibration) -> None:
-    """Print predicted beside measured times of this user's own runs, and what later plans are corrected by."""
+    """Print predicted and measured times of this user's runs, and the corrections of later plans."""
     if not calibration.runs:
         for line in hang("", _NOTHING, console.width):
             say(console, line)
@@ -32,13 +32,13 @@ def print_calibration(console: Console, calibration: LocalCalibration) -> None:
 
 
 _NOTHING = (
-    "No run of yours is kept yet. A run on a real TPU or GPU stores its step time once it has made some calls; plan "
+    "No run of yours is recorded yet. A run on a real TPU or GPU records its step time after some calls; plan "
     "the same model, batch and system, and type anytpu plan --calibrate again."
 )
 
 
 def table(runs: list[Run]) -> Table:
-    """Return predicted and measured times, a row for each run."""
+    """Return a table of predicted and measured times, one row per run."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("program", no_wrap=True, overflow="ellipsis")
     shown.add_column("on", no_wrap=True)
@@ -59,10 +59,10 @@ def _numbers(run: Run) -> tuple[str, str, str, str]:
 
 
 def factor_lines(calibration: LocalCalibration, width: int = 80) -> list[str]:
-    """Return what later plans on this machine are corrected by, and why nothing is where nothing is.
+    """Return the corrections of later plans on this machine, or the reason why there are none.
 
     Args:
-        calibration: what to show.
+        calibration: the calibration to show.
         width: columns of the terminal.
     """
     if not calibration.factors:
@@ -75,6 +75,6 @@ def _sentence(factor: LocalFactor) -> str:
     runs = f"{factor.runs} {'run' if factor.runs == 1 else 'runs'}"
     programs = f"{factor.programs} {'program' if factor.programs == 1 else 'programs'}"
     return (
-        f"What is predicted for {factor.chip} is multiplied by {factor.factor:.2f} "
-        f"from now on: {runs} of {programs}, drawn towards 1 as long as they are few."
+        f"From now on, predictions for {factor.chip} are multiplied by {factor.factor:.2f}, from "
+        f"{runs} of {programs}; with few runs the factor is shrunk towards 1."
     )

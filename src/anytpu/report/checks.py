@@ -1,4 +1,4 @@
-"""`Check`: one thing that was looked at, how it is, and what to type about it."""
+"""`SystemCheck`: the result of a check of the installation or machine, and a command that helps."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from rich.text import Text
 from anytpu.report.terminal import hang
 
 Status = Literal["ok", "optional", "warning", "failed"]
-"""ok: as it should be; optional: not there, and not needed; warning: works, but something is in the way; failed: does
-not work."""
+"""ok: as expected; optional: missing, but not needed; warning: works, with a problem; failed: does not work."""
 
 _COLOURS = {"ok": "green", "optional": "dim", "warning": "yellow", "failed": "bold red"}
 _STATUS_WIDTH, _NAME_WIDTH = 9, 15
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
+class SystemCheck:
+    """The result of one check.
 
     Attributes:
-        status: how it is.
-        name: what was looked at, in one or two words.
-        found: what was found, in a sentence without the last full stop.
-        command: what to type next, or None when there is nothing to do.
+        status: "ok", "optional", "warning" or "failed".
+        name: the subject of the check, in one or two words.
+        found: the finding, as a sentence without its full stop.
+        command: the command to type next, or None if there is nothing to do.
     """
 
     status: Status
@@ -36,21 +35,21 @@ class Check:
     command: str | None = None
 
 
-def print_check(console: Console, check: Check) -> None:
-    """Print a check: "ok", "optional", "warning" or "failed", its name, what was found, what to type."""
+def print_check(console: Console, check: SystemCheck) -> None:
+    """Print a check: its status, its name, the finding, and the command to type."""
     for line in check_lines(check, console.width):
         console.print(line, soft_wrap=True)
 
 
-def check_lines(check: Check, width: int = 80) -> list[Text]:
-    """Return a check as lines; only what was found is wrapped, a command stays in one piece.
+def check_lines(check: SystemCheck, width: int = 80) -> list[Text]:
+    """Return a check as lines; only the finding is wrapped, never the command.
 
     Args:
-        check: what to show.
+        check: the check to show.
         width: columns of the terminal.
 
     Example:
-        >>> [line.plain for line in check_lines(Check("warning", "disk", "1 GiB free", "df -h"))]
+        >>> [line.plain for line in check_lines(SystemCheck("warning", "disk", "1 GiB free", "df -h"))]
         ['warning  disk           1 GiB free', '                        type: df -h']
     """
     start = f"{check.status:<{_STATUS_WIDTH}}{check.name:<{_NAME_WIDTH}}"
@@ -61,11 +60,11 @@ def check_lines(check: Check, width: int = 80) -> list[Text]:
     return lines
 
 
-def summary(checks: Iterable[Check]) -> str:
+def summary(checks: Iterable[SystemCheck]) -> str:
     """Return the count of each status.
 
     Example:
-        >>> summary([Check("ok", "disk", ""), Check("ok", "memory", ""), Check("failed", "step", "")])
+        >>> summary([SystemCheck("ok", "disk", ""), SystemCheck("ok", "memory", ""), SystemCheck("failed", "step", "")])
         '2 ok, 1 failed'
     """
     statuses = [check.status for check in checks]

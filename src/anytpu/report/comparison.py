@@ -1,4 +1,4 @@
-"""A comparison as one reads it: a table, bars of the speed, and what has to be said of the numbers."""
+"""The report of a comparison of systems: a table, bars of the speed, and notes on the numbers."""
 
 from __future__ import annotations
 
@@ -28,47 +28,50 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def table(comparison: Comparison) -> Table:
-    """Return the numbers, a row for each system."""
+    """Return the table of numbers, one row per system."""
     measured = comparison.measurements
     metrics = [name for name in measured[0].metrics if name != "loss"][:2]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("where", no_wrap=True)
     for title in ("first epoch", "epoch", "example", "speed", "loss", *metrics):
         shown.add_column(title, justify="right", no_wrap=True)
-    for one in measured:
-        quality = [f"{one.metrics[name]:.4f}" for name in ("loss", *metrics)]
-        shown.add_row(one.name, *_times(one), f"{comparison.speed_up(one):.2f} x", *quality)
+    for measurement in measured:
+        quality = [f"{measurement.metrics[name]:.4f}" for name in ("loss", *metrics)]
+        shown.add_row(measurement.name, *_times(measurement), f"{comparison.speed_up(measurement):.2f} x", *quality)
     return shown
 
 
-def _times(one: Measurement) -> list[str]:
-    return [units.format_seconds(duration_s) for duration_s in (one.first_epoch_s, one.median_s, one.example_s)]
+def _times(measurement: Measurement) -> list[str]:
+    return [
+        units.format_seconds(duration_s)
+        for duration_s in (measurement.first_epoch_s, measurement.median_s, measurement.example_s)
+    ]
 
 
 def bar_lines(comparison: Comparison, width: int = 80, ascii_only: bool = False) -> list[Text]:
-    """Return a bar for each system, as long as it is fast.
+    """Return a bar for each system whose length is proportional to its speed.
 
     Args:
-        comparison: what to show.
+        comparison: the comparison to show.
         width: columns of the terminal.
-        ascii_only: draw with # in place of blocks.
+        ascii_only: draw with # instead of block characters.
     """
     measured = comparison.measurements
-    names = max(len(one.name) for one in measured)
-    rates = [units.format_rate(one.examples_per_s, "examples") for one in measured]
+    names = max(len(measurement.name) for measurement in measured)
+    rates = [units.format_rate(measurement.examples_per_s, "examples") for measurement in measured]
     room = max(width - names - max(map(len, rates)) - 4, 8)
-    fastest = max(one.examples_per_s for one in measured)
+    fastest = max(measurement.examples_per_s for measurement in measured)
     lines = []
-    for one, rate in zip(measured, rates, strict=True):
-        filled = bar(one.examples_per_s / fastest, room, ascii_only)
-        line = Text(f"{one.name:<{names}}  ")
-        line.append(filled, "yellow" if one.is_virtual else "green")
+    for measurement, rate in zip(measured, rates, strict=True):
+        filled = bar(measurement.examples_per_s / fastest, room, ascii_only)
+        line = Text(f"{measurement.name:<{names}}  ")
+        line.append(filled, "yellow" if measurement.is_virtual else "green")
         lines.append(line.append(f"  {rate}"))
     return lines
 
 
 def bar(fraction: float, width: int, ascii_only: bool = False) -> str:
-    """Return a bar of a part of the width; it has at least a mark.
+    """Return a bar over a fraction of the width, at least one character long.
 
     Example:
         >>> bar(1.0, 4), bar(0.625, 4), bar(0.5, 4, ascii_only=True)
@@ -81,15 +84,15 @@ def bar(fraction: float, width: int, ascii_only: bool = False) -> str:
 
 
 def note_lines(comparison: Comparison, width: int = 80) -> list[str]:
-    """Return what has to be said: how it was measured, what virtual cores are, why there are no others."""
+    """Return the notes: the method of measurement, the nature of virtual cores, the reasons for missing systems."""
     measured = comparison.measurements
     rounds = len(measured[0].epoch_s)
-    epochs = "1 epoch" if rounds == 1 else f"the median of {rounds} epochs, taken in turns"
-    notes = [f"The first epoch compiles. The others: {epochs}."]
-    if any(one.is_virtual for one in measured):
+    epochs = "1 epoch" if rounds == 1 else f"the median of {rounds} epochs, with the systems alternating"
+    notes = [f"The first epoch includes compilation. The others: {epochs}."]
+    if any(measurement.is_virtual for measurement in measured):
         notes.append(
-            "Virtual cores are made of this machine's CPU: 8 of them are no faster than 1. They show that a program "
-            "does the same on 8."
+            "Virtual cores are simulated on this machine's CPU: 8 of them are no faster than 1. They show that a "
+            "program gives the same results on 8."
         )
     lines = [line for note in notes for line in hang("", note, width)]
     if comparison.absent:

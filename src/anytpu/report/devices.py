@@ -1,4 +1,4 @@
-"""The cores that were found, and why each other place had none."""
+"""The report of the detected cores, and of the reason why each other source has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anytpu.system.topologies import Topology
 
 
 def headline(topology: Topology) -> str:
-    """Return what was found, in one line; virtual cores are called virtual.
+    """Return the topology in one line; virtual cores are marked as virtual.
 
     Example:
         >>> from anytpu.system.topologies import topology_of
@@ -23,7 +23,7 @@ def headline(topology: Topology) -> str:
     cores = "core" if count == 1 else "cores"
     if first.virtual:
         return f"{topology.name}: {count} virtual {cores}, simulated on this machine's CPU"
-    stand_in = "" if first.platform == "tpu" else f", each a {first.platform.upper()} that stands in for a TPU core"
+    stand_in = "" if first.platform == "tpu" else f", each a {first.platform.upper()} in place of a TPU core"
     return f"{topology.name}: {count} {cores}{stand_in}"
 
 
@@ -42,10 +42,10 @@ def names_line(devices: Sequence[LogicalDevice]) -> str:
 
 
 def device_lines(devices: Sequence[LogicalDevice], cores: Sequence[Core]) -> list[str]:
-    """Return a table of devices: name, real or virtual, place, and the memory where it is known.
+    """Return a table of devices: name, real or virtual, coordinates, and memory if it is known.
 
     Args:
-        devices: each core's name.
+        devices: the logical device of each core.
         cores: the cores, in the same order.
     """
     rows = [("name", "kind", "chip", "core", "memory"), *map(_row, devices, cores)]
@@ -55,7 +55,7 @@ def device_lines(devices: Sequence[LogicalDevice], cores: Sequence[Core]) -> lis
 
 
 def numerics_lines(cores: Sequence[Core], width: int = 80) -> list[str]:
-    """Return how float32 products are computed on cores that stand in for a TPU's, wrapped; nothing for a TPU's own.
+    """Return a note on float32 products on cores that are not a TPU's, wrapped; empty on a real TPU.
 
     Args:
         cores: the cores.
@@ -72,14 +72,14 @@ def numerics_lines(cores: Sequence[Core], width: int = 80) -> list[str]:
 
 
 def reason_lines(reasons: Sequence[Reason], width: int = 80) -> list[str]:
-    """Return where else was looked and why there was nothing, wrapped.
+    """Return the other sources of cores and why each has none, wrapped.
 
     Args:
-        reasons: what the resolver kept.
+        reasons: the reasons collected by the resolver.
         width: columns of the terminal.
     """
     longest = max((len(reason.source) for reason in reasons), default=0)
-    return [line for one in reasons for line in hang(f"  {one.source:<{longest}}  ", one.why, width)]
+    return [line for reason in reasons for line in hang(f"  {reason.source:<{longest}}  ", reason.why, width)]
 
 
 def _row(device: LogicalDevice, core: Core) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Handwritten digits as pictures made of text, with what a model takes them for.
+"""Handwritten digits drawn as text, with a model's predictions.
 
-Idea: a half block is a square pixel, two to a character, and every terminal can show it. Enlarged to twice its size,
-with the values in between filled in, a digit of 8 by 8 pixels is easy to read.
+Idea: a half block is a square pixel, two per character, and every terminal can show it. A digit of 8 by 8 pixels is
+easy to read when it is enlarged to twice its size by linear interpolation.
 
-Rule: ink is the foreground colour, so that a picture is right on dark and on light terminals.
+Rule: ink is the foreground colour, so that a picture is correct on dark and on light terminals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 INK = 0.5
-"""From this value on a pixel is drawn."""
+"""Threshold from which a pixel is drawn."""
 
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 _ASCII = {(False, False): " ", (True, False): "'", (False, True): ".", (True, True): "#"}
@@ -21,7 +21,7 @@ _GAP = "   "
 
 
 def picture(image: np.ndarray, ascii_only: bool = False) -> list[str]:
-    """Return an image as lines of text, two rows of pixels a line, twice as large as it is.
+    """Return an image as lines of text at twice its size, two rows of pixels per line.
 
     Args:
         image: `(height, width)` or `(height, width, 1)`, from 0 (paper) to 1 (ink).
@@ -40,16 +40,16 @@ def picture(image: np.ndarray, ascii_only: bool = False) -> list[str]:
 
 
 def gallery(images: np.ndarray, predicted: Sequence[int], truth: Sequence[int], ascii_only: bool = False) -> list[str]:
-    """Return pictures side by side with a line under them: what the model takes each for, and what it is.
+    """Return pictures side by side, each with a caption: the predicted digit and the true one.
 
     Args:
         images: `(images, height, width)` or `(images, height, width, 1)`, from 0 to 1.
-        predicted: the model's answer for each.
-        truth: the right answer for each.
+        predicted: the model's prediction for each image, 0 to 9.
+        truth: the label of each image, 0 to 9.
         ascii_only: draw with plain characters.
     """
     pictures = [picture(image, ascii_only) for image in images]
-    captions = [_caption(int(one), int(other)) for one, other in zip(predicted, truth, strict=True)]
+    captions = [_caption(int(guess), int(label)) for guess, label in zip(predicted, truth, strict=True)]
     widths = [max(len(lines[0]), len(caption)) for lines, caption in zip(pictures, captions, strict=True)]
     rows = [*zip(*pictures, strict=True), captions]
     return [_GAP.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -60,7 +60,7 @@ def _caption(predicted: int, truth: int) -> str:
 
 
 def _enlarged(image: np.ndarray) -> np.ndarray:
-    """Return an image of twice the height and width; values between two pixels lie on the line between theirs."""
+    """Return an image of twice the height and width, by linear interpolation."""
     for axis in (0, 1):
         size = image.shape[axis]
         at = (np.arange(2 * size) + 0.5) / 2 - 0.5

@@ -1,6 +1,6 @@
-"""Where a run's progress is shown: a live bar on a terminal, lines of text in a pipe, a log file or a notebook's log.
+"""Displays of a run's progress: a live bar on a terminal, lines of text in a pipe, a log file or a notebook's log.
 
-Rule: a display is given one `Moment` after another and decides alone how often it draws.
+Rule: a display receives a sequence of `Moment`s and decides itself how often it draws.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from anytpu.report import moment as words
 from anytpu.report.moment import Moment
 
 REDRAW_S = 0.1
-"""The live bar is drawn at most this often; a run of short steps would else spend its time on drawing."""
+"""Minimum time between two drawings of the live bar; without it, a run of short steps would spend its time drawing."""
 BAR_COLUMNS = 24
 LINE_S = 10.0
-"""A log gets a line at least this often, however long an epoch is."""
+"""Time after which a log gets another line within an epoch."""
 
 
 class Display(abc.ABC):
-    """Shows moments of one run."""
+    """A display of the moments of one run."""
 
     @abc.abstractmethod
     def show(self, moment: Moment) -> None:
-        """Show a moment, or skip it when the last one was just shown."""
+        """Show a moment, or skip it if the previous one was shown very recently."""
 
     @abc.abstractmethod
     def end_epoch(self, moment: Moment) -> None:
@@ -38,27 +38,27 @@ class Display(abc.ABC):
 
     @abc.abstractmethod
     def close(self, moment: Moment) -> None:
-        """Leave a last moment standing and give the terminal back. Closing twice does nothing."""
+        """Show the last moment permanently and release the terminal. Closing twice does nothing."""
 
 
 def open_display(console: Console, clock: Callable[[], float]) -> Display:
-    """Return the display that fits where a console writes.
+    """Return the display that suits a console: live on a terminal, lines elsewhere.
 
     Args:
-        console: where to show.
+        console: the console to draw on.
         clock: returns the time in seconds, as `time.monotonic` does.
     """
     return LiveDisplay(console, clock) if console.is_terminal else LineDisplay(console, clock)
 
 
 class LiveDisplay(Display):
-    """A bar and a line of metrics, drawn over themselves."""
+    """A bar and a line of metrics, redrawn in place."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         """Take over the last lines of the terminal."""
         self._clock = clock
         self._drawn_s = float("-inf")
-        # Without a refresh thread: nothing goes on drawing after an exception in the middle of a fit.
+        # No refresh thread: it would continue to draw after an exception in the middle of a fit.
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
@@ -80,7 +80,7 @@ class LiveDisplay(Display):
 
 
 class LineDisplay(Display):
-    """A line an epoch, and one every `LINE_S` seconds."""
+    """A line per epoch, and one every `LINE_S` seconds."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         """Start the clock; nothing is printed yet."""
@@ -89,8 +89,8 @@ class LineDisplay(Display):
         self._printed_s = clock()
 
     def show(self, moment: Moment) -> None:
-        """Print a line when the last one is `LINE_S` seconds old."""
-        is_last = moment.step == moment.steps  # the line of the whole epoch is about to come
+        """Print a line if the previous one is `LINE_S` seconds old."""
+        is_last = moment.step == moment.steps  # `end_epoch` is about to print the line of the whole epoch
         if self._clock() - self._printed_s >= LINE_S and not is_last:
             self._print(words.title(moment), words.steps_text(moment), moment)
 
@@ -111,7 +111,7 @@ def draw(moment: Moment, width: int = 80) -> RenderableType:
     """Return a moment as two lines for a terminal: the bar with its speed, and the metrics under it.
 
     Args:
-        moment: what to draw.
+        moment: the moment to draw.
         width: columns of the terminal; a narrow one gets a shorter bar, or none.
     """
     title, percent = words.title(moment), "" if moment.fraction is None else f"{moment.fraction:4.0%}"

@@ -1,4 +1,4 @@
-"""What a bug report needs to know, as markdown and as JSON."""
+"""The environment section of a bug report, as markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Sections = Mapping[str, Mapping[str, str]]
 
 
 def to_markdown(sections: Sections) -> str:
-    """Return sections as markdown tables, padded so that they read well as text too.
+    """Return sections as markdown tables, with aligned columns for reading as plain text.
 
     Example:
         >>> print(to_markdown({"Versions": {"jax": "0.10.2", "python": "3.11.7"}}))
@@ -47,5 +47,5 @@ def _table(values: Mapping[str, str]) -> str:
 
 
 def _cell(value: str) -> str:
-    """Return a value as it may stand in a cell: in one line, and no bar of its own."""
+    """Return a value as a table cell: on one line, with `|` escaped."""
     return " ".join(value.split()).replace("|", "\\|")

@@ -1,7 +1,7 @@
-"""`Moment`: how far a run is, and the words for it.
+"""`Moment`: a snapshot of a run's progress, and its texts.
 
-Idea: a progress bar is two things. One watches a run and says where it stands: a `Moment`. The other shows a `Moment`,
-on a terminal or in a log file. Neither knows the other.
+Idea: a progress bar has two independent parts. One observes a run and produces `Moment`s. The other displays them, on a
+terminal or in a log file.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Literal
 from anytpu import units
 
 Phase = Literal["compiling", "training", "validating", "evaluating", "predicting"]
-"""What a run does now. "compiling" is everything before the first step has ended."""
+"""Current activity of a run. "compiling" lasts until the first step has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """Where a run stands.
+    """A snapshot of a run's progress.
 
     Attributes:
-        phase: what it does now.
-        epoch: the epoch that runs, from 1; 0 where there are none, in `evaluate` and `predict`.
-        epochs: the epoch after which it ends; 0 where there are none.
-        step: steps done of this epoch.
-        steps: steps of one epoch, or None while nobody knows.
-        fraction: the part of the whole run that is done, 0 to 1, or None while nobody knows.
+        phase: current activity.
+        epoch: the current epoch, from 1; 0 in `evaluate` and `predict`, which have none.
+        epochs: the last epoch; 0 in `evaluate` and `predict`.
+        step: number of completed steps in this epoch.
+        steps: number of steps in an epoch, or None if not known.
+        fraction: completed part of the whole run, 0 to 1, or None if not known.
         metrics: the scalars to show, in order.
-        per_second: how fast it goes, in `unit`, or None before two calls have ended.
+        per_second: speed in `unit` per second, or None before two calls have ended.
         unit: "examples" or "steps".
-        remaining_s: seconds until the end at this speed, or None while nobody knows.
-        elapsed_s: seconds since the start.
-        finished: True once the run has ended.
+        remaining_s: estimated time until the end at this speed, or None if not known.
+        elapsed_s: time since the start.
+        finished: whether the run has ended.
     """
 
     phase: Phase
@@ -50,7 +50,7 @@ class Moment:
 
 
 def title(moment: Moment) -> str:
-    """Return what runs: "epoch  3/20", or the phase where there are no epochs.
+    """Return the title: "epoch  3/20", or the phase in runs without epochs.
 
     Example:
         >>> title(Moment("training", epoch=3, epochs=20)), title(Moment("predicting"))
@@ -62,19 +62,19 @@ def title(moment: Moment) -> str:
 
 
 def steps_text(moment: Moment) -> str:
-    """Return how far the epoch is: "step 200/900", "step 200" while its length is not known."""
+    """Return the progress within the epoch: "step 200/900", or "step 200" while its length is not known."""
     return f"step {moment.step:,}" if moment.steps is None else f"step {moment.step:,}/{moment.steps:,}"
 
 
 def speed_text(moment: Moment) -> str:
-    """Return how fast the run goes, or "compiling" before its first step has ended; empty when that is not known."""
+    """Return the speed, or "compiling" before the first step has ended; empty if not known."""
     if moment.phase in ("compiling", "validating"):
         return moment.phase
     return "" if moment.per_second is None else units.format_rate(moment.per_second, moment.unit)
 
 
 def time_text(moment: Moment) -> str:
-    """Return how long the run still takes, or took once all of it is done."""
+    """Return the remaining time, or the total time once the run is complete."""
     if moment.finished or (moment.fraction == 1 and moment.phase != "validating"):
         return f"in {units.format_seconds(moment.elapsed_s)}"
     return "" if moment.remaining_s is None else f"{units.format_seconds(round(moment.remaining_s))} left"

@@ -1,4 +1,4 @@
-"""A ported program as one reads it: what changes, as a diff, and what is left to do, by line."""
+"""The report of a ported program: the changes as a diff, and the remaining work by line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anytpu.port.finding import Finding
 from anytpu.report.terminal import hang
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-_MOST_OLD = 40
+_MAX_OLD = 40
 
 
 def diff_lines(old: str, new: str, name: str) -> list[str]:
-    """Return a unified diff, which `patch` and `git apply` understand; empty when nothing changes.
+    """Return a unified diff for `patch` and `git apply`; empty if nothing changes.
 
     Example:
         >>> print(*diff_lines("a\\nb\\n", "a\\nc\\n", "x.py"), sep="\\n")
@@ -32,7 +32,7 @@ def diff_lines(old: str, new: str, name: str) -> list[str]:
 
 
 def print_diff(console: Console, lines: Iterable[str]) -> None:
-    """Print a diff; a terminal gets it in colours."""
+    """Print a diff, coloured on a terminal."""
     for line in lines:
         is_name = line.startswith(("--- ", "+++ "))
         style = "bold" if is_name else _COLOURS.get(line[:1], "")
@@ -40,10 +40,10 @@ def print_diff(console: Console, lines: Iterable[str]) -> None:
 
 
 def finding_lines(findings: Sequence[Finding], width: int = 80) -> list[str]:
-    """Return findings, each with its line, what stands there, and under it what to type.
+    """Return findings, each with its line, the old code, and the advice below it.
 
     Args:
-        findings: what to show.
+        findings: the findings to show.
         width: columns of the terminal.
 
     Example:
@@ -51,17 +51,17 @@ def finding_lines(findings: Sequence[Finding], width: int = 80) -> list[str]:
           line 7  tf.placeholder
                   write a step
     """
-    digits = max((len(str(one.line)) for one in findings), default=1)
+    digits = max((len(str(finding.line)) for finding in findings), default=1)
     lines = []
-    for one in findings:
-        start = f"  line {one.line:>{digits}}  "
-        old = one.old if len(one.old) <= _MOST_OLD else f"{one.old[: _MOST_OLD - 3]}..."
-        lines += [f"{start}{old}", *hang(" " * len(start), one.advice, width)]
+    for finding in findings:
+        start = f"  line {finding.line:>{digits}}  "
+        old = finding.old if len(finding.old) <= _MAX_OLD else f"{finding.old[: _MAX_OLD - 3]}..."
+        lines += [f"{start}{old}", *hang(" " * len(start), finding.advice, width)]
     return lines
 
 
 def summary(files: int, changed: int, by_hand: int, written: bool) -> str:
-    """Return what became of the programs in one line.
+    """Return the result of porting in one line.
 
     Example:
         >>> summary(files=2, changed=1, by_hand=3, written=False)

@@ -1,9 +1,9 @@
-"""`ProgressBar`: a Keras callback that shows how far `fit`, `evaluate` and `predict` are.
+"""`ProgressBar`: a Keras callback that shows the progress of `fit`, `evaluate` and `predict`.
 
-Idea: the bar watches and a display shows. It says `async_safe`, so it never makes the loop run one step a call: the
-loop calls it whenever it comes up for air, at least twice a second.
+Idea: the callback observes the run and a display draws it. It sets `async_safe`, so it never forces the compiled loop
+to run one step per call: the loop calls it between its own calls, at least twice a second.
 
-This file imports Keras; only what is about to train imports this file.
+This file imports Keras; only code that is about to train imports this file.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rich.console import Console
 
 from anytpu.report.displays import Display, open_display
 from anytpu.report.moment import Moment, Phase
-from anytpu.report.pace import Pace
+from anytpu.report.pace import StepRate
 from anytpu.report.terminal import open_console
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """Progress of a Keras model with its live loss, its metrics, its speed and the time left.
+    """Progress of a Keras model with its live loss, its metrics, its speed and the remaining time.
 
-    On a terminal it is one bar over all epochs; in a pipe or a log file it is a line an epoch, and one every ten
-    seconds. Give `verbose=0` beside it, or Keras prints its own bar as well.
+    On a terminal it is one bar over all epochs; in a pipe or a log file it is a line per epoch, and one every ten
+    seconds. Pass `verbose=0` too, or Keras prints its own bar as well.
 
     Args:
-        examples: examples of one epoch, for a speed in examples per second; None: the speed is in steps per second.
-        console: where it shows; None is standard output.
+        examples: number of examples in an epoch, for a speed in examples per second; None: steps per second.
+        console: the console to draw on; None: standard output.
         clock: returns the time in seconds.
 
     Example:
@@ -46,7 +46,7 @@ class ProgressBar(keras.callbacks.Callback):
     """
 
     async_safe = True
-    """Keras calls it from a thread, and keeps its own calls of the compiled loop as they are."""
+    """Keras may call it from a thread, and does not change its calls of the compiled loop for it."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class ProgressBar(keras.callbacks.Callback):
         self._examples = examples
         self._console = console
         self._clock = clock
-        # Keras calls on_*_batch_end from several threads, in no order.
+        # Keras calls on_*_batch_end from several threads, in any order.
         self._lock = threading.Lock()
         self._display: Display | None = None
         self._moment = Moment("training", finished=True)
-        self._pace = Pace()
+        self._rate = StepRate()
         self._start_s = 0.0
         self._first_epoch = 0
 
     def close(self) -> None:
-        """Give the terminal back. A run that ends does so itself; call it after one that raised."""
+        """Release the terminal. A run that ends does so itself; call this after a run that raised."""
         atexit.unregister(self.close)
         with self._lock:
             self._set(finished=True)
@@ -81,7 +81,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._begin(Moment("compiling", epochs=self._parameter("epochs"), steps=self._parameter("steps")))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start an epoch; the first that comes is where the fit starts, which `initial_epoch` moves."""
+        """Start an epoch; the first call defines the start of the fit, which depends on `initial_epoch`."""
         if not self._moment.epoch:
             self._first_epoch = epoch
         self._show(epoch=epoch + 1, step=0)
@@ -91,7 +91,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._count(batch + 1, "training", logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Show the epoch's metrics, those of the validation with them."""
+        """Show the epoch's metrics, including those of the validation."""
         with self._lock:
             steps = self._moment.steps or self._moment.step
             self._set(step=steps, steps=steps, metrics=_scalars(logs), phase="training")
@@ -103,7 +103,7 @@ class ProgressBar(keras.callbacks.Callback):
         self.close()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Open the bar of an evaluation, or say that a fit validates."""
+        """Open the bar of an evaluation, or show that a fit validates."""
         if self._is_in_fit:
             self._show(phase="validating")
         else:
@@ -115,7 +115,7 @@ class ProgressBar(keras.callbacks.Callback):
             self._count(batch + 1, "evaluating", logs)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Close the bar of an evaluation, or go on with the fit."""
+        """Close the bar of an evaluation, or return to the fit."""
         if self._is_in_fit:
             self._show(phase="training")
         else:
@@ -142,7 +142,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def _begin(self, moment: Moment) -> None:
         self.close()
-        self._pace, self._start_s, self._first_epoch = Pace(), self._clock(), 0
+        self._rate, self._start_s, self._first_epoch = StepRate(), self._clock(), 0
         self._moment = moment
         self._display = open_display(self._console or open_console(), self._clock)
         atexit.register(self.close)
@@ -159,29 +159,29 @@ class ProgressBar(keras.callbacks.Callback):
             self._show(step=step, phase=phase, metrics=_scalars(logs))
 
     def _set(self, **changes: Any) -> None:
-        """Change the moment, and with it what follows from it: the part done, the speed, the time left."""
+        """Change the moment and its derived fields: the fraction, the speed, the remaining time."""
         moment = dataclasses.replace(self._moment, **changes)
-        epochs_done, epochs = max(moment.epoch - 1 - self._first_epoch, 0), max(moment.epochs - self._first_epoch, 1)
+        past_epochs, epochs = max(moment.epoch - 1 - self._first_epoch, 0), max(moment.epochs - self._first_epoch, 1)
         now_s = self._clock()
-        done = epochs_done * (moment.steps or 0) + moment.step
-        if done:
-            self._pace.note(now_s, done)
+        completed = past_epochs * (moment.steps or 0) + moment.step
+        if completed:
+            self._rate.note(now_s, completed)
         total = moment.steps and moment.steps * epochs
         self._moment = dataclasses.replace(
-            moment, elapsed_s=now_s - self._start_s, **self._speed(moment), **self._distance(done, total)
+            moment, elapsed_s=now_s - self._start_s, **self._speed(moment), **self._distance(completed, total)
         )
 
     def _speed(self, moment: Moment) -> dict[str, Any]:
-        steps_per_s = self._pace.steps_per_s
+        steps_per_s = self._rate.steps_per_s
         if self._examples is None or not moment.steps or not moment.epochs:
             return {"per_second": steps_per_s, "unit": "steps"}
         examples_per_s = steps_per_s and steps_per_s * self._examples / moment.steps
         return {"per_second": examples_per_s, "unit": "examples"}
 
-    def _distance(self, done: int, total: int | None) -> dict[str, Any]:
-        steps_per_s = self._pace.steps_per_s
-        remaining_s = (total - done) / steps_per_s if total and steps_per_s else None
-        return {"fraction": min(done / total, 1.0) if total else None, "remaining_s": remaining_s}
+    def _distance(self, completed: int, total: int | None) -> dict[str, Any]:
+        steps_per_s = self._rate.steps_per_s
+        remaining_s = (total - completed) / steps_per_s if total and steps_per_s else None
+        return {"fraction": min(completed / total, 1.0) if total else None, "remaining_s": remaining_s}
 
     def _end_epochless(self, logs: Any) -> None:
         with self._lock:
@@ -192,7 +192,7 @@ class ProgressBar(keras.callbacks.Callback):
 
 
 def _scalars(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the logs that are one number each, the loss first and the validation's last."""
+    """Return the scalar logs, the loss first and those of the validation last."""
     numbers_only = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, numbers.Real)}
     return dict(sorted(numbers_only.items(), key=lambda item: (item[0].startswith("val_"), not _is_loss(item[0]))))
 

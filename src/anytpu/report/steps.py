@@ -1,7 +1,6 @@
-"""The progress of work that goes by steps, each of which says what it is: on a terminal one line that changes, with the
-time that has passed; in a pipe or a log file a line each.
+"""Progress of work in named steps: on a terminal one changing line with the elapsed time, elsewhere a line per step.
 
-Rule: it goes to standard error, so that what is found can be piped on.
+Rule: progress goes to standard error, so that the results on standard output can be piped.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from anytpu.units import format_seconds
 DRAWS_PER_S = 8
 
 
-class Steps:
-    """Shows the step that was named last. A context manager that is called with the name of each step.
+class StepProgress:
+    """A display of the current step: a context manager that is called with the name of each step.
 
     Args:
-        console: where; None is standard error.
+        console: the console to draw on; None: standard error.
         clock: returns the time in seconds, as `time.monotonic` does.
 
     Example:
-        >>> with Steps() as progress:
+        >>> with StepProgress() as progress:
         ...     progress("sequential/train on v3-8")
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console or open_console(sys.stderr)
         self._clock = clock
-        self._began_s = clock()
+        self._start_s = clock()
         self._line, self._count = "", 0
         self._spinner = Spinner("line" if is_ascii_only(self._console) else "dots")
         self._live = Live(
@@ -50,20 +49,20 @@ class Steps:
             redirect_stderr=False,
         )
 
-    def __enter__(self) -> Steps:
+    def __enter__(self) -> StepProgress:
         """Take over the last line of a terminal."""
-        self._began_s = self._clock()
+        self._start_s = self._clock()
         if self._console.is_terminal:
             self._live.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Give the terminal back, without a trace."""
+        """Erase the line and release the terminal."""
         if self._console.is_terminal:
             self._live.stop()
 
     def __call__(self, line: str) -> None:
-        """Say what is done now."""
+        """Show the name of the step that starts now."""
         self._line, self._count = line, self._count + 1
         if not self._console.is_terminal:
             self._console.print(line, soft_wrap=True)
@@ -73,6 +72,6 @@ class Steps:
         for _ in range(3):
             row.add_column(no_wrap=True)
         line = f"{self._count}. {self._line}" if self._count else "getting ready"
-        passed = format_seconds(math.floor(self._clock() - self._began_s))
-        row.add_row(self._spinner, Text(line, overflow="ellipsis"), Text(passed, style="dim"))
+        elapsed = format_seconds(math.floor(self._clock() - self._start_s))
+        row.add_row(self._spinner, Text(line, overflow="ellipsis"), Text(elapsed, style="dim"))
         return row

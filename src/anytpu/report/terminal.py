@@ -1,7 +1,7 @@
-"""The terminal that reports are printed on: its width, its colours, and what it can draw.
+"""Consoles for reports: width, colours and character set.
 
-Rule: nobody prints but through a `Console` made here. Colours go away with NO_COLOR and where the output is not a
-terminal; what is drawn with blocks and lines has a form in plain ASCII.
+Rule: all printing goes through a `Console` made here. Colours are off with NO_COLOR and if the output is not a
+terminal. Drawings with block and line characters also have an ASCII form.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from rich.console import Console
 
 
 def open_console(file: IO[str] | None = None) -> Console:
-    """Return a console on a stream; None is standard output, looked up at each print.
+    """Return a console on a stream; None: standard output, looked up at each print.
 
-    It takes text as it is: no markup, no numbers coloured by guess. In a pipe or a file it is 80 columns wide.
+    It prints text unchanged: markup and automatic highlighting are off. In a pipe or a file it is 80 columns wide.
 
     Example:
         >>> open_console().print("loss [0]")
@@ -25,7 +25,7 @@ def open_console(file: IO[str] | None = None) -> Console:
 
 
 class _Console(Console):
-    """A console that leaves a reader who went away to whoever prints; rich would end the process, with status 1."""
+    """A console that raises BrokenPipeError to its caller; rich would end the process with status 1."""
 
     def on_broken_pipe(self) -> None:
         """Raise the `BrokenPipeError` that rich has caught."""
@@ -33,16 +33,16 @@ class _Console(Console):
 
 
 def say(console: Console, text: str = "", style: str | None = None) -> None:
-    """Print text: on a terminal wrapped between words, elsewhere as it is, so that a log stays searchable."""
+    """Print text, wrapped between words on a terminal and unwrapped elsewhere, so that a log can be searched."""
     console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
 def hang(start: str, text: str, width: int) -> list[str]:
-    """Return a text wrapped to the right of how its first line starts. No word is broken, so a path stays in one piece.
+    """Wrap a text with a hanging indent. Words, and so paths, are never broken.
 
     Args:
-        start: the beginning of the first line, as wide as the others are indented.
-        text: what follows.
+        start: beginning of the first line; the other lines are indented by its width.
+        text: the text to wrap.
         width: columns of the terminal.
 
     Example:
@@ -51,9 +51,9 @@ def hang(start: str, text: str, width: int) -> list[str]:
     """
     room = max(width - len(start), 20)
     lines = textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False) or [""]
-    return [(start if number == 0 else " " * len(start)) + line for number, line in enumerate(lines)]
+    return [(start if index == 0 else " " * len(start)) + line for index, line in enumerate(lines)]
 
 
 def is_ascii_only(console: Console) -> bool:
-    """Say whether the stream's encoding has no block characters, as with `PYTHONIOENCODING=ascii`."""
+    """Return whether the stream's encoding lacks block characters, as with `PYTHONIOENCODING=ascii`."""
     return console.options.ascii_only

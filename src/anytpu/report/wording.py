@@ -1,23 +1,23 @@
-"""Texts that several reports write: names on one line, parts of a whole, numbers of things."""
+"""Text formatting shared by the reports: names on one line, percentages, counts with nouns."""
 
 from __future__ import annotations
 
 UNKNOWN = "-"
-"""What stands for a number that is not known."""
+"""Text for an unknown number."""
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks, and with "?" for every character that a terminal would obey.
+    """Return a text without line breaks, with "?" for every control character.
 
     Example:
         >>> one_line("conv\\n 1 \\x1b[2J")
         'conv 1 ?[2J'
     """
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
 def percent(fraction: float | None) -> str:
-    """Write a part of a whole.
+    """Format a fraction as a percentage.
 
     Example:
         >>> percent(0.1234), percent(0.004), percent(0.0001), percent(0), percent(12.5), percent(None)
@@ -31,11 +31,11 @@ def percent(fraction: float | None) -> str:
     return f"{value:,.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
-def plural(number: int, noun: str) -> str:
-    """Write a number of things with its noun.
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun.
 
     Example:
         >>> plural(1, "chip"), plural(2048, "core")
         ('1 chip', '2,048 cores')
     """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

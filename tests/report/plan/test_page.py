@@ -101,7 +101,9 @@ def test_a_calibration_that_changes_the_sum_is_said():
     one = plan["v3-8"]
     assert one.time is not None
     time = dataclasses.replace(one.time, step_s=1.1 * one.time.step_s)
-    said = "The operations add up to 263 ms; what was published of this chip makes 289 ms of it."
+    said = (
+        "The operations add up to 263 ms; calibration with published measurements of this chip corrects this to 289 ms."
+    )
     assert said not in page(plan)
     assert said in page(dataclasses.replace(plan, predictions=(dataclasses.replace(one, time=time),)))
 
@@ -140,7 +142,13 @@ def test_a_place_that_cannot_be_written(tmp_path: Path):
 
 def test_a_floor_says_so_and_is_in_no_plot():
     text = page(plan_samples.floors())
-    for words in ("a floor, no forecast", "&gt;= 263 ms", "at least 263 ms a step", "&lt;= 7,801", "&gt;= $32.84"):
+    for words in (
+        "a lower bound, not a forecast",
+        "&gt;= 263 ms",
+        "at least 263 ms a step",
+        "&lt;= 7,801",
+        "&gt;= $32.84",
+    ):
         assert words in text
     assert "This is a floor, not a forecast." in text
     assert "At least 8.6 GiB at the peak" in text

@@ -62,16 +62,16 @@ v7x-8  4 chips, 8 cores (tpu7x:2x2x1), 38.3 ms a step
   longest  (outside of layers) 11 %, conv1_bn 9.0 % (resnet.py:44), conv1_conv
            8.8 % (resnet.py:41)
 
-  not priced, or not in full
+  not priced, or only in part
   - custom-call.3: a Pallas kernel without cost_estimate
   - while.2: the number of its turns is not known
 
 matrix units: products and convolutions at the speed of the units that multiply
 matrices; vector units: other arithmetic (sums, activations, softmax, products
-with one row) at the speed of its units; memory: what waits most of its time for
-the device's main memory (HBM), products too; network: exchange between devices;
-exposed copies: copies between the main memory and that on the chip which no
-computation hides; host: calls by the host computer.
+with one row) at the speed of its units; memory: operations, products included,
+that mostly wait for the device's main memory (HBM); network: exchange between
+devices; exposed copies: copies between main and on-chip memory that no
+computation overlaps; host: calls by the host computer.
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
 Prices: the clouds' catalogue, read in 2026-03."""
@@ -91,10 +91,10 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
   host            ▊  2.0 %  5.25 ms
   matrix units: products and convolutions at the speed of the units that
   multiply matrices; vector units: other arithmetic (sums, activations, softmax,
-  products with one row) at the speed of its units; memory: what waits most of
-  its time for the device's main memory (HBM), products too; network: exchange
-  between devices; exposed copies: copies between the main memory and that on
-  the chip which no computation hides; host: calls by the host computer.
+  products with one row) at the speed of its units; memory: operations, products
+  included, that mostly wait for the device's main memory (HBM); network:
+  exchange between devices; exposed copies: copies between main and on-chip
+  memory that no computation overlaps; host: calls by the host computer.
 
   longest layers
   (outside of layers)                                             11 %   28.9 ms
@@ -113,7 +113,7 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
     )
     assert text.endswith(
         """
-  largest buffers of a device, with what padding makes of them
+  largest buffers of a device, with the factor of their padding
   conv1_conv output bf16[256,112,112,64]  resnet.py:41                   392 MiB
   conv1_relu output bf16[256,112,112,64]  resnet.py:46                   392 MiB
   images bf16[256,224,224,3]                                    5.33 x   392 MiB
@@ -129,7 +129,7 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
   > Feed images of 4 channels.
     3 channels take 16 lanes: 5.3 times the size.
 
-  rests on
+  evidence
   - ResNet-50 at 2,048 images on v3-8, published 122 ms: predicted 118 ms, 3.3 %
     below.
   - Transformer LM on v3-8, published 210 ms: predicted 226 ms, 7.6 % above.
@@ -191,7 +191,7 @@ def test_every_piece_of_advice_is_named_beside_other_systems():
     Tried with batch_size=2048: 121 ms a step, 1.18 times the examples a second.
   > Feed images of 4 channels.
 
-  rests on
+  evidence
 """
         in text
     )
@@ -273,8 +273,9 @@ def test_slices_that_would_hold_what_fits_nowhere():
     text = printed(dataclasses.replace(plan, predictions=(v2,)))
     assert (
         """
-The smallest slice of each chip that would hold it. Reckoned, not compiled; a
-step and its cost are floors, at the peak of the chip.
+The smallest slice of each chip on which the program would fit. Estimated, not
+compiled; the step time and the cost are lower bounds, at the peak rate of the
+chip.
 
  slice   chips       needs about  $/hour       step  $ a million examples
  ────────────────────────────────────────────────────────────────────────
@@ -285,7 +286,7 @@ step and its cost are floors, at the peak of the chip.
         in text
     )
     # Where it fits somewhere, that is what to rent.
-    assert "would hold it" not in printed(dataclasses.replace(plan, predictions=(v2, plan["v3-8"])))
+    assert "would fit" not in printed(dataclasses.replace(plan, predictions=(v2, plan["v3-8"])))
 
 
 def test_fastest_and_cheapest_are_one():
@@ -353,7 +354,7 @@ v3-8     Retired: not sold to new users.
 
 v3-8  4 chips, 8 cores (v3:2x2), at least 263 ms a step
 
-  rests on
+  evidence
   - The products of the step take that.
 """
     )
@@ -362,5 +363,5 @@ v3-8  4 chips, 8 cores (v3:2x2), at least 263 ms a step
 
 def test_a_gain_that_was_reckoned_and_not_compiled():
     reckoned = Advice("steps_per_execution", "Start 8 steps with one call.", "The host bounds.", "", 0.001, 4.0)
-    assert gain_sentence(reckoned) == "Reckoned, not compiled: 1 ms a step, 4 times the examples a second."
+    assert gain_sentence(reckoned) == "Estimated, not compiled: 1 ms a step, 4 times the examples a second."
     assert gain_sentence(Advice("padding", "Reshape it.", "It is padded.")) == ""

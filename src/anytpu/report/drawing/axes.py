@@ -1,4 +1,4 @@
-"""Axes of a plot: where a value lies on the sheet, and which round values are written beside it."""
+"""Axes of a plot: scales from values to positions, and their round tick values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anytpu.report.drawing.shapes import Label, Line, Shape, text_width
 
 TEXT_SIZE = 13.0
 _WIDE = 8.0
-# Times that one reads at a glance, from a tenth of a microsecond to three years.
+# Round durations, from a tenth of a microsecond to three years.
 _ROUND_S = (
     *(digit * 10.0**decade for decade in range(-7, 1) for digit in (1, 2, 5)),
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
@@ -21,14 +21,14 @@ _ROUND_S = (
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """A range of values on a stretch of the sheet.
+    """A map from a range of values to a range of positions.
 
     Attributes:
-        low: the value at `start`.
-        high: the value at `end`.
-        start: in points.
-        end: in points.
-        ticks: the values that are written.
+        low: value at `start`.
+        high: value at `end`.
+        start: first position, in points.
+        end: last position, in points.
+        ticks: values with a label.
         is_logarithmic: whether equal distances are equal ratios.
     """
 
@@ -40,7 +40,7 @@ class Scale:
     is_logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return where a value lies, in points; one outside of the range lies at its end."""
+        """Return the position of a value, in points; values outside the range are clipped to its ends."""
         inside = min(max(value, self.low), self.high)
         if self.is_logarithmic:
             part = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -49,21 +49,21 @@ class Scale:
         return self.start + part * (self.end - self.start)
 
 
-def linear(values: Sequence[float], start: float, end: float, most_ticks: int = 5) -> Scale:
-    """Return a scale from 0 to a little over the largest value.
+def linear(values: Sequence[float], start: float, end: float, max_ticks: int = 5) -> Scale:
+    """Return a linear scale from 0 to the first tick at or above the largest value.
 
     Example:
         >>> linear([7.0, 43.0], 0, 100).ticks
         (0.0, 10.0, 20.0, 30.0, 40.0, 50.0)
     """
     highest = max([*values, 0.0]) or 1.0
-    step = _round_step(highest / most_ticks)
-    ticks = tuple(number * step for number in range(math.ceil(highest / step - 1e-9) + 1))
+    step = _round_step(highest / max_ticks)
+    ticks = tuple(index * step for index in range(math.ceil(highest / step - 1e-9) + 1))
     return Scale(0.0, ticks[-1], start, end, ticks)
 
 
-def logarithmic(values: Sequence[float], start: float, end: float, most_ticks: int = 6) -> Scale:
-    """Return a logarithmic scale around positive values, with ticks at 1, 2 and 5 of each decade, or at 1 alone.
+def logarithmic(values: Sequence[float], start: float, end: float, max_ticks: int = 6) -> Scale:
+    """Return a logarithmic scale around positive values, with ticks at 1, 2 and 5 of each decade, or only at 1.
 
     Example:
         >>> logarithmic([3.0, 150.0], 0, 100).ticks
@@ -72,19 +72,19 @@ def logarithmic(values: Sequence[float], start: float, end: float, most_ticks: i
     lowest, highest = min(values) / 1.08, max(values) * 1.08
     decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     fine = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    if len(_covering(fine, lowest, highest)) > most_ticks + 2:
+    if len(_covering(fine, lowest, highest)) > max_ticks + 2:
         fine = [10.0**decade for decade in (*decades, decades.stop)]
-    return _around(fine, values, start, end, most_ticks)
+    return _around(fine, values, start, end, max_ticks)
 
 
 def fitting(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale from 0, or a logarithmic one where the largest positive value is over 8 times the smallest."""
+    """Return a linear scale from 0, or a logarithmic one if the largest positive value is over 8 times the smallest."""
     is_wide = max(values) > _WIDE * min(values) > 0
     return logarithmic(values, start, end) if is_wide else linear(values, start, end)
 
 
 def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale as `fitting` does, for seconds: its ticks are round in the unit in which they are written.
+    """Return a scale for seconds like `fitting`, with ticks that are round in their displayed unit.
 
     Example:
         >>> [tick / 3600 for tick in durations([3600.0, 3.9 * 3600], 0, 100).ticks]
@@ -94,14 +94,14 @@ def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
     """
     longest_s = max(values_s)
     if longest_s > _WIDE * min(values_s) > 0:
-        return _around(_ROUND_S, values_s, start, end, most_ticks=6)
+        return _around(_ROUND_S, values_s, start, end, max_ticks=6)
     unit_s = next((size_s for size_s in (86400.0, 3600.0, 60.0) if longest_s >= 2 * size_s), 1.0)
     scale = linear([value_s / unit_s for value_s in values_s], start, end)
     return Scale(0.0, scale.high * unit_s, start, end, tuple(tick * unit_s for tick in scale.ticks))
 
 
 def duration(tick_s: float) -> str:
-    """Write a tick of `durations`.
+    """Format a tick of `durations`.
 
     Example:
         >>> duration(7200.0), duration(90.0), duration(0.0), duration(0.02)
@@ -115,31 +115,31 @@ def duration(tick_s: float) -> str:
     return f"{tick_s:,.0f} s" if tick_s >= 60 else units.format_seconds(tick_s)
 
 
-def doubling(values: Sequence[float], start: float, end: float, most_ticks: int = 7) -> Scale:
-    """Return a logarithmic scale whose ticks are the values themselves: of batches, of devices."""
+def doubling(values: Sequence[float], start: float, end: float, max_ticks: int = 7) -> Scale:
+    """Return a logarithmic scale whose ticks are the values themselves, such as batch sizes or device counts."""
     ticks = sorted(set(values))
-    while len(ticks) > most_ticks:
+    while len(ticks) > max_ticks:
         ticks = ticks[::2] if ticks[-1] in ticks[::2] else ticks[1::2]
     spread = (max(values) / min(values)) ** 0.06 if max(values) > min(values) else 2.0
     return Scale(min(values) / spread, max(values) * spread, start, end, tuple(ticks), True)
 
 
 def horizontal(scale: Scale, y: float, write: Callable[[float], str], title: str, lines_to: float) -> list[Shape]:
-    """Return the axis under a plot: grid lines up to `lines_to`, a text for each tick that has room, a title."""
+    """Return the axis below a plot: grid lines up to `lines_to`, labels that do not overlap, a title."""
     shapes: list[Shape] = []
-    taken = -math.inf
+    label_end = -math.inf
     for tick in scale.ticks:
         x, text = scale(tick), write(tick)
         shapes.append(Line(((x, y), (x, lines_to)), "grid"))
         half = text_width(text, TEXT_SIZE) / 2
-        if x - half > taken:
+        if x - half > label_end:
             shapes.append(Label(x, y + 17, text, "middle", "muted", TEXT_SIZE))
-            taken = x + half + 6
+            label_end = x + half + 6
     return [*shapes, Label((scale.start + scale.end) / 2, y + 36, title, "middle", "muted", TEXT_SIZE)]
 
 
 def vertical(scale: Scale, x: float, write: Callable[[float], str], lines_to: float) -> list[Shape]:
-    """Return the axis beside a plot: grid lines up to `lines_to` and a text for each tick."""
+    """Return the axis at the left of a plot: grid lines up to `lines_to` and a label for each tick."""
     shapes: list[Shape] = []
     for tick in scale.ticks:
         y = scale(tick)
@@ -148,11 +148,11 @@ def vertical(scale: Scale, x: float, write: Callable[[float], str], lines_to: fl
     return shapes
 
 
-def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float, most_ticks: int) -> Scale:
-    """Return a logarithmic scale around values, whose ticks are some of the candidates."""
+def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float, max_ticks: int) -> Scale:
+    """Return a logarithmic scale around values, with ticks chosen from candidates."""
     lowest, highest = min(values) / 1.08, max(values) * 1.08
     ticks = _covering(candidates, lowest, highest)
-    ticks = ticks[:: math.ceil(len(ticks) / (most_ticks + 2))]
+    ticks = ticks[:: math.ceil(len(ticks) / (max_ticks + 2))]
     return Scale(min(ticks[0], lowest), max(ticks[-1], highest), start, end, tuple(ticks), True)
 
 
@@ -162,6 +162,6 @@ def _covering(ticks: Sequence[float], lowest: float, highest: float) -> list[flo
     return [*below, *(tick for tick in ticks if lowest < tick < highest), *above]
 
 
-def _round_step(least: float) -> float:
-    decade = 10.0 ** math.floor(math.log10(least))
-    return next(digit * decade for digit in (1, 2, 2.5, 5, 10) if digit * decade >= least * (1 - 1e-9))
+def _round_step(minimum: float) -> float:
+    decade = 10.0 ** math.floor(math.log10(minimum))
+    return next(digit * decade for digit in (1, 2, 2.5, 5, 10) if digit * decade >= minimum * (1 - 1e-9))

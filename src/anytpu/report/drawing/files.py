@@ -1,4 +1,4 @@
-"""Drawings as files, each by its own name."""
+"""Writing of drawings to files, named after the drawings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from anytpu.report.drawing.shapes import Drawing, titled
 
 
 def write(drawings: Sequence[Drawing], folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
-    """Write each drawing into a folder, which is made where it is missing, and return their paths.
+    """Write each drawing to a folder, which is created if missing, and return the paths.
 
     Raises:
-        SettingError: they cannot be written there.
+        SettingError: the files cannot be written.
     """
-    place = Path(folder)
-    paths = [place / f"{drawing.name}.{form}" for drawing in drawings]
+    target = Path(folder)
+    paths = [target / f"{drawing.name}.{form}" for drawing in drawings]
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         for drawing, path in zip(drawings, paths, strict=True):
             _write(titled(drawing), path, form)
     except OSError as error:

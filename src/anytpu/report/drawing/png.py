@@ -1,9 +1,9 @@
-"""A drawing as PNG, painted with Pillow: no browser, no display, no further package.
+"""Rendering of a drawing as PNG with Pillow: no browser, no display, no further package.
 
-Idea: everything is painted four times as large and made smaller once, which rounds every edge.
+Idea: everything is painted at a multiple of the final size and reduced once, which smooths every edge.
 
-Rule: letters are those of a sans serif of the system where one is found. Pillow's own has little more than ASCII, so
-that with it a "µ" is a "u".
+Rule: text uses a sans serif font of the system if there is one. Pillow's own font has little more than ASCII, so "µ"
+becomes "u" with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from anytpu.report.drawing.shapes import COLOURS, Box, Dot, Drawing, Label, Line
 
 SCALE = 2
-"""Pixels of the picture for each point of the drawing, each way."""
+"""Pixels per point of the drawing, in each direction."""
 
 _OVERSAMPLING = 2
 _PEN = SCALE * _OVERSAMPLING
@@ -37,7 +37,7 @@ def paint(drawing: Drawing, path: Path) -> None:
     """Write a drawing as a PNG file.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the file cannot be written.
     """
     size = (round(drawing.width * _PEN), round(drawing.height * _PEN))
     image = Image.new("RGB", size, COLOURS["paper"])
@@ -67,12 +67,12 @@ def _line(image: Image.Image, line: Line) -> None:
 
 
 def _dashes(points: tuple[tuple[float, float], ...]) -> list[tuple[tuple[float, float], ...]]:
-    """Return the dashes of a line, each from where it starts to where it ends."""
+    """Return the dashes of a line, each as its two ends."""
     dashes = []
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         length = math.hypot(x1 - x0, y1 - y0)
-        for number in range(math.ceil(length / (_DASH + _GAP))):
-            ends = (number * (_DASH + _GAP), min(number * (_DASH + _GAP) + _DASH, length))
+        for index in range(math.ceil(length / (_DASH + _GAP))):
+            ends = (index * (_DASH + _GAP), min(index * (_DASH + _GAP) + _DASH, length))
             dashes.append(tuple((x0 + (x1 - x0) * at / length, y0 + (y1 - y0) * at / length) for at in ends))
     return dashes
 
@@ -87,19 +87,19 @@ def _dot(image: Image.Image, dot: Dot) -> None:
 
 
 def _label(image: Image.Image, label: Label) -> None:
-    font, has_all = _font(round(label.size * _PEN), label.is_bold)
-    text = label.text if has_all else label.text.translate(_PLAIN)
+    font, has_unicode = _font(round(label.size * _PEN), label.is_bold)
+    text = label.text if has_unicode else label.text.translate(_PLAIN)
     anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
     colour = COLOURS[label.colour]
     if not label.is_upright:
-        place = (label.x * _PEN, label.y * _PEN)
-        ImageDraw.Draw(image).text(place, text, colour, font, anchor)
+        position = (label.x * _PEN, label.y * _PEN)
+        ImageDraw.Draw(image).text(position, text, colour, font, anchor)
         return
     left, top, right, bottom = (math.ceil(edge) for edge in font.getbbox(text, anchor="ls"))
     sheet = Image.new("L", (right - left, bottom - top), 0)
     ImageDraw.Draw(sheet).text((-left, -top), text, 255, font, "ls")
     turned = sheet.rotate(90, expand=True)
-    # Read from below: what was the middle of the line is the middle of the column.
+    # The text runs upwards, so its anchor along the line becomes a vertical offset.
     x, y = (
         label.x * _PEN + top,
         label.y * _PEN - {"start": 1.0, "middle": 0.5, "end": 0.0}[label.anchor] * turned.height,
@@ -108,7 +108,7 @@ def _label(image: Image.Image, label: Label) -> None:
 
 
 def _colour(name: str, opacity: float) -> tuple[int, int, int]:
-    """Return a colour as it is when it lies on paper."""
+    """Return a colour blended with the paper colour by its opacity."""
     parts = zip(_rgb(COLOURS[name]), _rgb(COLOURS["paper"]), strict=True)
     red, green, blue = (round(opacity * over + (1 - opacity) * under) for over, under in parts)
     return red, green, blue
@@ -120,12 +120,12 @@ def _rgb(written: str) -> tuple[int, ...]:
 
 @functools.cache
 def _font(size: int, is_bold: bool) -> tuple[ImageFont.FreeTypeFont, bool]:
-    """Return letters of a size, and whether they have more than ASCII."""
+    """Return a font of a size, and whether it has more than ASCII."""
     for names in _FONTS:
         try:
             return ImageFont.truetype(names[is_bold], size), True
         except OSError:
             continue
-    own = ImageFont.load_default(size)
-    assert isinstance(own, ImageFont.FreeTypeFont)
-    return own, False
+    default = ImageFont.load_default(size)
+    assert isinstance(default, ImageFont.FreeTypeFont)
+    return default, False

@@ -1,4 +1,4 @@
-"""A plot that is a list of bars, each with its name at the left and its amount at the right."""
+"""A plot of horizontal bars, each with its name at the left and its amount at the right."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NARROW, _NARROW_ROW = 360.0, 44.0
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A bar and what stands beside it.
+    """A bar and its texts.
 
     Attributes:
-        name: left of it.
-        source: between, the user's source line or what it is.
-        share: right of it, which part of the whole it is, or "".
-        amount: at the right edge.
-        parts: (length, colour, opacity) of each of its pieces.
-        title: what is said of it when it is pointed at.
+        name: text at the left.
+        source: text between name and bar: the user's source line, or a description.
+        share: text at the right of the bar: its share of the whole, or "".
+        amount: text at the right edge.
+        parts: (length, colour, opacity) of each part of the bar.
+        title: tooltip; "": the name and the amount.
     """
 
     name: str
@@ -35,19 +35,19 @@ class Row:
 
 
 def bars(name: str, title: str, rows: Sequence[Row], narrow: bool = False) -> Drawing | None:
-    """Return a list of bars; None where there are no rows.
+    """Return a plot of bars; None if there are no rows.
 
     Args:
-        name: of the drawing's file.
-        title: what it shows.
-        rows: from above.
-        narrow: for a telephone: each bar under its name.
+        name: name of the drawing's file.
+        title: title of the plot.
+        rows: the bars, from top to bottom.
+        narrow: use the layout for a telephone, with each bar below its name.
     """
     if not rows:
         return None
     longest = max(sum(length for length, *_ in row.parts) for row in rows) or 1.0
-    one, height, width = (_narrow_row, _NARROW_ROW, _NARROW) if narrow else (_row, _ROW, _WIDTH)
-    shapes = [shape for number, row in enumerate(rows) for shape in one(row, _TOP + height * number, longest)]
+    draw_row, height, width = (_narrow_row, _NARROW_ROW, _NARROW) if narrow else (_row, _ROW, _WIDTH)
+    shapes = [shape for index, row in enumerate(rows) for shape in draw_row(row, _TOP + height * index, longest)]
     summary = f"{rows[0].name}: {rows[0].amount}."
     return Drawing(name, title, summary, width, _TOP * 2 + height * len(rows), tuple(shapes))
 
@@ -64,9 +64,9 @@ def _row(row: Row, top: float, longest: float) -> list[Shape]:
 
 
 def _narrow_row(row: Row, top: float, longest: float) -> list[Shape]:
-    said = row.amount if not row.share else f"{row.amount}, {row.share}"
-    room = _NARROW - 16 - text_width(said)
-    labels = [Label(0, top + 12, shortened(one_line(row.name), room)), Label(_NARROW, top + 12, said, "end", "muted")]
+    amount = row.amount if not row.share else f"{row.amount}, {row.share}"
+    room = _NARROW - 16 - text_width(amount)
+    labels = [Label(0, top + 12, shortened(one_line(row.name), room)), Label(_NARROW, top + 12, amount, "end", "muted")]
     return [*labels, *_boxes(row, 0, _NARROW, top + 19, longest)]
 
 

@@ -1,8 +1,8 @@
-"""A plot as shapes on a sheet: what `svg.py` writes and `png.py` paints.
+"""Plots as lists of shapes, independent of the output format: `svg.py` writes them and `png.py` paints them.
 
-Idea: four shapes are all that our plots need. Who makes a plot places them; who draws it knows no plots.
+Idea: four shapes suffice for all plots. The modules that build plots place shapes; the renderers know only shapes.
 
-Rule: positions are in points from the upper left corner. A colour is a name of `COLOURS`, so that a page may show the
+Rule: positions are in points from the upper left corner. A colour is a name in `COLOURS`, so that a page can show the
 same drawing light or dark.
 """
 
@@ -25,10 +25,10 @@ COLOURS = {
     "c6": "#8592a0",
     "c7": "#a0714f",
 }
-"""Names of colours, and what each is on white paper."""
+"""Colours by name, for white paper."""
 
 SERIES = tuple(name for name in COLOURS if name[0] == "c")
-"""The colours of series, in the order in which they are given out."""
+"""Colours of series, in the order of their use."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Box:
     """A filled rectangle.
 
     Attributes:
-        x: left edge.
-        y: upper edge.
-        width: to the right.
-        height: down.
-        colour: of the filling.
+        x: left edge, in points.
+        y: upper edge, in points.
+        width: width, in points.
+        height: height, in points.
+        colour: fill colour, a name in `COLOURS`.
         opacity: 0 to 1.
-        title: what is said of it when it is pointed at.
+        title: tooltip.
     """
 
     x: float
@@ -59,11 +59,11 @@ class Line:
     """A line through points.
 
     Attributes:
-        points: (x, y) of each.
-        colour: of the line.
-        width: its thickness.
-        is_dashed: whether it has gaps.
-        title: what is said of it when it is pointed at.
+        points: (x, y) of each point.
+        colour: stroke colour, a name in `COLOURS`.
+        width: stroke width, in points.
+        is_dashed: whether the line is dashed.
+        title: tooltip.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -75,16 +75,16 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dot:
-    """A disc, or a ring where it is hollow.
+    """A disc or a ring.
 
     Attributes:
-        x: of its centre.
-        y: of its centre.
-        radius: its size.
-        colour: of the disc or the ring.
-        is_hollow: a ring.
+        x: x of the centre, in points.
+        y: y of the centre, in points.
+        radius: radius, in points.
+        colour: colour, a name in `COLOURS`.
+        is_hollow: whether it is a ring.
         opacity: 0 to 1.
-        title: what is said of it when it is pointed at.
+        title: tooltip.
     """
 
     x: float
@@ -101,14 +101,14 @@ class Label:
     """A line of text.
 
     Attributes:
-        x: where it starts, has its middle, or ends, by `anchor`.
-        y: its base line.
-        text: what it says.
-        anchor: "start", "middle" or "end".
-        colour: of the letters.
-        size: of the letters.
-        is_bold: thicker.
-        is_upright: turned by a quarter, to be read from below.
+        x: x of the anchor, in points.
+        y: y of the base line, in points.
+        text: the text.
+        anchor: point of the text at `x`: "start", "middle" or "end".
+        colour: colour, a name in `COLOURS`.
+        size: font size, in points.
+        is_bold: whether the font is bold.
+        is_upright: whether the text is rotated by 90 degrees and runs upwards.
     """
 
     x: float
@@ -131,12 +131,12 @@ class Drawing:
     """A plot.
 
     Attributes:
-        name: of its file, without the suffix.
-        title: what it shows, in a few words.
-        summary: what can be read off it, in a sentence, for who cannot see it.
-        width: of the sheet.
-        height: of the sheet.
-        shapes: what lies on it, from the lowest to the uppermost.
+        name: name of its file, without the suffix.
+        title: title, in a few words.
+        summary: description in a sentence, for readers who cannot see the plot.
+        width: width, in points.
+        height: height, in points.
+        shapes: the shapes, in drawing order.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Drawing:
 
 
 def titled(drawing: Drawing) -> Drawing:
-    """Return a drawing with its title on it, for where nothing else says what it shows."""
+    """Return a drawing with its title drawn above it, for a separate file."""
     title = Label(12, 24, drawing.title, size=15.0, is_bold=True)
     shapes = (title, *(_lowered(shape, _TITLE_HEIGHT) for shape in drawing.shapes))
     return dataclasses.replace(drawing, height=drawing.height + _TITLE_HEIGHT, shapes=shapes)
@@ -161,7 +161,7 @@ def _lowered(shape: Shape, by: float) -> Shape:
 
 
 def text_width(text: str, size: float = 13.0) -> float:
-    """Return about how wide a text is in a sans serif, rather too wide than too narrow.
+    """Estimate the width of a text in a sans serif font, in points; the estimate errs on the wide side.
 
     Example:
         >>> text_width("ill") < text_width("MMM")
@@ -175,7 +175,7 @@ def text_width(text: str, size: float = 13.0) -> float:
 
 
 def shortened(text: str, room: float, size: float = 13.0) -> str:
-    """Return a text that fits into a width, with an ellipsis where something was cut off."""
+    """Return a text cut to a width, with an ellipsis if it was cut."""
     if text_width(text, size) <= room:
         return text
     while text and text_width(f"{text}...", size) > room:

@@ -1,7 +1,7 @@
-"""A drawing as SVG, with its text as text.
+"""Rendering of a drawing as SVG, with text as text.
 
-Idea: each colour is written twice, as a class and as the colour that it is on white. A file is right by itself; a page
-that inlines the drawing gives the classes other colours in the dark.
+Idea: each colour is written twice, as a CSS class and as the colour for white paper. A file is correct without CSS; a
+page that inlines the drawing overrides the classes in dark mode.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from anytpu.report.drawing.shapes import COLOURS, Box, Dot, Drawing, Label, Line
 from anytpu.report.web.markup import Markup, element, joined
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
-"""The letters of pages and drawings: those of the reader's system."""
+"""Fonts of pages and drawings: those of the reader's system."""
 
 
 def inline(drawing: Drawing) -> Markup:
-    """Return a drawing as an element of a page, as wide as its place is, at most as wide as it was drawn."""
+    """Return a drawing as an element that fills the available width, up to the drawing's own width."""
     return _svg(drawing, drawing.shapes, class_="plot", style=f"max-width:{drawing.width:g}px")
 
 
 def either(wide: Drawing, narrow: Drawing | None) -> Markup:
-    """Return a drawing as a page shows it, and in its stead another where its window is as narrow as a telephone."""
+    """Return a drawing for a page, with an alternative for windows as narrow as a telephone."""
     if narrow is None:
         return inline(wide)
     return joined(
@@ -29,7 +29,7 @@ def either(wide: Drawing, narrow: Drawing | None) -> Markup:
 
 
 def document(drawing: Drawing) -> str:
-    """Return a drawing as a file of its own."""
+    """Return a drawing as the text of an SVG file."""
     paper = Box(0, 0, drawing.width, drawing.height, "paper")
     size = {"width": f"{drawing.width:g}", "height": f"{drawing.height:g}"}
     svg = _svg(drawing, (paper, *drawing.shapes), xmlns="http://www.w3.org/2000/svg", **size)

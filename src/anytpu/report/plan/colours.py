@@ -1,4 +1,4 @@
-"""The colours of what a plan tells apart, the same in every plot and table."""
+"""Colours of operation kinds and buffer uses, the same in every plot and table."""
 
 from __future__ import annotations
 

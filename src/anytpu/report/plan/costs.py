@@ -1,7 +1,7 @@
-"""What systems cost beside each other: in which unit, in which columns, and which of them is cheapest.
+"""Comparison of costs of systems: unit of work, table columns, cheapest system.
 
-Idea: steps of different batches are not the same work, and one step costs next to nothing; so, without a whole run,
-systems are compared by what a million examples cost.
+Idea: steps of different batches are different work, and a single step costs almost nothing. So without a whole run,
+systems are compared by the cost of a million examples.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import NamedTuple
 from anytpu.planning.records import Cost, Holding, Memory, Plan, Prediction
 from anytpu.report.plan import phrases
 
-_LEAST_USD = 0.01
+_MIN_USD = 0.01
 _SIZES = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"))
 
 
-class Unit(NamedTuple):
-    """An amount of work that systems are compared by.
+class WorkUnit(NamedTuple):
+    """An amount of work by which systems are compared.
 
     Attributes:
-        size: examples, or steps where somewhere the examples of a step are not known.
-        name: "a million examples".
-        is_examples: whether it is examples.
+        size: number of examples, or of steps if a system's batch size is not known.
+        name: name in texts, such as "a million examples".
+        is_examples: whether `size` counts examples.
     """
 
     size: float
     name: str
     is_examples: bool
 
-    def amounts(self, one: Prediction) -> tuple[float | None, float | None]:
-        """Return (seconds, USD on demand) of this much work on one system."""
-        steps = self.size / (one.batch_size or 1) if self.is_examples else self.size
-        usd = one.cost.usd_per_step if one.cost else None
+    def amounts(self, prediction: Prediction) -> tuple[float | None, float | None]:
+        """Return the time in seconds and the cost in USD on demand of this work on a system."""
+        steps = self.size / (prediction.batch_size or 1) if self.is_examples else self.size
+        usd = prediction.cost.usd_per_step if prediction.cost else None
         return (
-            one.step_s * steps if one.step_s is not None else None,
+            prediction.step_s * steps if prediction.step_s is not None else None,
             usd * steps if usd is not None else None,
         )
 
 
-class Column(NamedTuple):
-    """A column of a table of costs.
+class CostColumn(NamedTuple):
+    """A column of a cost table.
 
     Attributes:
-        short: its title in the terminal.
-        long: its title on a page.
-        cells: a text for each system with a price.
+        short: title in the terminal.
+        long: title on a page.
+        cells: text for each system with a price.
     """
 
     short: str
@@ -55,81 +55,85 @@ class Column(NamedTuple):
 
 
 def priced(plan: Plan) -> list[Prediction]:
-    """Return the systems of which some cost is known."""
-    return [one for one in plan.predictions if one.cost is not None]
+    """Return the systems with a known cost."""
+    return [prediction for prediction in plan.predictions if prediction.cost is not None]
 
 
-def unit(plan: Plan) -> Unit:
+def unit(plan: Plan) -> WorkUnit:
     """Return the smallest amount of work that costs a cent or more on every system."""
-    known = [one for one in priced(plan) if one.cost and one.cost.usd_per_step]
-    is_examples = all(one.batch_size for one in known)
+    known = [prediction for prediction in priced(plan) if prediction.cost and prediction.cost.usd_per_step]
+    is_examples = all(prediction.batch_size for prediction in known)
     noun = "examples" if is_examples else "steps"
-    units = [Unit(size, f"a {word} {noun}", is_examples) for size, word in _SIZES]
-    return next((one for one in units if all((one.amounts(p)[1] or 0) >= _LEAST_USD for p in known)), units[-1])
+    units = [WorkUnit(size, f"a {word} {noun}", is_examples) for size, word in _SIZES]
+    return next(
+        (candidate for candidate in units if all((candidate.amounts(p)[1] or 0) >= _MIN_USD for p in known)), units[-1]
+    )
 
 
-def columns(plan: Plan) -> list[Column]:
-    """Return the columns that have a number for at least one system; no other is worth its room."""
-    known = [(one, one.cost) for one in plan.predictions if one.cost is not None]
+def columns(plan: Plan) -> list[CostColumn]:
+    """Return the columns with a number for at least one system; empty columns are left out."""
+    known = [(prediction, prediction.cost) for prediction in plan.predictions if prediction.cost is not None]
     work = unit(plan)
     has_run = any(cost.usd_per_run is not None for _, cost in known)
 
-    def money(of: Callable[[Prediction, Cost], float | None]) -> list[str]:
-        return [phrases.at_least(one, phrases.usd(of(one, cost))) for one, cost in known]
+    def money(amount: Callable[[Prediction, Cost], float | None]) -> list[str]:
+        return [phrases.at_least(prediction, phrases.usd(amount(prediction, cost))) for prediction, cost in known]
 
-    def time(of: Callable[[Cost], float | None]) -> list[str]:
-        return [phrases.at_least(one, phrases.seconds(of(cost))) for one, cost in known]
+    def time(duration_s: Callable[[Cost], float | None]) -> list[str]:
+        return [phrases.at_least(prediction, phrases.seconds(duration_s(cost))) for prediction, cost in known]
 
     every = [
-        Column("$/hour", "an hour", [phrases.usd(cost.usd_per_hour) for _, cost in known]),
-        Column(f"$ {work.name}", work.name, money(lambda one, _: None if has_run else work.amounts(one)[1])),
-        Column("$/epoch", "an epoch", money(lambda _, cost: cost.usd_per_epoch)),
-        Column("$/run", "a run", money(lambda _, cost: cost.usd_per_run)),
-        Column("time", "takes", time(lambda cost: cost.run_s)),
-        Column("spot $", "spot run", money(lambda _, cost: cost.spot_usd_per_run)),
-        Column("time", "takes on spot", time(lambda cost: cost.spot_run_s)),
-        Column("save every", "save every", [phrases.seconds(cost.checkpoint_every_s) for _, cost in known]),
+        CostColumn("$/hour", "an hour", [phrases.usd(cost.usd_per_hour) for _, cost in known]),
+        CostColumn(
+            f"$ {work.name}", work.name, money(lambda prediction, _: None if has_run else work.amounts(prediction)[1])
+        ),
+        CostColumn("$/epoch", "an epoch", money(lambda _, cost: cost.usd_per_epoch)),
+        CostColumn("$/run", "a run", money(lambda _, cost: cost.usd_per_run)),
+        CostColumn("time", "takes", time(lambda cost: cost.run_s)),
+        CostColumn("spot $", "spot run", money(lambda _, cost: cost.spot_usd_per_run)),
+        CostColumn("time", "takes on spot", time(lambda cost: cost.spot_run_s)),
+        CostColumn("save every", "save every", [phrases.seconds(cost.checkpoint_every_s) for _, cost in known]),
     ]
     return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
 
 
 HOLDING = (
-    "The smallest slice of each chip that would hold it. Reckoned, not compiled; a step and its cost are floors, at "
-    "the peak of the chip."
+    "The smallest slice of each chip on which the program would fit. Estimated, not compiled; the step time and the "
+    "cost are lower bounds, at the peak rate of the chip."
 )
-"""What is said of slices that would hold what does not fit."""
+"""Remark on the slices on which a program would fit that fits on no planned system."""
 
 
 def holding(plan: Plan) -> list[Holding]:
-    """Return the slices that would hold what fits nowhere, the cheapest first; none where it fits somewhere."""
-    if any(one.fits for one in plan.predictions):
+    """Return the slices on which the program would fit, the cheapest first; none if it fits on a planned system."""
+    if any(prediction.fits for prediction in plan.predictions):
         return []
-    slices = {each.target.name: each for one in plan.predictions for each in one.holding}
-    return sorted(slices.values(), key=lambda one: (one.least_usd_per_step or math.inf, one.target.chips))
+    slices = {each.target.name: each for prediction in plan.predictions for each in prediction.holding}
+    return sorted(slices.values(), key=lambda slice_: (slice_.least_usd_per_step or math.inf, slice_.target.chips))
 
 
-def holding_columns(plan: Plan) -> list[Column]:
+def holding_columns(plan: Plan) -> list[CostColumn]:
     """Return the columns of the table of `holding`, each with a number for at least one slice."""
     slices = holding(plan)
-    is_examples = all(one.batch_size for one in slices)
+    is_examples = all(slice_.batch_size for slice_ in slices)
     noun = "examples" if is_examples else "steps"
 
-    def usd(one: Holding) -> float | None:
-        each = one.least_usd_per_step
-        return None if each is None else 1e6 * each / (one.batch_size or 1 if is_examples else 1)
+    def usd(slice_: Holding) -> float | None:
+        step_usd = slice_.least_usd_per_step
+        return None if step_usd is None else 1e6 * step_usd / (slice_.batch_size or 1 if is_examples else 1)
 
     every = [
-        Column("chips", "chips", [f"{one.target.chips:,}" for one in slices]),
-        Column("needs about", "needs about", [_memory(one) for one in slices]),
-        Column("$/hour", "an hour", [phrases.usd(one.usd_per_hour) for one in slices]),
-        Column("step", "step", [_floor(phrases.seconds(one.least_step_s)) for one in slices]),
-        Column(f"$ a million {noun}", f"a million {noun}", [_floor(phrases.usd(usd(one))) for one in slices]),
+        CostColumn("chips", "chips", [f"{slice_.target.chips:,}" for slice_ in slices]),
+        CostColumn("needs about", "needs about", [_memory(slice_) for slice_ in slices]),
+        CostColumn("$/hour", "an hour", [phrases.usd(slice_.usd_per_hour) for slice_ in slices]),
+        CostColumn("step", "step", [_floor(phrases.seconds(slice_.least_step_s)) for slice_ in slices]),
+        CostColumn(f"$ a million {noun}", f"a million {noun}", [_floor(phrases.usd(usd(slice_))) for slice_ in slices]),
     ]
     return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
 
 
-def _memory(one: Holding) -> str:
-    return phrases.used(Memory(one.need_bytes, one.limit_bytes))
+def _memory(slice_: Holding) -> str:
+    return phrases.used(Memory(slice_.need_bytes, slice_.limit_bytes))
 
 
 def _floor(text: str) -> str:
@@ -137,19 +141,21 @@ def _floor(text: str) -> str:
 
 
 def wanted(plan: Plan) -> str:
-    """Say what has to be given for the cost of a run; "" where it is given, or where there is no price."""
+    """Return a sentence on the arguments missing for the cost of a run; "" if none is missing or no price is known."""
     missing = [word for word in ("examples", "epochs") if getattr(plan, word) is None]
-    if not missing or not any(one.cost and one.cost.usd_per_step for one in plan.predictions):
+    if not missing or not any(prediction.cost and prediction.cost.usd_per_step for prediction in plan.predictions):
         return ""
     return f"Add {' and '.join(missing)} for the cost of a run."
 
 
 def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
-    """Return the fastest and the cheapest system, each as (what it is, its prediction, why)."""
+    """Return the fastest and the cheapest system, each as (title, prediction, reason)."""
     fastest, cheapest = plan.fastest, plan.cheapest
     chosen: list[tuple[str, Prediction, str]] = []
     if fastest is not None:
-        many = len({one.batch_size for one in plan.predictions}) > 1 and fastest.examples_per_s is not None
+        many = (
+            len({prediction.batch_size for prediction in plan.predictions}) > 1 and fastest.examples_per_s is not None
+        )
         rate = phrases.most(fastest, phrases.rate(fastest.examples_per_s))
         step = phrases.at_least(fastest, phrases.seconds(fastest.step_s))
         chosen.append(("fastest", fastest, f"{rate} examples/s" if many else f"{step} a step"))
@@ -157,14 +163,17 @@ def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:
         chosen.append(("cheapest", cheapest, phrases.at_least(cheapest, _price(plan, cheapest))))
     if fastest is not None and fastest is cheapest:
         chosen = [("fastest and cheapest", fastest, ", ".join(why for _, _, why in chosen))]
-    return [(name, one, why if one.is_bounded else f"{why}; none has an upper bound") for name, one, why in chosen]
+    return [
+        (name, prediction, why if prediction.is_bounded else f"{why}; none has an upper bound")
+        for name, prediction, why in chosen
+    ]
 
 
-def _price(plan: Plan, one: Prediction) -> str:
-    """Write the price on demand of the run, or of an epoch, or of a million examples, the first that is known."""
-    if one.cost is not None and one.cost.usd_per_run is not None:
-        return f"{phrases.usd(one.cost.usd_per_run)} a run"
-    if one.cost is not None and one.cost.usd_per_epoch is not None:
-        return f"{phrases.usd(one.cost.usd_per_epoch)} an epoch"
+def _price(plan: Plan, prediction: Prediction) -> str:
+    """Format the price on demand of the run, an epoch or a million examples: the first that is known."""
+    if prediction.cost is not None and prediction.cost.usd_per_run is not None:
+        return f"{phrases.usd(prediction.cost.usd_per_run)} a run"
+    if prediction.cost is not None and prediction.cost.usd_per_epoch is not None:
+        return f"{phrases.usd(prediction.cost.usd_per_epoch)} an epoch"
     work = unit(plan)
-    return f"{phrases.usd(work.amounts(one)[1])} {work.name}"
+    return f"{phrases.usd(work.amounts(prediction)[1])} {work.name}"

@@ -1,4 +1,4 @@
-"""One system of a plan in the terminal: where time and memory go, what to change, what all rests on."""
+"""The details of one system of a plan in the terminal: use of time and memory, advice, evidence."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from anytpu.report.terminal import hang
 
 _COLOURS = dict(zip(KINDS, ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black"), strict=True))
 _SOURCE_WIDTH = 20
-_TOLD = 0.001
-"""A kind of operations that takes a smaller share of a step is not explained."""
+_MIN_SHARE = 0.001
+"""Minimum share of a step from which a kind of operations is explained."""
 
 
-def detail_lines(one: Prediction, width: int = 80, ascii_only: bool = False, brief: bool = False) -> Iterator[Text]:
-    """Yield what there is to say about one system.
+def detail_lines(
+    prediction: Prediction, width: int = 80, ascii_only: bool = False, brief: bool = False
+) -> Iterator[Text]:
+    """Yield the lines on one system.
 
     Args:
-        one: its prediction.
+        prediction: its prediction.
         width: columns of the terminal.
-        ascii_only: draw with # in place of blocks.
-        brief: only what stands out, for a system among several.
+        ascii_only: draw with # instead of block characters.
+        brief: show the main points only, for a plan of several systems.
     """
     most = 3 if brief else 10
-    timed = one.time is not None and not one.is_floor
-    if one.time is not None and timed and brief:
-        yield from _in_words(one.time, most, width)
-    elif one.time is not None and timed:
-        yield from _where(one.time, width, ascii_only)
-        yield from _layers(one.time, most, width)
-        yield from _ops(one, most, width)
-    if one.memory is not None and (not brief or not one.fits):
-        yield from _buffers(one, most, width)
-    yield from _advice(one.advice, width, brief)
-    if one.time is not None:
-        yield from _listed("not priced, or not in full", one.time.unpriced, width)
-        yield from _listed("rests on", one.time.evidence[: 2 if brief else None], width)
+    timed = prediction.time is not None and not prediction.is_floor
+    if prediction.time is not None and timed and brief:
+        yield from _in_words(prediction.time, most, width)
+    elif prediction.time is not None and timed:
+        yield from _where(prediction.time, width, ascii_only)
+        yield from _layers(prediction.time, most, width)
+        yield from _ops(prediction, most, width)
+    if prediction.memory is not None and (not brief or not prediction.fits):
+        yield from _buffers(prediction, most, width)
+    yield from _advice(prediction.advice, width, brief)
+    if prediction.time is not None:
+        yield from _listed("not priced, or only in part", prediction.time.unpriced, width)
+        yield from _listed("evidence", prediction.time.evidence[: 2 if brief else None], width)
 
 
 def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
@@ -50,26 +52,30 @@ def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
         line = Text(f"  {phrases.KIND_NAMES[kind]:<16}")
         line.append(bar(share, width - 42, ascii_only), _COLOURS[kind])
         yield line.append(f"  {phrases.percent(share)}  {units.format_seconds(time_s)}")
-    yield from _hung("  ", phrases.kind_meanings(kind for kind, share, _ in shares if share >= _TOLD), width, "dim")
+    yield from _hung(
+        "  ", phrases.kind_meanings(kind for kind, share, _ in shares if share >= _MIN_SHARE), width, "dim"
+    )
 
 
 def _in_words(time: StepTime, most: int, width: int) -> Iterator[Text]:
-    """Yield where the time goes in two sentences."""
+    """Yield the use of time as two sentences."""
     kinds = ", ".join(f"{phrases.percent(share)} {phrases.KIND_NAMES[kind]}" for kind, share, _ in kind_shares(time))
     layers = ", ".join(
         f"{layer} {phrases.percent(share)}{f' ({source})' if source else ''}"
         for layer, source, share, _ in layer_shares(time)[:most]
     )
     for start, words in (("  time     ", kinds), ("  longest  ", layers)):
-        # A percent sign stays with its number.
+        # A no-break space keeps a percent sign with its number.
         for line in hang(start, phrases.one_line(words).replace(" %", "\u00a0%"), width):
             yield Text(line.replace("\u00a0", " "))
 
 
 def named_kinds(plan: Plan) -> list[str]:
-    """Say what the kinds of operations are, where several systems name them in a line each."""
-    times = [one.time for one in plan.predictions if one.time is not None and not one.is_floor]
-    named = {kind for time in times for kind, share, _ in kind_shares(time) if share >= _TOLD}
+    """Return the meanings of the operation kinds once, for a plan of several systems; [] for a single system."""
+    times = [
+        prediction.time for prediction in plan.predictions if prediction.time is not None and not prediction.is_floor
+    ]
+    named = {kind for time in times for kind, share, _ in kind_shares(time) if share >= _MIN_SHARE}
     return [phrases.kind_meanings(kind for kind in KINDS if kind in named)] if named and len(plan) > 1 else []
 
 
@@ -85,8 +91,8 @@ def _layers(time: StepTime, most: int, width: int) -> Iterator[Text]:
         yield Text(f"  and {len(rows) - most} more", "dim")
 
 
-def _ops(one: Prediction, most: int, width: int) -> Iterator[Text]:
-    ops = one.time_by_op
+def _ops(prediction: Prediction, most: int, width: int) -> Iterator[Text]:
+    ops = prediction.time_by_op
     total_s = sum(op.time_s for op in ops) or 1.0
     yield Text("")
     yield _heading("longest operations", width)
@@ -95,18 +101,18 @@ def _ops(one: Prediction, most: int, width: int) -> Iterator[Text]:
         yield _row(label, op.source, phrases.percent(op.time_s / total_s), units.format_seconds(op.time_s), width)
 
 
-def _buffers(one: Prediction, most: int, width: int) -> Iterator[Text]:
-    memory = one.memory
+def _buffers(prediction: Prediction, most: int, width: int) -> Iterator[Text]:
+    memory = prediction.memory
     if memory is None or not memory.buffers:
         return
     yield Text("")
-    yield _heading("largest buffers of a device, with what padding makes of them", width)
+    yield _heading("largest buffers of a device, with the factor of their padding", width)
     for buffer in memory.buffers[:most]:
         label, size = _named(buffer, width), units.format_bytes(buffer.bytes)
         yield _row(label, buffer.source, phrases.padding(buffer), size, width)
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
     said = f"{peak} at the peak, of {limit}; padding wastes {waste}."
-    yield from _hung("  ", f"at least {peak}, of {limit}." if one.is_floor else said, width)
+    yield from _hung("  ", f"at least {peak}, of {limit}." if prediction.is_floor else said, width)
 
 
 def _advice(advice: Sequence[Advice], width: int, brief: bool) -> Iterator[Text]:
@@ -122,7 +128,7 @@ def _advice(advice: Sequence[Advice], width: int, brief: bool) -> Iterator[Text]
 
 
 def gain_sentence(piece: Advice) -> str:
-    """Say what a change gains, and by which change that was compiled or that it is reckoned; "" where nobody knows.
+    """Return a sentence on the gain of a change, and whether it was compiled or estimated; "" if it is not known.
 
     Example:
         >>> gain_sentence(Advice("batch", "Raise it.", "It is small.", "batch_size=2048", 0.12, 1.18))
@@ -133,7 +139,7 @@ def gain_sentence(piece: Advice) -> str:
         parts.append(f"{_times(piece.gain)} times the examples a second")
     if not parts:
         return ""
-    return f"{f'Tried with {piece.tried}' if piece.tried else 'Reckoned, not compiled'}: {', '.join(parts)}."
+    return f"{f'Tried with {piece.tried}' if piece.tried else 'Estimated, not compiled'}: {', '.join(parts)}."
 
 
 def _times(gain: float) -> str:
@@ -153,7 +159,7 @@ def _heading(title: str, width: int) -> Text:
 
 
 def _row(label: str, source: str, share: str, amount: str, width: int) -> Text:
-    """Return a line of a list: what, where in the user's program, which part, how much."""
+    """Return a line of a list: name, line of the user's program, share, amount."""
     room = _room(width)
     line = Text(f"  {_shortened(label, room):<{room}}")
     line.append(f"  {_shortened(source, _SOURCE_WIDTH, from_left=True):<{_SOURCE_WIDTH}}", "dim")
@@ -165,7 +171,7 @@ def _room(width: int) -> int:
 
 
 def _named(buffer: Buffer, width: int) -> str:
-    """Return a buffer's name and its whole shape; a long name loses its middle."""
+    """Return a buffer's name and its full shape; a long name is cut in the middle."""
     name, shape = phrases.one_line(buffer.name), phrases.one_line(buffer.shape)
     room = max(_room(width) - len(shape) - 1, 12)
     if len(name) > room:

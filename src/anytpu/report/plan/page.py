@@ -1,6 +1,6 @@
-"""A plan as one HTML page: no script, no network, light or dark as its reader has it.
+"""A plan as one HTML page: no script, no network, light or dark by the reader's setting.
 
-Rule: the page's own policy forbids scripts and requests, whatever may stand in a name.
+Rule: the page's content security policy forbids scripts and requests, so text in a user's names cannot run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from anytpu.report.web.markup import Markup, element, joined
 
 def page(plan: Plan) -> str:
     """Return a plan as the text of an HTML file."""
-    sections = [system(one, folded=False) for one in plan.predictions]
+    sections = [system(prediction, folded=False) for prediction in plan.predictions]
     return document.whole(f"Plan of {plan.job}", _content(plan, sections))
 
 
 def fragment(plan: Plan) -> str:
-    """Return a plan as a piece of a page, with the systems folded, for a notebook."""
-    sections = [system(one, folded=True) for one in plan.predictions]
+    """Return a plan as an HTML fragment with folded systems, for a notebook."""
+    sections = [system(prediction, folded=True) for prediction in plan.predictions]
     return document.piece(_content(plan, sections))
 
 
@@ -51,7 +51,7 @@ def _header(plan: Plan) -> Markup:
 
 
 def _choices(plan: Plan) -> Markup:
-    if not any(one.fits for one in plan):
+    if not any(prediction.fits for prediction in plan):
         said = "It fits on none of these systems." if len(plan) > 1 else "It does not fit."
         return element("p", said, class_="warning")
     if len(plan) < 2:
@@ -59,26 +59,26 @@ def _choices(plan: Plan) -> Markup:
     cards = [
         element(
             "div",
-            element("div", what.capitalize(), class_="what"),
-            element("div", one.target.name, class_="name"),
+            element("div", title.capitalize(), class_="what"),
+            element("div", prediction.target.name, class_="name"),
             element("div", why, class_="why"),
             class_="card",
         )
-        for what, one, why in costs.choice(plan)
+        for title, prediction, why in costs.choice(plan)
     ]
     return element("div", *cards, class_="cards")
 
 
 def _plots(plan: Plan) -> Markup:
     drawn = common_drawings(plan)
-    figures = [element("figure", element("figcaption", one.title), svg.inline(one)) for one in drawn]
+    figures = [element("figure", element("figcaption", drawing.title), svg.inline(drawing)) for drawing in drawn]
     return element("div", *figures, class_="plots") if figures else joined()
 
 
 def _footer(plan: Plan) -> Markup:
     between = (
-        "The step time is expected within the interval beside it, whose width comes from how far predictions of "
-        "published measurements were off."
+        "The step time is expected within the interval beside it. Its width comes from the errors of predictions of "
+        "published measurements."
     )
     said = [phrases.MFU_FORMULA, between, phrases.price_source(plan)]
     return element("footer", *(element("p", sentence) for sentence in said if sentence))

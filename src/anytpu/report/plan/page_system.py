@@ -1,4 +1,4 @@
-"""One system on a page: where its time goes, what fills its memory, what to change, what the numbers rest on."""
+"""The section of one system on a page: use of time and memory, advice, evidence."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares,
 from anytpu.report.web.markup import Markup, element, joined
 from anytpu.report.web.table import table
 
-_MOST_OPEN, _MOST = 12, 400
+_MAX_OPEN_ROWS, _MAX_ROWS = 12, 400
 
 
-def system(one: Prediction, folded: bool) -> Markup:
-    """Return what there is to say about one system.
+def system(prediction: Prediction, folded: bool) -> Markup:
+    """Return the section of one system.
 
     Args:
-        one: its prediction.
-        folded: whether its reader has to open it.
+        prediction: its prediction.
+        folded: whether the section is closed until the reader opens it.
     """
-    title = (one.target.name, element("small", f"{phrases.devices(one)} · {phrases.step(one)}"))
+    title = (prediction.target.name, element("small", f"{phrases.devices(prediction)} · {phrases.step(prediction)}"))
     content = joined(
-        element("p", f"It {phrases.shortage(one)}", class_="warning") if not one.fits else None,
-        element("p", one.memory.said, class_="said") if one.memory is not None and one.memory.said else None,
-        _advice(one.advice),
-        _time(one) if one.time is not None and not one.is_floor else None,
-        _memory(one) if one.memory is not None else None,
-        _evidence(one),
+        element("p", f"It {phrases.shortage(prediction)}", class_="warning") if not prediction.fits else None,
+        element("p", prediction.memory.said, class_="said")
+        if prediction.memory is not None and prediction.memory.said
+        else None,
+        _advice(prediction.advice),
+        _time(prediction) if prediction.time is not None and not prediction.is_floor else None,
+        _memory(prediction) if prediction.memory is not None else None,
+        _evidence(prediction),
     )
     if folded:
-        return element("details", element("summary", *title), content, id=phrases.anchor(one))
-    return element("section", element("h2", *title), content, id=phrases.anchor(one))
+        return element("details", element("summary", *title), content, id=phrases.anchor(prediction))
+    return element("section", element("h2", *title), content, id=phrases.anchor(prediction))
 
 
 def _advice(advice: Sequence[Advice]) -> Markup:
@@ -52,10 +54,10 @@ def _advice(advice: Sequence[Advice]) -> Markup:
     return joined(element("h3", "Advice"), element("ul", *pieces, class_="advice")) if pieces else joined()
 
 
-def _time(one: Prediction) -> Markup:
-    time = one.time
+def _time(prediction: Prediction) -> Markup:
+    time = prediction.time
     assert time is not None
-    drawing = roofline(one)
+    drawing = roofline(prediction)
     return joined(
         element("h3", "Where the time goes"),
         _kinds(time),
@@ -66,7 +68,7 @@ def _time(one: Prediction) -> Markup:
             element("figure", element("figcaption", drawing.title), svg.inline(drawing)) if drawing else None,
             class_="pair" if drawing else None,
         ),
-        _ops(one),
+        _ops(prediction),
     )
 
 
@@ -80,10 +82,10 @@ def _kinds(time: StepTime) -> Markup:
 
 
 def stacked(parts: Sequence[tuple[str, float, str, str]]) -> Markup:
-    """Return one bar of several parts, and what each of them is.
+    """Return one bar of several parts, with a legend.
 
     Args:
-        parts: (colour, part of the whole width, name, amount in words) of each.
+        parts: (colour, fraction of the width, name, formatted amount) of each part.
     """
     pieces = [
         element("i", class_=f"back-{colour}", style=f"width:{100 * share:.3f}%", title=f"{name}: {amount}")
@@ -102,8 +104,8 @@ def _correction(time: StepTime) -> Markup | None:
         return None
     total_s = sum(op.time_s for op in time.ops)
     said = (
-        f"The operations add up to {phrases.seconds(total_s)}; what was published of this chip makes "
-        f"{phrases.seconds(time.step_s)} of it."
+        f"The operations add up to {phrases.seconds(total_s)}; calibration with published measurements of this chip "
+        f"corrects this to {phrases.seconds(time.step_s)}."
     )
     return element("p", said, class_="remark")
 
@@ -120,7 +122,7 @@ def _layers(time: StepTime) -> Markup:
                 _bar(kinds_of_layer(time, layer), longest_s),
             ),
         )
-        for layer, source, share, time_s in rows[:_MOST]
+        for layer, source, share, time_s in rows[:_MAX_ROWS]
     ]
     return element("div", _folded(("layer", "time"), cells, "layers", "layers", open_rows=8))
 
@@ -133,11 +135,11 @@ def _bar(parts: Sequence[tuple[Kind, float]], longest_s: float) -> Markup:
     return element("span", *pieces, class_="bar")
 
 
-def _ops(one: Prediction) -> Markup:
-    ops = one.time_by_op
+def _ops(prediction: Prediction) -> Markup:
+    ops = prediction.time_by_op
     total_s = sum(op.time_s for op in ops) or 1.0
     longest_s = (ops[0].time_s if ops else 0.0) or 1.0
-    rows = [_op(op, total_s, longest_s) for op in ops[:_MOST]]
+    rows = [_op(op, total_s, longest_s) for op in ops[:_MAX_ROWS]]
     titles = ("operation", "layer", "time", "computes", "moves", "bound by", "priced by")
     return _folded(titles, rows, "ops", "operations", numbers=(3, 4), total=len(ops))
 
@@ -160,14 +162,14 @@ def _op(op: OpTime, total_s: float, longest_s: float) -> tuple[object, ...]:
 
 
 def _two_lines(first: str, second: str) -> Markup:
-    """Return a word of a user's and what is less important about it, without what is empty."""
+    """Return a name and a secondary text on two lines; empty texts are left out."""
     return joined(
         element("span", first, class_="word") if first else None, element("small", second) if second else None
     )
 
 
-def _memory(one: Prediction) -> Markup:
-    memory = one.memory
+def _memory(prediction: Prediction) -> Markup:
+    memory = prediction.memory
     assert memory is not None
     whole = max(memory.peak_bytes, memory.limit_bytes, 1)
     parts = [
@@ -175,16 +177,16 @@ def _memory(one: Prediction) -> Markup:
         for use, size in use_shares(memory)
     ]
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
-    said = f"{'At least ' if one.is_floor else ''}{peak} at the peak; the compiler lets a device use {limit}."
+    said = f"{'At least ' if prediction.is_floor else ''}{peak} at the peak; the compiler lets a device use {limit}."
     if memory.padding_waste_bytes:
         said += f" Padding wastes {waste}."
     if memory.upper_bound_bytes:
-        said += f" If nothing shared memory with anything else: {units.format_bytes(memory.upper_bound_bytes)}."
-    rows = [_buffer(buffer, max(memory.buffers[0].bytes, 1)) for buffer in memory.buffers[:_MOST]]
-    listed = _folded(("buffer", "what it is", "takes", "padding"), rows, "buffers", "buffers") if rows else None
+        said += f" Without reuse of memory between buffers: {units.format_bytes(memory.upper_bound_bytes)}."
+    rows = [_buffer(buffer, max(memory.buffers[0].bytes, 1)) for buffer in memory.buffers[:_MAX_ROWS]]
+    listed = _folded(("buffer", "shape and use", "size", "padding"), rows, "buffers", "buffers") if rows else None
     limit_at = 100 * memory.limit_bytes / whole
     return joined(
-        element("h3", "What fills the memory of a device"),
+        element("h3", "Memory of a device"),
         element("div", stacked(parts), element("b", style=f"left:{limit_at:.2f}%"), class_="filled"),
         element("p", said, class_="remark"),
         listed,
@@ -198,22 +200,24 @@ def _buffer(buffer: Buffer, largest_bytes: int) -> tuple[object, ...]:
         element("i", class_="back-c0", style=f"width:{needed:.2f}%"),
         element("i", class_="back-c0 waste", style=f"width:{wasted:.2f}%", title="padding") if wasted > 0 else None,
     )
-    whence = " · ".join(part for part in (buffer.layer, buffer.source) if part and part != buffer.name)
+    origin = " · ".join(part for part in (buffer.layer, buffer.source) if part and part != buffer.name)
     return (
-        _two_lines(buffer.name, whence),
+        _two_lines(buffer.name, origin),
         _two_lines(buffer.shape, phrases.USE_NAMES[buffer.use]),
         joined(element("b", units.format_bytes(buffer.bytes)), element("span", *pieces, class_="bar")),
         phrases.padding(buffer),
     )
 
 
-def _evidence(one: Prediction) -> Markup:
-    time = one.time
-    took = [f"Compiling took {phrases.seconds(one.compile_s)}."] if one.compile_s is not None else []
+def _evidence(prediction: Prediction) -> Markup:
+    time = prediction.time
+    compiled = (
+        [f"Compilation took {phrases.seconds(prediction.compile_s)}."] if prediction.compile_s is not None else []
+    )
     return joined(
-        _list("Not priced, or not in full", time.unpriced if time else (), "warning"),
-        _list("What this rests on", (*(time.evidence if time else ()), f"Predicted by {one.predicted_by}.", *took)),
-        _list("Notes", one.notes),
+        _list("Not priced, or only in part", time.unpriced if time else (), "warning"),
+        _list("Evidence", (*(time.evidence if time else ()), f"Predicted by {prediction.predicted_by}.", *compiled)),
+        _list("Notes", prediction.notes),
     )
 
 
@@ -228,16 +232,16 @@ def _folded(
     titles: Sequence[str],
     rows: Sequence[Sequence[object]],
     class_: str,
-    what: str,
+    noun: str,
     numbers: Sequence[int] = (),
-    open_rows: int = _MOST_OPEN,
+    open_rows: int = _MAX_OPEN_ROWS,
     total: int | None = None,
 ) -> Markup:
-    """Return a table of the first rows, and one of the others that has to be opened."""
+    """Return a table of the first rows, and a closed table of the others."""
     first = table(titles, rows[:open_rows], class_, numbers)
     if len(rows) <= open_rows:
         return first
     total = len(rows) if total is None else total
     kept = f", the first {len(rows) - open_rows} of them" if total > len(rows) else ""
-    summary = element("summary", f"{total - open_rows:,} more {what}{kept}")
+    summary = element("summary", f"{total - open_rows:,} more {noun}{kept}")
     return joined(first, element("details", summary, table(titles, rows[open_rows:], class_, numbers)))

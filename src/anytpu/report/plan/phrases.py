@@ -1,6 +1,6 @@
-"""What a plan's numbers are called in words, the same in the terminal, on the page and in the plots.
+"""Texts for a plan's numbers, the same in the terminal, on the page and in the plots.
 
-Rule: a number that is not known is `UNKNOWN`, never 0.
+Rule: an unknown number is `UNKNOWN`, never 0.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ KIND_NAMES: dict[Kind, str] = {
     "host": "host",
     "input": "input pipeline",
 }
-"""What limits an operation of each kind."""
+"""The resource that limits operations of each kind."""
 
 _KIND_MEANINGS: dict[Kind, str] = {
     "matmul": "products and convolutions at the speed of the units that multiply matrices",
     "vector": "other arithmetic (sums, activations, softmax, products with one row) at the speed of its units",
-    "memory": "what waits most of its time for the device's main memory (HBM), products too",
+    "memory": "operations, products included, that mostly wait for the device's main memory (HBM)",
     "collective": "exchange between devices",
-    "copy": "copies between the main memory and that on the chip which no computation hides",
+    "copy": "copies between main and on-chip memory that no computation overlaps",
     "kernel": "Pallas kernels and other custom calls",
     "host": "calls by the host computer",
     "input": "waiting for the next batch",
 }
 
 USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "output": "outputs", "code": "code"}
-"""What the buffers of each use are."""
+"""Names of the uses of buffers."""
 
 MFU_FORMULA = (
     "MFU = FLOPs of the matrix products and convolutions, rematerialised ones not counted again / (step time x peak "
     "rate), of one device."
 )
-"""How the model FLOPs utilisation is reckoned."""
+"""Definition of the model FLOPs utilisation."""
 
 _LONGEST_FLAG = 28
 _MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 
 NOT_MEASURED = "Predicted, not measured."
-"""What every report of a plan says."""
+"""Statement in every report of a plan."""
 
 
 def kind_meanings(kinds: Iterable[Kind]) -> str:
-    """Say what the names of some kinds mean, a clause each.
+    """Return the meanings of kinds, one clause each.
 
     Example:
         >>> kind_meanings(["collective", "input"])
@@ -66,7 +66,7 @@ def kind_meanings(kinds: Iterable[Kind]) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Write an amount of money.
+    """Format an amount in USD.
 
     Example:
         >>> usd(1234.5), usd(12.3), usd(0.0123), usd(0.000123), usd(None)
@@ -81,12 +81,12 @@ def usd(amount: float | None) -> str:
 
 
 def seconds(duration_s: float | None) -> str:
-    """Write a duration, or that it is not known."""
+    """Format a duration; `UNKNOWN` for None."""
     return UNKNOWN if duration_s is None else units.format_seconds(duration_s)
 
 
 def interval(ends_s: tuple[float, float] | None) -> str:
-    """Write an interval of time.
+    """Format an interval of time.
 
     Example:
         >>> interval((0.0981, 0.1212)), interval((0.9, 1.2)), interval(None)
@@ -103,7 +103,7 @@ def interval(ends_s: tuple[float, float] | None) -> str:
 
 
 def drawn(ends_s: tuple[float, float], time_s: float | None) -> tuple[float, float]:
-    """Return an interval as a picture can show it: without an upper end it ends at the predicted time.
+    """Return a finite interval for a plot: without an upper bound it ends at the predicted time.
 
     Example:
         >>> drawn((0.9, 1.2), 1.0), drawn((0.9, math.inf), 1.0)
@@ -113,13 +113,13 @@ def drawn(ends_s: tuple[float, float], time_s: float | None) -> tuple[float, flo
     return low_s, high_s if math.isfinite(high_s) else max(low_s, time_s or 0.0)
 
 
-def count(number: float | None) -> str:
-    """Write a number of things, or that it is not known."""
-    return UNKNOWN if number is None else f"{round(number):,}"
+def count(value: float | None) -> str:
+    """Format a count; `UNKNOWN` for None."""
+    return UNKNOWN if value is None else f"{round(value):,}"
 
 
 def rate(per_second: float | None) -> str:
-    """Write examples a second without the word.
+    """Format a rate in examples per second, without the unit.
 
     Example:
         >>> rate(9412.7), rate(0.5), rate(None)
@@ -130,42 +130,42 @@ def rate(per_second: float | None) -> str:
     return f"{round(per_second):,}" if per_second >= 100 else f"{per_second:.3g}"
 
 
-def least(one: Prediction, text: str) -> str:
-    """Write the memory of a prediction: of a floor that it is the least."""
-    return f">= {text}" if one.is_floor and text != UNKNOWN else text
+def least(prediction: Prediction, text: str) -> str:
+    """Mark a memory size as a lower bound if the prediction is a floor."""
+    return f">= {text}" if prediction.is_floor and text != UNKNOWN else text
 
 
-def at_least(one: Prediction, text: str) -> str:
-    """Write a time or a cost of a prediction: of one without an upper bound that it is the least."""
-    return text if one.is_bounded or text == UNKNOWN else f">= {text}"
+def at_least(prediction: Prediction, text: str) -> str:
+    """Mark a time or a cost as a lower bound if the prediction has no upper bound."""
+    return text if prediction.is_bounded or text == UNKNOWN else f">= {text}"
 
 
-def most(one: Prediction, text: str) -> str:
-    """Write a rate of a prediction: of one whose time has no upper bound that it is the most."""
-    return text if one.is_bounded or text == UNKNOWN else f"<= {text}"
+def most(prediction: Prediction, text: str) -> str:
+    """Mark a rate as an upper bound if the prediction's time has no upper bound."""
+    return text if prediction.is_bounded or text == UNKNOWN else f"<= {text}"
 
 
-def step(one: Prediction) -> str:
-    """Say how long a step takes: "98.1 ms a step", "at least 98.1 ms a step"; of what does not fit that."""
-    if one.step_s is None:
-        return verdict(one)
-    return f"{'' if one.is_bounded else 'at least '}{seconds(one.step_s)} a step"
+def step(prediction: Prediction) -> str:
+    """Format the step time: "98.1 ms a step", "at least 98.1 ms a step"; else the verdict on the memory."""
+    if prediction.step_s is None:
+        return verdict(prediction)
+    return f"{'' if prediction.is_bounded else 'at least '}{seconds(prediction.step_s)} a step"
 
 
-def devices(one: Prediction) -> str:
-    """Write what a system is made of: "4 chips, 8 cores", "8 chips"."""
-    target = one.target
+def devices(prediction: Prediction) -> str:
+    """Format the devices of a system: "4 chips, 8 cores", "8 chips"."""
+    target = prediction.target
     chips = plural(target.chips, "chip")
     return chips if target.devices == target.chips else f"{chips}, {plural(target.devices, 'core')}"
 
 
 def memory_share(memory: Memory | None) -> float | None:
-    """Return which part of the memory the peak takes, over 1 where it does not fit."""
+    """Return the peak as a fraction of the memory; above 1 if it does not fit."""
     return memory.peak_bytes / memory.limit_bytes if memory and memory.limit_bytes else None
 
 
 def used(memory: Memory) -> str:
-    """Write how much of a memory is in use.
+    """Format the used part of a memory.
 
     Example:
         >>> used(Memory(9 * 2**30, 15 * 2**30)), used(Memory(700 * 2**20, 15 * 2**30))
@@ -175,39 +175,43 @@ def used(memory: Memory) -> str:
     return f"{peak.split()[0]} of {limit}" if peak.split()[1] == limit.split()[1] else f"{peak} of {limit}"
 
 
-def verdict(one: Prediction) -> str:
-    """Say whether a program fits, in a few words: "fits", "3.2 GiB too much", "not known"."""
-    if one.memory is None or (one.is_floor and one.fits):
+def verdict(prediction: Prediction) -> str:
+    """Return whether a program fits, in a few words: "fits", "3.2 GiB too much", "not known"."""
+    if prediction.memory is None or (prediction.is_floor and prediction.fits):
         return "not known"
-    return "fits" if one.fits else f"{_at_least(one)}{units.format_bytes(one.memory.missing_bytes)} too much"
+    return (
+        "fits"
+        if prediction.fits
+        else f"{_at_least(prediction)}{units.format_bytes(prediction.memory.missing_bytes)} too much"
+    )
 
 
-def anchor(one: Prediction) -> str:
-    """Return a system's name as a page and a file may have it: "v4-8-cores"."""
-    return "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in one.target.name)
+def anchor(prediction: Prediction) -> str:
+    """Return a system's name for anchors and file names: "v4-8-cores"."""
+    return "".join(char if char.isalnum() or char == "-" else "-" for char in prediction.target.name)
 
 
-def shortage(one: Prediction) -> str:
-    """Say in a sentence how much memory is missing, and what would fit; "" for a program that fits."""
-    memory = one.memory
-    if memory is None or one.fits:
+def shortage(prediction: Prediction) -> str:
+    """Return a sentence on the missing memory and the largest batch that fits; "" for a program that fits."""
+    memory = prediction.memory
+    if memory is None or prediction.fits:
         return ""
     needs, limit, missing = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.missing_bytes))
-    at_least = _at_least(one)
+    at_least = _at_least(prediction)
     said = f"does not fit: a device needs {at_least}{needs} of {limit}, {at_least}{missing} too much"
-    if one.largest_batch is None:
+    if prediction.largest_batch is None:
         return f"{said}."
-    if one.largest_batch == 0:
+    if prediction.largest_batch == 0:
         return f"{said}; no batch fits."
-    return f"{said}; the largest batch that fits is {one.largest_batch:,}."
+    return f"{said}; the largest batch that fits is {prediction.largest_batch:,}."
 
 
-def _at_least(one: Prediction) -> str:
-    return "at least " if one.is_floor else ""
+def _at_least(prediction: Prediction) -> str:
+    return "at least " if prediction.is_floor else ""
 
 
 def flags(cost: Cost | None) -> list[str]:
-    """Return what is special about a chip, in two or three words each: "not listed", "an old generation"."""
+    """Return short remarks on a chip, of two or three words: "not listed", "an old generation"."""
     if cost is None:
         return []
     heads = [re.split("[,:(]", part)[0].strip() for part in cost.price.note.split(";")]
@@ -216,30 +220,30 @@ def flags(cost: Cost | None) -> list[str]:
 
 
 def price_remarks(plan: Plan) -> list[tuple[str, str]]:
-    """Return what is to be known of the prices, each as (systems, sentence)."""
+    """Return the remarks on prices, each as (systems, sentence)."""
     said: dict[str, list[str]] = {}
-    has_prices = any(one.cost is not None for one in plan.predictions)
-    for one in plan.predictions:
-        if one.cost is None:
-            if has_prices and one.fits:
-                said.setdefault("no price is known", []).append(one.target.name)
+    has_prices = any(prediction.cost is not None for prediction in plan.predictions)
+    for prediction in plan.predictions:
+        if prediction.cost is None:
+            if has_prices and prediction.fits:
+                said.setdefault("no price is known", []).append(prediction.target.name)
             continue
-        notes = [note.strip() for note in one.cost.price.note.split(";") if note.strip()]
-        if one.cost.usd_per_hour is None and not any("not listed" in note for note in notes):
+        notes = [note.strip() for note in prediction.cost.price.note.split(";") if note.strip()]
+        if prediction.cost.usd_per_hour is None and not any("not listed" in note for note in notes):
             notes.append("not listed")
         for note in notes:
-            said.setdefault(note, []).append(one.target.name)
+            said.setdefault(note, []).append(prediction.target.name)
     ordered = sorted(said.items(), key=lambda item: len(item[1]))
     return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in ordered]
 
 
 def op_label(op: OpTime) -> str:
-    """Say what an operation is, by the user's layer where it is known: "conv1, backward"."""
+    """Return an operation's label, the user's layer if it is known: "conv1, backward"."""
     return f"{op.layer or op.name}{', backward' if op.is_backward else ''}"
 
 
 def op_hover(op: OpTime) -> str:
-    """Say all about an operation in one line."""
+    """Return the tooltip of an operation, in one line."""
     times = f" in {op.count:,} executions" if op.count > 1 else ""
     parts = [
         f"{op.name} ({op.opcode})",
@@ -255,7 +259,7 @@ def op_hover(op: OpTime) -> str:
 
 
 def padding(buffer: Buffer) -> str:
-    """Write how much larger padding makes a buffer, "" where it does not.
+    """Format the factor by which padding enlarges a buffer; "" without padding.
 
     Example:
         >>> padding(Buffer("image", "batch", bytes=128, logical_bytes=32, shape="f32[8,1]"))
@@ -266,9 +270,9 @@ def padding(buffer: Buffer) -> str:
 
 
 def subtitle(plan: Plan) -> str:
-    """Say what was planned: "training, 1,024 examples a step, 1,281,167 examples an epoch, 90 epochs"."""
+    """Return the planned work: "training, 1,024 examples a step, 1,281,167 examples an epoch, 90 epochs"."""
     first = plan.predictions[0] if plan.predictions else None
-    batches = sorted({one.batch_size for one in plan.predictions if one.batch_size})
+    batches = sorted({prediction.batch_size for prediction in plan.predictions if prediction.batch_size})
     parts = [_work(first) if first else ""]
     if batches:
         parts.append(f"{' or '.join(f'{size:,}' for size in batches[:3])} examples a step")
@@ -279,30 +283,32 @@ def subtitle(plan: Plan) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _work(one: Prediction) -> str:
-    if one.mode == "train":
-        return "a step without a backward pass" if one.has_backward is False else "training"
-    return "inference" if one.mode == "infer" else one.mode
+def _work(prediction: Prediction) -> str:
+    if prediction.mode == "train":
+        return "a step without a backward pass" if prediction.has_backward is False else "training"
+    return "inference" if prediction.mode == "infer" else prediction.mode
 
 
 def predictors(plan: Plan) -> str:
-    """Say who predicted: "the TPU compiler (libtpu 0.0.51)"."""
-    return ", ".join(dict.fromkeys(one.predicted_by for one in (*plan.predictions, *plan.sweep)))
+    """Return the sources of the predictions: "the TPU compiler (libtpu 0.0.51)"."""
+    return ", ".join(dict.fromkeys(prediction.predicted_by for prediction in (*plan.predictions, *plan.sweep)))
 
 
 def price_source(plan: Plan) -> str:
-    """Say where the prices are from and how old they are, "" where there are none."""
+    """Return the sources and dates of the prices; "" if there are none."""
     places: dict[tuple[str, str], list[str]] = {}
-    costs = [one.cost.price for one in plan.predictions if one.cost is not None]
-    known = costs or [each.price for one in plan.predictions for each in one.holding if each.price is not None]
+    costs = [prediction.cost.price for prediction in plan.predictions if prediction.cost is not None]
+    known = costs or [
+        each.price for prediction in plan.predictions for each in prediction.holding if each.price is not None
+    ]
     for price in known:
         if price.source:
             catalogue, _, place = price.source.partition(": ")
-            # The machine that a price is listed for says no more than the row that it stands in.
+            # The name of a machine would repeat the row of the table, so it is left out.
             named = [part for part in place.split(", ") if part and not _MACHINE.fullmatch(part)]
             places.setdefault((catalogue, price.date), []).extend(named)
     written = [
-        f"{catalogue}{': ' if found else ''}{', '.join(dict.fromkeys(found))}, read in {date}"
-        for (catalogue, date), found in places.items()
+        f"{catalogue}{': ' if regions else ''}{', '.join(dict.fromkeys(regions))}, read in {date}"
+        for (catalogue, date), regions in places.items()
     ]
     return f"Prices: {'. '.join(written)}." if written else ""

@@ -1,4 +1,4 @@
-"""Every plot of a plan: those of all systems together, those of each, and the files that they are written to."""
+"""The list of a plan's plots: comparisons of systems, and plots of each system."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anytpu.report.plan.sweep_plots import batch_memory, batch_speed, scaling_ef
 
 
 def common_drawings(plan: Plan) -> list[Drawing]:
-    """Return the plots that put systems, batches or slices beside each other; a floor compares with nothing."""
+    """Return the plots that compare systems, batches or slices; predictions that are floors are left out."""
     plan = dataclasses.replace(
         plan,
-        predictions=tuple(one for one in plan.predictions if not one.is_floor),
-        sweep=tuple(one for one in plan.sweep if not one.is_floor),
+        predictions=tuple(prediction for prediction in plan.predictions if not prediction.is_floor),
+        sweep=tuple(prediction for prediction in plan.sweep if not prediction.is_floor),
     )
     drawn = (
         step_times(plan),
@@ -32,13 +32,15 @@ def common_drawings(plan: Plan) -> list[Drawing]:
     return [drawing for drawing in drawn if drawing is not None]
 
 
-def system_drawings(one: Prediction) -> list[Drawing]:
-    """Return the plots of one system, with its name in theirs."""
-    every = (kinds(one), layers(one), longest_ops(one), buffers(one), roofline(one))
-    drawn = every if not one.is_floor else (buffers(one),)
+def system_drawings(prediction: Prediction) -> list[Drawing]:
+    """Return the plots of one system, named after it."""
+    every = (kinds(prediction), layers(prediction), longest_ops(prediction), buffers(prediction), roofline(prediction))
+    drawn = every if not prediction.is_floor else (buffers(prediction),)
     return [
         dataclasses.replace(
-            drawing, name=f"{phrases.anchor(one)}_{drawing.name}", title=f"{one.target.name}: {drawing.title}"
+            drawing,
+            name=f"{phrases.anchor(prediction)}_{drawing.name}",
+            title=f"{prediction.target.name}: {drawing.title}",
         )
         for drawing in drawn
         if drawing is not None
@@ -47,4 +49,7 @@ def system_drawings(one: Prediction) -> list[Drawing]:
 
 def drawings(plan: Plan) -> list[Drawing]:
     """Return every plot of a plan."""
-    return [*common_drawings(plan), *(drawing for one in plan.predictions for drawing in system_drawings(one))]
+    return [
+        *common_drawings(plan),
+        *(drawing for prediction in plan.predictions for drawing in system_drawings(prediction)),
+    ]

@@ -1,6 +1,6 @@
-"""`PlanReport`: what a plan finds by the name "plan" to show itself with.
+"""`PlanReport`: the entry point "plan" of the group "anytpu.reports", through which plans are shown.
 
-Rule: pages and pictures are imported when they are asked for; the terminal needs none of them.
+Rule: pages and pictures are imported on use; the terminal needs none of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "."})
 
 
 class PlanReport:
-    """Shows plans in the terminal, as a page, in a notebook, as pictures."""
+    """Output of plans in the terminal, as a page, in a notebook, as pictures."""
 
     def show(self, record: Plan) -> None:
         """Print a plan."""
@@ -32,7 +32,7 @@ class PlanReport:
         """Write a plan as one page and return its path.
 
         Raises:
-            SettingError: it cannot be written there.
+            SettingError: the file cannot be written.
         """
         from anytpu.report.plan.page import page
         from anytpu.report.web import document
@@ -40,16 +40,16 @@ class PlanReport:
         return document.write(page(record), path)
 
     def to_fragment(self, record: Plan) -> str:
-        """Return a plan as a piece of HTML, for a notebook."""
+        """Return a plan as an HTML fragment, for a notebook."""
         from anytpu.report.plan.page import fragment
 
         return fragment(record)
 
     def to_images(self, record: Plan, folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
-        """Write each plot of a plan into a folder, which is made where it is missing, and return their paths.
+        """Write each plot of a plan to a folder, which is created if missing, and return the paths.
 
         Raises:
-            SettingError: they cannot be written there.
+            SettingError: the files cannot be written.
         """
         from anytpu.report.drawing import files
         from anytpu.report.plan.pictures import drawings
@@ -62,7 +62,7 @@ PLAN_REPORT = PlanReport()
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Print a plan; where the stream has no block characters, without any."""
+    """Print a plan; in plain ASCII if the stream lacks block characters."""
     if not is_ascii_only(console):
         _print(console, plan, ascii_only=False)
         return
@@ -93,10 +93,10 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         console.print()
         _wrapped(console, costs.HOLDING)
         console.print(held)
-    for one in plan.predictions:
-        lines = list(detail_lines(one, width, ascii_only, brief=len(plan) > 1))
+    for prediction in plan.predictions:
+        lines = list(detail_lines(prediction, width, ascii_only, brief=len(plan) > 1))
         if lines:
-            _title(console, one)
+            _title(console, prediction)
         for line in lines:
             console.print(line, soft_wrap=True)
     for title, table in sweep_tables(plan):
@@ -108,11 +108,12 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         _wrapped(console, sentence, "dim")
 
 
-def _title(console: Console, one: Prediction) -> None:
+def _title(console: Console, prediction: Prediction) -> None:
     console.print()
-    words = f"  {phrases.devices(one)} ({phrases.one_line(one.target.compiler_name)}), {phrases.step(one)}"
+    compiler_name = phrases.one_line(prediction.target.compiler_name)
+    words = f"  {phrases.devices(prediction)} ({compiler_name}), {phrases.step(prediction)}"
     console.print(
-        Text(phrases.one_line(one.target.name), "bold underline").append(words, "not underline"), soft_wrap=True
+        Text(phrases.one_line(prediction.target.name), "bold underline").append(words, "not underline"), soft_wrap=True
     )
 
 

@@ -1,7 +1,7 @@
-"""Roofline: which operations the matrix units limit, and which the memory.
+"""The roofline plot: operations limited by the matrix units, and operations limited by the memory.
 
-Idea: an operation that computes much for each byte can reach the peak rate; one that computes little cannot be faster
-than the memory. How far below the roof it lies is what is lost.
+Idea: an operation with many FLOPs per byte can reach the peak rate; one with few is limited by the memory bandwidth.
+The distance of a point to the roof is the lost performance.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from anytpu.report.drawing.shapes import Dot, Drawing, Label, Line, Shape
 from anytpu.report.plan import phrases
 from anytpu.report.plan.colours import KIND_COLOURS
 
-_MOST = 40
+_MAX_OPS = 40
 
 
-def roofline(one: Prediction) -> Drawing | None:
-    """Return where the longest operations lie under the roof of their device; None where nothing is known of it."""
-    ops = [op for op in one.time_by_op if op.flops > 0 and op.bytes > 0 and op.time_s > 0][:_MOST]
-    if not ops or not one.peak_flops_per_s:
+def roofline(prediction: Prediction) -> Drawing | None:
+    """Return the longest operations under the roof of their device; None if the roof or the operations are unknown."""
+    ops = [op for op in prediction.time_by_op if op.flops > 0 and op.bytes > 0 and op.time_s > 0][:_MAX_OPS]
+    if not ops or not prediction.peak_flops_per_s:
         return None
-    peak, bandwidth = one.peak_flops_per_s, one.target.hbm_bytes_per_s
+    peak, bandwidth = prediction.peak_flops_per_s, prediction.target.hbm_bytes_per_s
     ridge = peak / bandwidth
     x = logarithmic([*(op.flops / op.bytes for op in ops), ridge / 4, ridge * 4], LEFT, RIGHT)
     y = logarithmic([*(op.flops / op.time_s for op in ops), peak, peak / 20], BOTTOM, TOP - 10)
     roof = _roof(x, y, peak, bandwidth)
-    unseen = _unseen(one)
+    unseen = _unseen(prediction)
     shapes = [
         *horizontal(x, BOTTOM, _number, "FLOPs for each byte moved", TOP - 10),
         *vertical(y, LEFT, _short_rate, RIGHT),
@@ -45,9 +45,9 @@ def roofline(one: Prediction) -> Drawing | None:
     return Drawing("roofline", "Operations under the roofline of a device", summary, WIDTH, HEIGHT, tuple(shapes))
 
 
-def _unseen(one: Prediction) -> str:
-    """Say how many operations compute on what lies on the chip already: they have no place under the roof."""
-    count = sum(op.flops > 0 and op.bytes == 0 and op.time_s > 0 for op in one.time_by_op)
+def _unseen(prediction: Prediction) -> str:
+    """Return a remark on operations without memory traffic, which have no position under the roof."""
+    count = sum(op.flops > 0 and op.bytes == 0 and op.time_s > 0 for op in prediction.time_by_op)
     move = "moves nothing to memory is" if count == 1 else "move nothing to memory are"
     return f"{phrases.plural(count, 'operation')} that {move} not shown" if count else ""
 
@@ -62,7 +62,7 @@ def _roof(x: Scale, y: Scale, peak: float, bandwidth: float) -> list[Shape]:
 
 
 def _dots(ops: Sequence[OpTime], x: Scale, y: Scale, lines: Sequence[tuple[float, float]]) -> list[Shape]:
-    """Return a disc for each operation, as large as it is long, the longest three with their names."""
+    """Return a disc for each operation, sized by its time; the longest three are labelled."""
     longest_s = ops[0].time_s
     places = [(x(op.flops / op.bytes), y(op.flops / op.time_s)) for op in ops]
     dots = [_dot(op, *place, longest_s) for op, place in zip(ops, places, strict=True)]

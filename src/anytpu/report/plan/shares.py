@@ -1,6 +1,7 @@
-"""Which part of a step each kind and each layer takes, and which part of a memory each use.
+"""Shares of a step by kind and layer, and of the memory by use.
 
-Rule: shares are of the operations' own sum, which the calibration of a chip may have corrected to another step time.
+Rule: shares are relative to the sum of the operations. The calibration of a chip may correct that sum to another step
+time.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
 
 _NUMBER = re.compile(r"(\.\d+)+$")
 NO_LAYER = "(outside of layers)"
-"""The layer of an operation that belongs to no layer of the user's."""
+"""Layer name for operations outside the user's layers."""
 
 
 def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
-    """Return (kind, part of the whole, seconds) for each kind that takes time, in the order of `KINDS`."""
+    """Return (kind, share, seconds) for each kind that takes time, in the order of `KINDS`."""
     seconds = time.by(lambda op: op.kind)
     total_s = sum(seconds.values()) or 1.0
     return [(kind, seconds[kind] / total_s, seconds[kind]) for kind in KINDS if seconds.get(kind, 0.0) > 0]
 
 
 def layer_shares(time: StepTime) -> list[tuple[str, str, float, float]]:
-    """Return (layer, a source line of it, part of the whole, seconds), the longest first.
+    """Return (layer, a source line of it, share, seconds), the longest first.
 
-    What the host and the input pipeline take is of no layer, and has a row by its kind.
+    The time of the host and the input pipeline belongs to no layer; it is shown by kind.
     """
     seconds = dataclasses.replace(time, ops=_on_device(time)).by(lambda op: op.layer)
     total_s = sum(op.time_s for op in time.ops) or 1.0
@@ -46,16 +47,16 @@ def _on_device(time: StepTime) -> tuple[OpTime, ...]:
 
 
 def ops_difference(time: StepTime) -> float:
-    """Return the step time over the sum of the operations: 1.1 where a chip's calibration adds a tenth."""
+    """Return the ratio of the step time to the sum of the operations: 1.1 if a chip's calibration adds 10 %."""
     total_s = sum(op.time_s for op in time.ops)
     return time.step_s / total_s if total_s else 1.0
 
 
 def use_shares(memory: Memory) -> list[tuple[str, int]]:
-    """Return (use, bytes) of the peak; what the listed buffers do not account for is "other".
+    """Return the peak as (use, bytes); the part outside the listed buffers is "other".
 
-    Where the buffers add up to more than the peak, which is when they are not all there at the same time, the whole
-    peak is "peak".
+    If the buffers add up to more than the peak, they do not all exist at the same time. Then the result is the whole
+    peak as "peak".
     """
     sums: dict[str, int] = {}
     for buffer in memory.buffers:
@@ -67,7 +68,7 @@ def use_shares(memory: Memory) -> list[tuple[str, int]]:
 
 
 def like_ops(ops: Sequence[OpTime]) -> list[tuple[str, OpTime]]:
-    """Return operations as (name, sum), the longest first: those that differ in the compiler's number alone as one.
+    """Return operations as (name, sum), the longest first; those that differ only in the compiler's suffix are merged.
 
     Example:
         >>> like_ops([OpTime("copy.3", "copy", "memory", 1.0), OpTime("copy.4", "copy", "memory", 2.0)])[0][0]

@@ -1,6 +1,6 @@
-"""The systems of a plan beside each other, in the terminal: how fast, how full, how dear.
+"""Comparison tables of a plan's systems in the terminal: speed, memory, cost.
 
-Rule: 80 columns hold every table, and each table a row for each system.
+Rule: every table fits into 80 columns and has one row per system.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 
 _COSTS_WIDTH = 72
-"""The columns of a terminal of 80 that are left beside the names of systems."""
+"""Width available for costs in a terminal of 80 columns, beside the names of systems."""
 
 
 class _Form(NamedTuple):
-    """Which columns a table has room for."""
+    """The columns of a speed table.
+
+    Attributes:
+        has_slice: whether it has the compiler's name of the slice.
+        bar_width: width of the memory bar in characters; 0: no bar.
+        has_sizes: whether it shows the used and available memory.
+    """
 
     has_slice: bool
     bar_width: int
@@ -41,12 +47,12 @@ _FORMS = (
 
 
 def speed_table(plan: Plan, width: int = 80, ascii_only: bool = False) -> Table:
-    """Return how fast each system would be and how much of its memory is used, with as much as there is room for.
+    """Return the predicted speed and memory use of each system, with the largest form that fits.
 
     Args:
-        plan: what to show, a row for each system.
+        plan: the plan to show, one row per system.
         width: columns of the terminal.
-        ascii_only: draw with # in place of blocks.
+        ascii_only: draw with # instead of block characters.
     """
     tables = (_speeds(plan, form, ascii_only) for form in _FORMS)
     fitting = (table for table in tables if _width(table) <= width)
@@ -57,15 +63,15 @@ def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
     slices = ("slice",) if form.has_slice else ()
     shown = _table("system", *slices, right=("step", "between", "examples/s", "MFU"))
     shown.add_column("memory", no_wrap=True)
-    for one in plan.predictions:
+    for prediction in plan.predictions:
         shown.add_row(
-            one.target.name,
-            *([one.target.compiler_name] if form.has_slice else []),
-            phrases.at_least(one, phrases.seconds(one.step_s)),
-            phrases.interval(one.interval_s),
-            phrases.most(one, phrases.rate(one.examples_per_s)),
-            phrases.percent(one.mfu),
-            _memory(one, form, ascii_only),
+            prediction.target.name,
+            *([prediction.target.compiler_name] if form.has_slice else []),
+            phrases.at_least(prediction, phrases.seconds(prediction.step_s)),
+            phrases.interval(prediction.interval_s),
+            phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
+            phrases.percent(prediction.mfu),
+            _memory(prediction, form, ascii_only),
         )
     return shown
 
@@ -75,52 +81,52 @@ def _width(table: Table) -> int:
     return Measurement.get(console, console.options, table).maximum
 
 
-def _memory(one: Prediction, form: _Form, ascii_only: bool) -> Text:
-    """Return how full the memory of a device is: a bar, a number, sizes; red where it does not fit."""
-    share, red = phrases.memory_share(one.memory), "" if one.fits else "red"
-    if share is None or one.memory is None:
+def _memory(prediction: Prediction, form: _Form, ascii_only: bool) -> Text:
+    """Return the used memory of a device as a bar, a percentage and sizes; red if it does not fit."""
+    share, red = phrases.memory_share(prediction.memory), "" if prediction.fits else "red"
+    if share is None or prediction.memory is None:
         return Text(phrases.UNKNOWN)
     text = Text()
     if form.bar_width:
         filled = bar(min(share, 1.0), form.bar_width, ascii_only)
         text.append(f"{filled:<{form.bar_width}} ", red or "green")
-    text.append(f"{phrases.least(one, phrases.percent(share)):>5}", red)
-    return text.append(f"  {phrases.used(one.memory)}", red) if form.has_sizes else text
+    text.append(f"{phrases.least(prediction, phrases.percent(share)):>5}", red)
+    return text.append(f"  {phrases.used(prediction.memory)}", red) if form.has_sizes else text
 
 
 def cost_table(plan: Plan) -> Table | None:
-    """Return what each system costs, or None where nothing is known of any price."""
+    """Return the cost of each system, or None if no price is known."""
     known = costs.columns(plan)
     if not known:
         return None
-    # Better a column less than amounts cut short; the page has them all.
+    # Drop columns rather than truncate amounts; the page has all columns.
     while sum(_room(column) for column in known) > _COSTS_WIDTH:
         known = known[:-1]
     shown = _table("system", right=tuple(column.short for column in known))
-    for one, *cells in zip(costs.priced(plan), *(column.cells for column in known), strict=True):
-        shown.add_row(one.target.name, *cells)
+    for prediction, *cells in zip(costs.priced(plan), *(column.cells for column in known), strict=True):
+        shown.add_row(prediction.target.name, *cells)
     return shown
 
 
 def holding_table(plan: Plan) -> Table | None:
-    """Return the slices that would hold what fits nowhere, or None."""
+    """Return the slices on which the program would fit; None if it fits on a planned system."""
     slices = costs.holding(plan)
     if not slices:
         return None
     known = costs.holding_columns(plan)
     shown = _table("slice", right=tuple(column.short for column in known))
-    for one, *cells in zip(slices, *(column.cells for column in known), strict=True):
-        shown.add_row(one.target.name, *cells)
+    for prediction, *cells in zip(slices, *(column.cells for column in known), strict=True):
+        shown.add_row(prediction.target.name, *cells)
     return shown
 
 
-def _room(column: costs.Column) -> int:
-    """Return the width of a column with the space before it."""
+def _room(column: costs.CostColumn) -> int:
+    """Return the width of a column, including the space before it."""
     return 2 + max(len(text) for text in (column.short, *column.cells))
 
 
 def sweep_tables(plan: Plan) -> list[tuple[str, Table]]:
-    """Return the numbers of a sweep, each as (title, table): batches of one system, slices of one chip."""
+    """Return the tables of a sweep, each as (title, table): batches of one system, slices of one chip."""
     batches = [(f"batches of {curve.name}", _curve_table(curve, False)) for curve in batch_curves(plan)]
     return [*batches, *((f"scaling of {curve.name}", _curve_table(curve, True)) for curve in scaling_curves(plan))]
 
@@ -129,41 +135,41 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
     name = ("system",) if is_scaling else ()
     last = "of ideal" if is_scaling else "MFU"
     shown = _table(*name, right=("batch", "step", "between", "examples/s", last, "memory"))
-    for one in curve.points:
+    for prediction in curve.points:
         shown.add_row(
-            *([one.target.name] if is_scaling else []),
-            phrases.count(one.batch_size),
-            phrases.at_least(one, phrases.seconds(one.step_s)),
-            phrases.interval(one.interval_s),
-            phrases.most(one, phrases.rate(one.examples_per_s)),
-            phrases.percent(efficiency(curve, one) if is_scaling else one.mfu),
-            Text(phrases.percent(phrases.memory_share(one.memory)), "" if one.fits else "red"),
+            *([prediction.target.name] if is_scaling else []),
+            phrases.count(prediction.batch_size),
+            phrases.at_least(prediction, phrases.seconds(prediction.step_s)),
+            phrases.interval(prediction.interval_s),
+            phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
+            phrases.percent(efficiency(curve, prediction) if is_scaling else prediction.mfu),
+            Text(phrases.percent(phrases.memory_share(prediction.memory)), "" if prediction.fits else "red"),
         )
     return shown
 
 
 def remarks(plan: Plan) -> list[tuple[str, str]]:
-    """Return what has to be said beside the tables, each as (systems, sentence)."""
+    """Return the remarks on the tables, each as (systems, sentence)."""
     said: dict[str, list[str]] = {}
-    for one in plan.predictions:
-        if not one.fits:
-            said.setdefault(phrases.shortage(one), []).append(one.target.name)
-        elif one.largest_batch is not None:
-            sentence = f"the largest batch that fits is {one.largest_batch:,}."
-            said.setdefault(sentence, []).append(one.target.name)
-        for note in one.notes:
-            said.setdefault(note, []).append(one.target.name)
+    for prediction in plan.predictions:
+        if not prediction.fits:
+            said.setdefault(phrases.shortage(prediction), []).append(prediction.target.name)
+        elif prediction.largest_batch is not None:
+            sentence = f"the largest batch that fits is {prediction.largest_batch:,}."
+            said.setdefault(sentence, []).append(prediction.target.name)
+        for note in prediction.notes:
+            said.setdefault(note, []).append(prediction.target.name)
     return [*((", ".join(names), sentence) for sentence, names in said.items()), *phrases.price_remarks(plan)]
 
 
 def chosen_lines(plan: Plan) -> list[Text]:
-    """Return the fastest and the cheapest system that fit, a line each."""
+    """Return a line each for the fastest and the cheapest system that fit."""
     lines = [
-        Text(f"{what} ").append(phrases.one_line(one.target.name), "bold").append(f", {why}")
-        for what, one, why in costs.choice(plan)
+        Text(f"{title} ").append(phrases.one_line(prediction.target.name), "bold").append(f", {why}")
+        for title, prediction, why in costs.choice(plan)
         if len(plan) > 1
     ]
-    if len(plan) and not any(one.fits for one in plan):
+    if len(plan) and not any(prediction.fits for prediction in plan):
         lines.append(Text("it fits on none of them" if len(plan) > 1 else "it does not fit", "red"))
     return lines
 

@@ -1,7 +1,7 @@
-"""The frame of a page: one HTML file, light or dark as its reader has it, which asks the network for nothing.
+"""The frame of a page: one HTML file, light or dark by the reader's setting, without network requests.
 
-Rule: the page's own policy forbids requests, and every script but the one that was written for it, whatever may stand
-in a name.
+Rule: the page's content security policy forbids requests and every script except its own, whose hash it contains. So
+text in a user's names cannot run as a script.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def whole(title: str, content: Markup, style: str = "", script: str = "") -> str
     """Return a page as the text of an HTML file.
 
     Args:
-        title: in the window's title.
-        content: of the page.
-        style: CSS of this page, after the CSS of all.
-        script: JavaScript of this page, the only one that its policy lets run; "" for none.
+        title: title of the window.
+        content: content of the page.
+        style: CSS of this page, after the common CSS.
+        script: JavaScript of this page, the only script that its policy allows; "" for none.
     """
     policy = f"{_POLICY}; script-src 'sha256-{_digest(script)}'" if script else _POLICY
     head = element(
@@ -44,7 +44,7 @@ def whole(title: str, content: Markup, style: str = "", script: str = "") -> str
 
 
 def piece(content: Markup, style: str = "") -> Markup:
-    """Return content as a piece of a page, for a notebook; it has no script."""
+    """Return content as an HTML fragment for a notebook, without a script."""
     return element("div", _style(style), content, class_="anytpu-report")
 
 
@@ -52,14 +52,14 @@ def write(text: str, path: str | Path) -> Path:
     """Write a page to a file and return its path.
 
     Raises:
-        SettingError: it cannot be written there.
+        SettingError: the file cannot be written.
     """
-    place = Path(path)
+    target = Path(path)
     try:
-        place.write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingError(f"the page cannot be written to {str(path)!r}: {error.strerror or error}") from error
-    return place
+    return target
 
 
 def _style(own: str) -> Markup:

@@ -1,6 +1,6 @@
-"""HTML and SVG as text in which nothing of a user's can be markup.
+"""HTML and SVG text in which a user's text is always escaped.
 
-Rule: whatever is not `Markup` is escaped, and only `element` makes `Markup` of anything but our own constants.
+Rule: everything that is not `Markup` is escaped. Only `element` turns other text than constants into `Markup`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Markup(str):
 
 
 def escape(text: object) -> Markup:
-    """Return a text as markup: itself when it is some, else with `<>&"'` escaped and control characters replaced.
+    """Return text as markup: `Markup` unchanged, else with `<>&"'` escaped and control characters replaced.
 
     Example:
         >>> escape("a < b"), escape(Markup("<br>"))
@@ -25,7 +25,7 @@ def escape(text: object) -> Markup:
     """
     if isinstance(text, Markup):
         return text
-    visible = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in str(text))
+    visible = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
     return Markup(html.escape(visible))
 
 
@@ -33,10 +33,10 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return an element.
 
     Args:
-        name: "td".
-        children: `Markup`, or anything else as text; `None` and `False` are left out.
-        attributes: their values; a last underscore is dropped (`class_`), an inner one is a hyphen; `None` and `False`
-            leave the attribute out.
+        name: tag name, such as "td".
+        children: `Markup`, or other values as text; `None` and `False` are left out.
+        attributes: values by name. A trailing underscore of the name is dropped (`class_`), an inner one becomes a
+            hyphen. Attributes that are `None` or `False` are left out.
 
     Example:
         >>> element("a", "1 < 2", href="#x", class_="big")
@@ -56,7 +56,7 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def joined(*parts: object) -> Markup:
-    """Return parts one after the other, each as `element` takes children."""
+    """Return the concatenation of parts, with the rules of `element` for children."""
     return Markup("".join(escape(part) for part in parts if part is not None and part is not False))
 
 

@@ -1,6 +1,6 @@
 """Tables and meters of a page.
 
-Rule: each cell names its column, so that a narrow window may show a row as a list.
+Rule: each cell has its column's title as an attribute, so that a narrow window can show a row as a list.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ def table(
     """Return a table.
 
     Args:
-        titles: of the columns.
-        rows: cells of each row, as `element` takes children.
-        class_: of the table.
-        numbers: columns that are numbers, which stand at the right.
+        titles: titles of the columns.
+        rows: cells of each row, with the rules of `element` for children.
+        class_: CSS class of the table.
+        numbers: indices of numeric columns, which are right-aligned.
     """
     right = {column: "number" for column in numbers}
     head = element("tr", *(element("th", title, class_=right.get(n), scope="col") for n, title in enumerate(titles)))
@@ -31,5 +31,5 @@ def table(
 
 
 def meter(share: float, class_: str = "") -> Markup:
-    """Return a bar of a part of its place."""
+    """Return a bar over a fraction of its width; it is cut at the full width."""
     return element("span", element("i", style=f"width:{100 * min(share, 1):.2f}%"), class_=f"meter {class_}".strip())
