@@ -1,15 +1,16 @@
-"""Corrections from this user's own runs: how far predictions were off on his machines, and by how much to correct them.
+"""Corrections from this user's own runs: the error of predictions on his machines, and a factor that corrects it.
 
-Idea: what a calibration on published measurements leaves is in good part the same for all programs of one user on one
-chip: his versions, his input, his way of writing models. Each program that was both predicted and run says how many
-times as long it took; the correction is their mean, drawn towards 1 as long as there are few.
+Idea: a calibration on published measurements leaves an error that is largely common to all programs of one user on one
+chip. Its causes are his versions, his input and his style of models. Each program that was both predicted and run gives
+a ratio of times. The correction is their mean, shrunk towards 1 while there are few.
 
-Rule: with `r` the logarithm of measured over predicted, one for each program (the mean of its runs), and `n` programs,
+Rule: with `r` the logarithm of measured over predicted, one for each program (the mean of its runs), and `n`
+programs,
 
     factor = exp(sum(r) / (n + 2))
 
-which is what remains of a belief that chips are off by some tenths and programs differ by about 1.4 times as much:
-half of what one sees with two programs, nine tenths with eighteen. A corrected prediction says so.
+This is the posterior mean if chips are off by some tenths and programs differ by about 1.4 times as much. It is half of
+the observed error with two programs, nine tenths with eighteen. A corrected prediction says so.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
 BY = "compiler"
-"""Who predicts what is kept and corrected: only forecasts are, never a floor."""
+"""The method whose predictions are stored and corrected: only forecasts are, never a floor."""
 
 PRIOR_PROGRAMS = 2
-"""How many programs the belief that nothing has to be corrected counts for."""
+"""Weight of the prior "no correction", in programs."""
 
 _USUAL_SPREAD = 0.25
 """How far, as a logarithm, programs are believed to lie from a chip's factor before any was seen."""
@@ -49,11 +50,11 @@ class LocalFactor:
 
     Attributes:
         chip: "v3".
-        by: who predicts: `BY`.
-        factor: what a predicted time is multiplied by.
+        by: the method of prediction: `BY`.
+        factor: multiplier of a predicted time.
         spread: standard deviation of measured over corrected prediction, as a logarithm.
-        programs: how many programs it rests on.
-        runs: how many runs of theirs.
+        programs: number of programs behind it.
+        runs: number of runs of those programs.
     """
 
     chip: str
@@ -66,10 +67,10 @@ class LocalFactor:
 
 @dataclasses.dataclass(frozen=True)
 class LocalCalibration:
-    """What a user's own runs say.
+    """The corrections from a user's own runs.
 
     Attributes:
-        runs: all runs that are kept, oldest first, also those that nothing was predicted for.
+        runs: all stored runs, oldest first, those without a prediction included.
         factors: the corrections.
     """
 
@@ -78,10 +79,10 @@ class LocalCalibration:
 
 
 def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
-    """Reckon the corrections from runs.
+    """Compute the corrections from runs.
 
     Args:
-        runs: the runs; None is all that this user has.
+        runs: the runs; None: all of this user's.
 
     Example:
         >>> calibrate([]).factors
@@ -108,12 +109,12 @@ def _factor(chip: str, runs: list[Run]) -> LocalFactor:
 
 
 def calibration_file() -> Path:
-    """Return where the corrections are kept."""
+    """Return the path of the corrections."""
     return _env.own_folder() / "calibration.json"
 
 
 def save(calibration: LocalCalibration) -> Path:
-    """Keep the corrections for later plans on this machine, and return where.
+    """Store the corrections for later plans on this machine, and return their path.
 
     Raises:
         SettingError: they cannot be written.
@@ -132,7 +133,7 @@ def save(calibration: LocalCalibration) -> Path:
 
 
 def local_factor(target: Target) -> LocalFactor | None:
-    """Return the correction of predictions for a system that `save` kept, or None.
+    """Return the stored correction of predictions for a system, or None.
 
     Raises:
         SettingError: the file of the corrections cannot be read.
@@ -152,7 +153,7 @@ def _saved(path: Path, stamp: int) -> tuple[LocalFactor, ...]:
 
 
 def read_factors(path: Path) -> tuple[LocalFactor, ...]:
-    """Return the corrections that a file holds.
+    """Return the corrections in a file.
 
     Raises:
         SettingError: it cannot be read, or holds something else.
@@ -174,16 +175,17 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
 
 
 def kept(program: Program, time: StepTime, target: Target, wish: Wish) -> StepTime:
-    """Keep what was predicted, for the runs to come, and return it corrected by those that were, and with its input.
+    """Store a prediction for later runs, and return it corrected by earlier ones, with its waits.
 
-    Kept is what was asked for as it will run: no trial of a changed program, and nothing of other compiler options.
-    The waits for the host and for the input are not corrected: the former is of every host, the latter the user's.
+    Only a prediction of the job as it will run is stored: no trial of a changed program, and none with other compiler
+    options. The waits for the host and for the input are not corrected: the host's holds for every host, the input's is
+    the user's.
 
     Args:
-        program: what it was predicted for.
-        time: its time, as nobody corrected it yet, without any wait for input.
+        program: the predicted program.
+        time: its time, uncorrected and without any wait for input.
         target: the system.
-        wish: what holds for every prediction of the plan.
+        wish: settings of every prediction of the plan.
 
     Raises:
         SettingError: the file of the corrections cannot be read.
@@ -194,10 +196,10 @@ def kept(program: Program, time: StepTime, target: Target, wish: Wish) -> StepTi
 
 
 def corrected(time: StepTime, target: Target) -> StepTime:
-    """Return a predicted time as this user's own runs correct it; as it is where there are none.
+    """Return a predicted time, corrected by this user's own runs if there are any.
 
     Args:
-        time: the time; its `ops` stay as they are.
+        time: the time; its `ops` are unchanged.
         target: the system.
 
     Raises:
@@ -209,7 +211,7 @@ def corrected(time: StepTime, target: Target) -> StepTime:
     step_s = time.step_s * factor.factor
     low_s, high_s = (bound_s * factor.factor for bound_s in time.interval_s)
     if factor.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
-        # Enough was seen on this machine to say how far programs lie from the correction: nine in ten within this.
+        # Enough runs of this machine: their spread around the correction gives the interval, nine in ten within it.
         width = math.exp(1.645 * factor.spread)
         certain_s = step_s - factor.factor * sum(op.optional_s for op in time.ops)
         most_s = step_s + factor.factor * sum(op.further_s for op in time.ops)
@@ -221,7 +223,7 @@ def corrected(time: StepTime, target: Target) -> StepTime:
 
 
 def sentence(factor: LocalFactor) -> str:
-    """Return what a corrected prediction says of it: "corrected by x1.07 from 12 of your own runs (4 programs)"."""
+    """Return the note on a correction: "corrected by x1.07 from 12 of your own runs (4 programs)"."""
     runs = "1 of your own runs" if factor.runs == 1 else f"{factor.runs} of your own runs"
     programs = "1 program" if factor.programs == 1 else f"{factor.programs} programs"
     return f"corrected by x{factor.factor:.2f} from {runs} ({programs})"

@@ -40,8 +40,8 @@ class Largest:
     """The largest batch that fits.
 
     Attributes:
-        batch_size: examples of a step over all devices; 0 if not even one example a device fits, or if the search ended
-            early before a batch fitted.
+        batch_size: examples of a step over all devices. 0 if not even one example a device fits, or if the search ended
+            before one fitted.
         tried: each compiled batch with its memory, in the order of compilation; a batch that was already known comes
             first.
         ended_by: the error of the compilation that ended the search early, such as a timeout; None if none failed.

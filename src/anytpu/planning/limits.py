@@ -1,6 +1,6 @@
 """`limit_bytes`: the part of a device's memory that the TPU compiler lets a program use.
 
-Idea: part of the memory is reserved for the system, and no document says how much. It was found by trial: a program
+Idea: part of the memory is reserved for the system, and no document says how much. It was found by trial. A program
 that takes one array and returns another of the same size compiles up to a limit and not beyond.
 
 Source: libtpu 0.0.51, `x * 2 + 1` over all devices of a slice of one host, argument and result together, bisected to 1

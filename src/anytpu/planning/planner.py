@@ -58,9 +58,9 @@ def plan(
     """Predict how fast a job would be on a TPU, whether it fits, and what it costs, with the TPU's own compiler.
 
     Args:
-        job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator, a Program,
-            or the path of a program file or of a StableHLO file (".mlir"). For a step that names a mesh: a function of
-            the number of devices that returns one of these or a pair (job, input_specs).
+        job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator or a
+            Program. Or the path of a program file or of a StableHLO file (".mlir"). For a step that names a mesh: a
+            function of the number of devices that returns one of these or a pair (job, input_specs).
         batch_size: examples of one step over all devices: one number for all systems or one for each. None for a job
             that brings its own batch.
         tpu: one system or several: "v3-8", "v5e-8", ....
@@ -87,7 +87,7 @@ def plan(
     Raises:
         UnknownTPUError: no such TPU; the message names the nearest.
         ProgramError: the job cannot be planned; the message says what is missing.
-        PlanError: the compiler refused the program or crashed. Where it is not installed, or takes too much time or
+        PlanError: the compiler refused the program or crashed. If it is not installed, or takes too much time or
             memory, the plan has a floor in place of a forecast: `Prediction.basis`.
 
     Example:
@@ -276,7 +276,7 @@ def _steps_of_fit(job: Any) -> int | None:
     """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
 
     A model compiled with a number has that number. Without one it reads 1, Keras's default, and anytpu's `fit` chooses
-    by the clock: up to `STEPS_BY_THE_CLOCK` for short steps, never more than an epoch has.
+    by the clock. It takes up to `STEPS_BY_THE_CLOCK` short steps, never more than an epoch has.
     """
     steps = getattr(job, "steps_per_execution", None)
     if not isinstance(steps, int):

@@ -33,9 +33,9 @@ def read_prices(path: str | Path | None = None) -> dict[str, Price]:
     """Return the price of each chip.
 
     Args:
-        path: a CSV file of the user: a first line with the column names, such as
-            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date", then a row for each chip with another price. None: the
-            included table.
+        path: a CSV file of the user. Its first line has the column names, such as
+            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date". Then comes a row for each chip with another price.
+            None: the included table.
 
     Raises:
         SettingError: the file cannot be read, or one of its lines is malformed; the message names the line.

@@ -1,10 +1,10 @@
-"""`RunLog`: listens to the calls of one run and keeps how long its steps took.
+"""`RunLog`: records the step times of one run.
 
-Idea: the engine tells of each call that it has timed. The median of many is what a step takes: the first calls, those
-that a busy machine held up and those that ran a few steps only do not move it.
+Idea: the engine reports each timed call. The step time is the median over many calls. The first calls, calls slowed by
+other load and calls of a few steps do not move it.
 
-Rule: a line is written after so many calls and whenever there are twice as many, and at the end of the process: few
-writes, and a process that is killed has left its last ones.
+Rule: a line is written after some calls, whenever their number has doubled, and at the end of the process. So writes
+are few, and a killed process has left its last line.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from anytpu.system.cores import Core
 from anytpu.system.topologies import slice_sizes
 
 FIRST_CALLS = 8
-"""The calls after which a run is first written down."""
+"""Number of calls before a run is first written."""
 
 _KEPT_CALLS = 512
-_FEWEST_CALLS = 3
+_MIN_CALLS = 3
 _PACKAGES = ("anytpu", "jax", "jaxlib", "keras", "libtpu")
 
 
@@ -39,7 +39,7 @@ class RunLog:
     """The calls of one run of one program.
 
     Args:
-        run: what is known of it before its first call.
+        run: the run, as known before its first call.
     """
 
     def __init__(self, run: Run) -> None:
@@ -50,7 +50,7 @@ class RunLog:
         self._next = FIRST_CALLS
 
     def __call__(self, steps: int, duration_s: float) -> None:
-        """Take down a call of so many steps, and write the run down when it is time.
+        """Record a call of so many steps, and write the run if it is due.
 
         Raises:
             OSError: it cannot be written.
@@ -62,13 +62,13 @@ class RunLog:
             self.write()
 
     def write(self) -> None:
-        """Write down what is known of the run so far, if there is more than the last time."""
-        if self._count >= max(_FEWEST_CALLS, self._written + 1):
+        """Write the run so far, if it has new calls."""
+        if self._count >= max(_MIN_CALLS, self._written + 1):
             runs.append(runs.runs_file(), self.measured())
             self._written = self._count
 
     def measured(self) -> Run:
-        """Return the run as it stands: the median over the calls that ran at least half of the most steps."""
+        """Return the run so far: the median over the calls with at least half of the maximum number of steps."""
         most = max(steps for steps, _ in self._calls)
         step_s = statistics.median(duration_s for steps, duration_s in self._calls if 2 * steps >= most)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -86,7 +86,7 @@ class RunLog:
 
 
 def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
-    """Return who takes down the calls of a program on some cores: an entry point of "anytpu.measurements"."""
+    """Return the recorder for the calls of a program on some cores: an entry point of "anytpu.measurements"."""
     kind = _device_kind(cores[0])
     chip = chip_of_kind(kind)
     name = chip.name if chip else kind
@@ -122,7 +122,7 @@ def _write_at_exit() -> None:
 
 
 def _device_kind(core: Core) -> str:
-    """Return what JAX calls the device of a core; "virtual core" for one that is made of the CPU."""
+    """Return JAX's name of a core's device; "virtual core" for a core of the CPU."""
     if core.virtual:
         return "virtual core"
     devices = jax.devices(core.platform)
@@ -130,7 +130,7 @@ def _device_kind(core: Core) -> str:
 
 
 def _system(chip: str, devices: int) -> str:
-    """Return the slice that so many devices are."""
+    """Return the slice with so many devices."""
     replicas = CHIPS[chip].replicas
     sizes = slice_sizes(chip)
     numbers = [number for number, (x, y, z) in sizes.items() if x * y * z * replicas == devices]

@@ -1,12 +1,11 @@
-"""`Run`: how long a step really took, beside what was predicted; and where they are kept.
+"""`Run`: the measured time of a step beside its prediction, and the files of both.
 
-Idea: a prediction is worth what it was worth the last time. Each run on a real TPU or GPU leaves a line in a file of
-the user's; each plan leaves what it predicted, and the two are brought together by the program, the system and the
-batch.
+Idea: past predictions show how far to trust the next one. Each run on a real TPU or GPU appends a line to a file of the
+user's, and each plan appends its prediction. The two are matched by the program, the system and the batch.
 
-Rule: a program is known by its `digest`. A prediction is kept without what the run may do otherwise: the host's call
-apart, for as many steps as it will start, and no wait for input. Files are only ever appended to; a line that cannot be
-read is left out, which is said once. Nothing leaves this machine.
+Rule: a program is identified by its `digest`. A prediction is stored without the settings that the run may change: the
+host's call is separate, and there is no wait for input. Files are only appended to. An unreadable line is skipped, and
+reported once. No data leaves this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from anytpu.planning.target import Target
 from anytpu.program.program import Program
 
 HOST_CALL = "host dispatch"
-"""What the operation is called that is the host's call, shared by the steps that it starts."""
+"""Name of the operation that is the host's call, shared by the steps that it starts."""
 
 _MAX_LINE = 2**20  # characters; a line has some hundreds, and one of a damaged file may be longer than the memory
 
@@ -40,21 +39,21 @@ class Run:
     """A run whose steps were timed.
 
     Attributes:
-        run: which run; a later line of the same one replaces an earlier.
-        time: when, "2026-11-21T06:00:00+00:00".
+        run: id of the run; a later line of the same run replaces an earlier one.
+        time: start time: "2026-11-21T06:00:00+00:00".
         name: the program's name: "sequential/train".
-        program: which program; see `digest`.
-        chip: "v3"; of a GPU its device kind.
-        system: the slice, "v3-8"; of a GPU "gpu".
-        devices: how many devices it ran on.
+        program: identity of the program, its `digest`.
+        chip: "v3"; for a GPU its device kind.
+        system: the slice, "v3-8"; for a GPU "gpu".
+        devices: number of devices.
         batch_size: examples of a step over all devices, or None.
-        steps_per_execution: the most steps that one call ran.
+        steps_per_execution: maximum number of steps in one call.
         step_s: median time of a step, seconds.
-        calls: how many calls that is the median of.
-        versions: of the software.
-        predicted_s: what was predicted for it, as the plan had it before the corrections of this machine; None where
-            nothing was.
-        predicted_by: who predicted: "compiler"; "" where nobody did.
+        calls: number of calls behind the median.
+        versions: versions of the software, by package.
+        predicted_s: predicted time of a step before the corrections of this machine, seconds; None without a
+            prediction.
+        predicted_by: the method of prediction: "compiler"; "" without one.
     """
 
     run: str
@@ -74,21 +73,21 @@ class Run:
 
     @property
     def error(self) -> float | None:
-        """How much more was predicted than measured: 0.1 is a tenth too much; None where nothing was predicted."""
+        """Predicted over measured time, less 1: 0.1 is a tenth too long; None without a prediction."""
         return None if self.predicted_s is None else self.predicted_s / self.step_s - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What a plan predicted for a program on a system, before the corrections of this machine.
+    """A plan's prediction for a program on a system, before the corrections of this machine.
 
     Attributes:
-        program: which program; see `digest`.
-        system: the slice, "v3-8"; of a GPU "gpu".
-        devices: how many devices.
-        step_s: of a step, without the host's call, seconds.
-        by: who predicted: "compiler".
-        call_s: of one call of the host, however many steps it starts, seconds.
+        program: identity of the program, its `digest`.
+        system: the slice, "v3-8"; for a GPU "gpu".
+        devices: number of devices.
+        step_s: time of a step without the host's call, seconds.
+        by: the method of prediction: "compiler".
+        call_s: time of one call of the host, whatever number of steps it starts, seconds.
     """
 
     program: str
@@ -99,19 +98,19 @@ class Forecast:
     call_s: float = 0.0
 
     def step_of(self, steps: int) -> float:
-        """Return how long a step takes where a call starts so many, seconds."""
+        """Return the time of a step if a call starts so many, seconds."""
         return self.step_s + self.call_s / max(steps, 1)
 
 
 def remember(program: Program, target: Target, time: StepTime, by: str, steps_per_execution: int = 1) -> None:
-    """Keep what was predicted, so that a run of the program can be compared with it. What cannot be written is not.
+    """Store a prediction, to compare it with a later run of the program. An error of the disk is ignored.
 
     Args:
         program: the program.
         target: the system.
         time: its time, before the corrections of this machine and any wait for input.
-        by: who predicted: "compiler".
-        steps_per_execution: the steps of a call that it was predicted for.
+        by: the method of prediction: "compiler".
+        steps_per_execution: number of steps of a call in the prediction.
     """
     if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
         return
@@ -125,12 +124,12 @@ def remember(program: Program, target: Target, time: StepTime, by: str, steps_pe
 
 
 def runs_file() -> Path:
-    """Return where runs are kept."""
+    """Return the path of the file of runs."""
     return _env.own_folder() / "runs.jsonl"
 
 
 def forecasts_file() -> Path:
-    """Return where predictions are kept."""
+    """Return the path of the file of predictions."""
     return _env.own_folder() / "forecasts.jsonl"
 
 
@@ -143,17 +142,17 @@ def append(path: Path, record: Run | Forecast) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(dataclasses.asdict(record)) + "\n"
     with path.open("ab+") as file:
-        # What a process left that was ended while it wrote is a line of its own.
+        # An unfinished line of a process that was ended while it wrote stays a separate line.
         is_torn = file.seek(0, os.SEEK_END) > 0 and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
         file.write(("\n" * is_torn + line).encode())  # One write: lines of runs that end at the same time do not mix.
 
 
 def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[Run]:
-    """Return the runs that are kept, oldest first, each with what was predicted for it, before or since.
+    """Return the stored runs, oldest first, each with its prediction, made before or after it.
 
     Args:
-        path: the file of runs; None is this user's.
-        forecasts: the file of predictions; None is this user's.
+        path: the file of runs; None: this user's.
+        forecasts: the file of predictions; None: this user's.
     """
     predicted = {_key(forecast): forecast for forecast in _read(forecasts or forecasts_file(), Forecast)}
     newest = {run.run: run for run in _read(path or runs_file(), Run)}
@@ -161,7 +160,7 @@ def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[R
 
 
 def forecast_for(program: str, system: str, devices: int) -> Forecast | None:
-    """Return what was last predicted for a program on a system, or None."""
+    """Return the last prediction for a program on a system, or None."""
     forecasts_ = [
         forecast for forecast in _read(forecasts_file(), Forecast) if _key(forecast) == (program, system, devices)
     ]

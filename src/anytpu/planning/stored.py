@@ -1,10 +1,10 @@
-"""`record_of`: a record that was stored as JSON, believed only where it is whole.
+"""`record_of`: read a record from JSON, and check that it is valid.
 
-Idea: a log is appended by processes that may be killed, and a file of corrections may be edited by hand; a number of
-another type, or an infinite one, would end a plan long after it was read. So each field is held against its type.
+Idea: a log is appended by processes that may be killed, and a file of corrections may be edited by hand. A number of
+another type, or an infinite one, would end a plan long after it was read. So each field is checked against its type.
 
-Rule: integers are positive, numbers are finite and not negative, text is printable. Fields that this release does not
-know are left out: a later release may have written them.
+Rule: integers are positive, numbers are finite and not negative, text is printable. Unknown fields are ignored: a later
+release may have written them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anytpu.planning.quoting import quoted
 Kind = typing.TypeVar("Kind")
 
 MAX_NUMBER = 1e12
-"""The largest number that is believed: more seconds, or dollars, than anything takes."""
+"""Largest valid number: more seconds, or dollars, than anything takes."""
 
 MAX_TEXT = 1000
 """Characters of the longest text that is believed."""
@@ -38,10 +38,10 @@ _IS = {
 
 
 def from_json(text: str) -> Any:
-    """Return what a JSON text holds.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is none; one sentence.
+        ValueError: it is not JSON; one sentence.
     """
     try:
         return json.loads(text)
@@ -54,11 +54,11 @@ def from_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Parse a JSON file.
 
     Raises:
         OSError: it cannot be read, or is too large.
-        ValueError: it holds none; one sentence.
+        ValueError: it is not JSON; one sentence.
     """
     return from_json(read_text(path))
 
@@ -68,10 +68,10 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
 
     Args:
         kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, str]`, or one of these or None.
-        value: what JSON had.
+        value: the parsed JSON.
 
     Raises:
-        ValueError: a field is missing, or has another type or a number that cannot be; a sentence that names it.
+        ValueError: a field is missing, has another type, or is out of range; a sentence names it.
 
     Example:
         >>> record_of(Leaf, {"name": "w", "size": 3})
@@ -90,7 +90,7 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
 
 
 def check_positive(record: Any, *names: str) -> None:
-    """Check that some numbers of a record, those that it has, are more than 0.
+    """Check that some numbers of a record are more than 0; missing ones are ignored.
 
     Raises:
         ValueError: one is not.

@@ -1,14 +1,14 @@
-"""`Target`: a slice of a TPU pod as the compiler knows it, and what one of its devices can do.
+"""`Target`: a slice of a TPU pod as the compiler knows it, and the rates of one of its devices.
 
-Idea: the clouds name a slice "v3-8", the compiler "v3:2x2"; what JAX calls a device is a core on v2, v3 and v7x, and a
-chip of one or two cores elsewhere. A target holds all of these beside each other.
+Idea: clouds name a slice "v3-8", the compiler "v3:2x2". A device of JAX is a core on v2, v3 and v7x, and a chip of one
+or two cores elsewhere. A target holds all of these.
 
-What can be planned for is more than what is rented out: one chip alone ("v2-2", "v4-2", "v5e-1"), the single cores of
-v4 chips ("v4-8:cores", eight devices in place of four), several slices joined by the data center's network
-("2xv5e-256").
+A plan can be made for more systems than are rented out. Examples are one chip alone ("v2-2", "v4-2", "v5e-1") and the
+single cores of v4 chips ("v4-8:cores", eight devices in place of four). Several slices may be joined by the data
+center's network ("2xv5e-256").
 
-Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`. The hosts' blocks of chips are
-told to the compiler as `system/topologies.py` has them.
+Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`. The compiler gets the hosts'
+blocks of chips from `system/topologies.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from anytpu.errors import UnknownTPUError
 from anytpu.system.chips import CHIPS, Chip
 from anytpu.system.topologies import ALIASES, Bounds, did_you_mean, known_slices, slice_sizes, topology_of
 
-# What libtpu calls each chip in the name of a topology.
+# libtpu's name of each chip in the name of a topology.
 _LIBTPU_NAMES = {"v7x": "tpu7x"}
 
 _NAME = re.compile(r"(?:(?P<slices>\d{1,4})x)?(?P<chip>[a-z0-9]+)-(?P<number>\d{1,9})(?P<single>:cores)?")
 # Chips whose cores the compiler joins to one device only when it is told to.
 _JOINED_ON_DEMAND = frozenset({"v4"})
-_MOST_SLICES = 1024
-# What may be meant for the GPU of this machine.
+_MAX_SLICES = 1024
+# Names that may mean the GPU of this machine.
 _NO_TPU = ("gpu", "local", "cuda")
 
 
@@ -40,15 +40,15 @@ class Target:
     Attributes:
         name: "v3-8".
         chip: its chip.
-        devices: what JAX would see: cores of v2, v3 and v7x, chips of the others.
-        chips: chips of the slice.
-        hosts: machines that it hangs on.
-        chip_bounds: chips along (x, y, z).
-        compiler_name: what the compiler calls it: "v3:2x2".
-        chip_config: "megacore" where the two cores of a chip are one device and the compiler must be told, else None.
+        devices: number of devices that JAX would see: cores of v2, v3 and v7x, chips of the others.
+        chips: number of chips of the slice.
+        hosts: number of host machines.
+        chip_bounds: number of chips along (x, y, z).
+        compiler_name: the compiler's name: "v3:2x2".
+        chip_config: "megacore" if the two cores of a chip are one device and the compiler must be told, else None.
         aliases: other names: "v5litepod-8".
-        device_kind: what JAX calls a device: "TPU v3".
-        slices: how many slices are joined; devices, chips and hosts are those of all of them, chip_bounds those of one.
+        device_kind: JAX's name of a device: "TPU v3".
+        slices: number of joined slices. Devices, chips and hosts count all of them, chip_bounds one.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def compiler_arguments(self) -> dict[str, Any]:
-        """What the compiler is told besides the name: arguments of `jax.experimental.topologies.get_topology_desc`."""
+        """Arguments of `jax.experimental.topologies.get_topology_desc` beside the name."""
         arguments: dict[str, Any] = {"chips_per_host_bounds": _host_bounds(self)}
         if self.chip_config is not None:
             arguments["chip_config_name"] = self.chip_config
@@ -81,7 +81,7 @@ class Target:
 
     @property
     def hbm_bytes_per_s(self) -> float:
-        """Memory bandwidth of one device: of a core that shares its chip's memory, an equal part."""
+        """Memory bandwidth of one device; for a core that shares its chip's memory, an equal part."""
         return self.chip.hbm_bytes_per_s / self.chip.replicas
 
     @property
@@ -95,7 +95,7 @@ class Target:
         return self.chip.hbm_bytes_per_s if self.shares_memory else self.hbm_bytes_per_s
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything as what JSON has."""
+        """Return every field as JSON values."""
         return {
             "name": self.name,
             "chip": self.chip.name,
@@ -109,14 +109,14 @@ class Target:
 
 
 def target_named(name: str) -> Target:
-    """Return the target of a slice's name.
+    """Return the target with a slice's name.
 
     Args:
         name: "v3-8", "v5e-16", "v5litepod-16"; one chip: "v2-2", "v5e-1"; the single cores of v4: "v4-8:cores"; two
             slices: "2xv5e-256".
 
     Raises:
-        UnknownTPUError: no such slice exists, or it is a GPU; the message names the nearest, or what is known.
+        UnknownTPUError: no such slice exists, or it is a GPU; the message names the nearest, or the known ones.
 
     Example:
         >>> target_named("v3-8").compiler_name, target_named("v4-8").devices
@@ -128,7 +128,7 @@ def target_named(name: str) -> Target:
         raise UnknownTPUError(_no_tpu(name))
     match = _NAME.fullmatch(name.strip().lower())
     chip_name = ALIASES.get(match["chip"], match["chip"]) if match else ""
-    if match is None or chip_name not in _SLICED or not 1 <= int(match["slices"] or 1) <= _MOST_SLICES:
+    if match is None or chip_name not in _SLICED or not 1 <= int(match["slices"] or 1) <= _MAX_SLICES:
         raise UnknownTPUError(_unknown(name))
     if match["single"] and chip_name not in _JOINED_ON_DEMAND:
         raise UnknownTPUError(
@@ -173,7 +173,7 @@ def _target(chip: Chip, number: int, slices: int, single: bool) -> Target:
 
 
 def _one_chip(chip: Chip) -> int:
-    """Return the number in the name of one chip alone: what it counts is cores, or chips for v5e and v6e."""
+    """Return the number in the name of one chip alone: it counts cores, or chips for v5e and v6e."""
     return 1 if 1 in slice_sizes(chip.name) else chip.cores
 
 

@@ -55,7 +55,7 @@ def test_the_least_recently_used_make_room(cache_folder: Path, monkeypatch: pyte
         cache.write(key, HEADER, os.urandom(1000))
         os.utime(cache_folder / f"{key}.answer", (number, number))
     assert cache.read("a") is not None  # used just now
-    monkeypatch.setattr(cache, "MOST_BYTES", 3500)
+    monkeypatch.setattr(cache, "MAX_BYTES", 3500)
     cache.write("d", HEADER, os.urandom(1000))
     assert sorted(path.stem for path in cache_folder.iterdir()) == ["a", "c", "d"]
 

@@ -1,7 +1,6 @@
 """Changes that a prediction asks for: one function for each topic, from the numbers to a sentence and its evidence.
 
-Rule: a finding names its numbers. Where the change would gain little there is no finding; each threshold stands beside
-its function.
+Rule: a finding names its numbers. A change that would gain little gives no finding; its threshold is named above.
 """
 
 from __future__ import annotations

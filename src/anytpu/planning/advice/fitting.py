@@ -3,8 +3,8 @@
 Idea: two compiled batches give the part of the memory that is fixed and the part that grows with the batch. The traced
 step gives the share of the growing part that is kept for the backward pass. From these each change gets a number.
 
-Rule: a change is named only if its number is below the limit, for the requested batch or for one half as large again as
-the largest that fits today. A number that was computed and not compiled says "about".
+Rule: a change is named only if its number is below the limit, for the requested batch or for 1.5 times the largest that
+fits today. A number that was computed and not compiled says "about".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real TPU compiler, in a process of its own."""
+"""The TPU compiler, in its own process."""
 
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.compiler.children import compilations

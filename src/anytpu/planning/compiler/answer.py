@@ -1,6 +1,6 @@
-"""What the compiler answers: `CompiledProgram`, or `OutOfMemory`. Anything else is an error.
+"""The compiler's answers: `CompiledProgram` or `OutOfMemory`. Any other outcome is an error.
 
-Rule: sizes are bytes of one device. This is what lies on the disk between runs, so it holds nothing but numbers and
+Rule: sizes are bytes of one device. These records are stored on the disk between runs, so they hold only numbers and
 text.
 """
 
@@ -15,16 +15,16 @@ class CompiledProgram:
 
     Attributes:
         hlo: the optimized, scheduled HLO module, as text.
-        argument_bytes: what goes in, as it lies in memory.
-        output_bytes: what comes out.
-        alias_bytes: of the outputs, what lies where an argument lay.
-        temp_bytes: everything between.
-        code_bytes: the program itself.
-        peak_bytes: the most that is in use at a time, code not included; None where the compiler does not say.
-        compiler: who compiled: "libtpu 0.0.51".
-        compile_s: how long it took, seconds.
-        from_cache: True when the answer was on the disk.
-        left_out: the calls of the step that only print or watch, which were not compiled.
+        argument_bytes: size of the arguments in memory, bytes.
+        output_bytes: size of the outputs in memory, bytes.
+        alias_bytes: the part of the outputs that reuses the memory of arguments, bytes.
+        temp_bytes: size of the temporaries, bytes.
+        code_bytes: size of the machine code, bytes.
+        peak_bytes: maximum in use at a time, without the code, bytes; None if the compiler does not state it.
+        compiler: name of the compiler: "libtpu 0.0.51".
+        compile_s: time of the compilation, seconds.
+        from_cache: whether the answer was on the disk.
+        left_out: calls of the step that only print or watch, and were not compiled.
     """
 
     hlo: str = dataclasses.field(repr=False)
@@ -45,14 +45,14 @@ class OutOfMemory:
     """A program that does not fit.
 
     Attributes:
-        needed_bytes: what it would need.
-        limit_bytes: what there is.
-        said: the compiler's own words, first lines.
-        allocations: the largest buffers that it lists: (bytes, shape, op_name) each, where it does.
-        compiler: who compiled: "libtpu 0.0.51".
-        compile_s: how long it took, seconds.
-        from_cache: True when the answer was on the disk.
-        left_out: the calls of the step that only print or watch, which were not compiled.
+        needed_bytes: needed memory of one device, bytes.
+        limit_bytes: available memory of one device, bytes.
+        said: the first lines of the compiler's message.
+        allocations: the largest buffers of the message, if it lists any: (bytes, shape, op_name) each.
+        compiler: name of the compiler: "libtpu 0.0.51".
+        compile_s: time of the compilation, seconds.
+        from_cache: whether the answer was on the disk.
+        left_out: calls of the step that only print or watch, and were not compiled.
     """
 
     needed_bytes: int

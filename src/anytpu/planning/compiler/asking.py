@@ -1,4 +1,4 @@
-"""One question to a child, and what becomes of one that it does not answer: a sentence that says what to do."""
+"""One request to a child process, and an error that says what to do if the child does not answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LESS_MEMORY = (
 )
 
 Answer = tuple[dict[str, Any], bytes]
-"""What a child answers: a header, and the text of the compiled program."""
+"""A child's answer: a header, and the text of the compiled program."""
 
 
 def asked(request: Request, program: str, target: str, timeout_s: float) -> Answer:
-    """Return what a child answers.
+    """Return a child's answer to a request.
 
     Args:
-        request: what to compile.
+        request: the program to compile.
         program: the program's name, for the errors.
         target: the target's name, for the errors.
-        timeout_s: how long it may take, seconds.
+        timeout_s: time limit, seconds.
 
     Raises:
         CompilerMissingError: the compiler cannot be loaded.
@@ -58,7 +58,7 @@ def _of_a_child(request: Request, timeout_s: float) -> Answer:
     except EndedError as error:
         if error.status != 0:
             raise
-    with borrowed() as child:  # The last one had waited too long for a request, and just left.
+    with borrowed() as child:  # The last child had waited too long for a request, and has just exited.
         return child.ask(header, code, timeout_s)
 
 
@@ -79,7 +79,8 @@ def _too_large(program: str, target: str, error: TooLargeError) -> str:
 
 
 def ended(program: str, target: str, error: EndedError) -> str:
-    """Return the sentence for a compiler that ended before it answered: how, its last words, and what to do."""
+    """Return the error text for a compiler that ended before it answered: how it ended, its last output, and what to
+    do."""
     status = error.status
     if status == -signal.SIGKILL:
         seen = f", when it had at least {units.format_bytes(error.peak_bytes)}" if error.peak_bytes else ""

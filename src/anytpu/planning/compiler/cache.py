@@ -1,10 +1,10 @@
-"""What the compiler has answered before, on the disk, by content.
+"""The compiler's earlier answers, on the disk, by content.
 
-Idea: the key is a digest of all that the answer depends on, so that nothing in here is ever out of date: an entry is
-used or, least recently used first, thrown away.
+Idea: the key is a digest of everything that the answer depends on, so no entry is ever out of date. When all entries
+take too much, the least recently used are deleted.
 
-Rule: the cache never stands in the way. An entry that cannot be read is compiled again; a folder that cannot be written
-is said once and done without. Entries come and go by `os.replace`, so that processes may share the folder.
+Rule: the cache never prevents a plan. An unreadable entry is compiled again; an unwritable folder is reported once and
+then ignored. Entries are replaced by `os.replace`, so processes may share the folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from anytpu import _env
 
-MOST_BYTES = 2 * 2**30
-"""What all entries together may take."""
+MAX_BYTES = 2 * 2**30
+"""Maximum size of all entries together."""
 
 _MAGIC = b"anytpu plan 1\n"
 _SUFFIX = ".answer"
@@ -32,7 +32,7 @@ _told: set[str] = set()
 
 
 def key_of(*parts: bytes) -> str:
-    """Return the digest of what an answer depends on."""
+    """Return the digest of everything that an answer depends on."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -40,19 +40,19 @@ def key_of(*parts: bytes) -> str:
 
 
 def read(key: str) -> tuple[dict[str, Any], bytes] | None:
-    """Return what was kept under a key, header and text, or None when there is nothing that can be used."""
+    """Return the entry of a key, header and text, or None if there is no usable one."""
     path = _env.plan_cache() / f"{key}{_SUFFIX}"
     try:
         entry = _unpacked(path.read_bytes())
     except (OSError, ValueError, zlib.error):
         return None
-    with contextlib.suppress(OSError):  # A folder that is only read from serves as well.
+    with contextlib.suppress(OSError):  # A read-only folder is still useful.
         os.utime(path)
     return entry
 
 
 def write(key: str, header: dict[str, Any], text: bytes) -> None:
-    """Keep an answer, and throw away those that were not used for longest where all take too much."""
+    """Store an answer, and delete the least recently used entries if all take too much."""
     folder = _env.plan_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _make_room(folder: Path) -> None:
     total_bytes = sum(size_bytes for _, size_bytes, _ in entries)
     for used, size_bytes, path in sorted(entries):
         left_over = path.endswith(".part") and time.time() - used > _LEFT_OVER_S
-        if left_over or (total_bytes > MOST_BYTES and path.endswith(_SUFFIX)):
+        if left_over or (total_bytes > MAX_BYTES and path.endswith(_SUFFIX)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             total_bytes -= size_bytes

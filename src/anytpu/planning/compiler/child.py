@@ -1,8 +1,8 @@
-"""The child: reads requests, compiles them with libtpu, and writes answers. `Child` of parent.py starts it.
+"""The child process: reads requests, compiles them with libtpu, and writes answers. `Child` of parent.py starts it.
 
-Rule: this process imports neither Keras nor the user's program. Whatever is printed in it, by libtpu above all, goes
-where the parent sends its standard error, never into the answers. It ends when the parent does, at once even in the
-middle of a compilation, and when nobody has asked for a while.
+Rule: this process imports neither Keras nor the user's program. Its printed output, above all libtpu's, goes to the
+standard error that the parent chose, never into the answers. It exits with its parent, even in the middle of a
+compilation, and after some time without a request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]
 
 
 def main() -> None:
-    """Answer requests from standard input on what standard output was, until the parent is gone."""
+    """Answer requests from standard input on the original standard output, until the parent is gone."""
     requests: _Requests = queue.SimpleQueue()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -33,7 +33,7 @@ def main() -> None:
 
     try:
         wire.send(answers, {"compiler": load()})
-    except Exception as error:  # Whatever it is, there is no compiler.
+    except Exception as error:  # Any error here means that there is no compiler.
         wire.send(answers, {"unusable": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"})
         return
     while True:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _read(requests: _Requests, parent: int) -> None:
-    """Hand on what comes; end this process when nothing can come any more."""
+    """Pass on each request; end this process when no more can come."""
     while os.getppid() == parent:
         if not select.select([0], [], [], _LOOKS_S)[0]:
             continue

@@ -1,11 +1,11 @@
-"""The children of this process: borrowed for one compilation, given back, all killed at its end.
+"""The child processes of this process: borrowed for one compilation, returned, and killed at exit.
 
-Idea: compilations that belong together, those of one plan, are made inside `compilations()`, and are ended together
-when one of them fails; those of other plans and threads go on.
+Idea: the compilations of one plan belong together. They run inside `compilations()`, and are ended together when one of
+them fails; those of other plans and threads go on.
 
-Rule: a child is borrowed by one thread at a time. What ends a loan badly (a crash, a time-out, Ctrl-C) ends the child.
-One that was started in other surroundings (LIBTPU_INIT_ARGS, another libtpu) is not lent any more. A process that is
-forked off has none.
+Rule: one thread borrows a child at a time. A loan that ends badly (a crash, a timeout, Ctrl-C) ends the child. A child
+that was started in another environment (LIBTPU_INIT_ARGS, another libtpu) is not lent again. A forked process starts
+without children.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Compilations:
     """Compilations that belong together.
 
     Attributes:
-        is_closed: whether they were ended: no more may begin.
+        is_closed: whether they were ended; no more may begin.
     """
 
     def __init__(self) -> None:
         self.is_closed = False
 
     def close(self) -> None:
-        """End those that run and refuse those that would begin: each raises `ClosedError` in its own thread."""
+        """End the running compilations and refuse new ones: each raises `ClosedError` in its own thread."""
         with _LOCK:
             self.is_closed = True
             for child, whose in _LENT.items():
@@ -53,7 +53,7 @@ _CURRENT = contextvars.ContextVar[Compilations | None]("compilations", default=N
 
 @contextlib.contextmanager
 def compilations() -> Iterator[Compilations]:
-    """Count what this thread compiles from here on, and what copies of its context compile, as belonging together."""
+    """Treat the compilations of this thread from here on, and those of copies of its context, as belonging together."""
     ours = Compilations()
     before = _CURRENT.set(ours)
     try:
@@ -64,10 +64,10 @@ def compilations() -> Iterator[Compilations]:
 
 @contextlib.contextmanager
 def borrowed() -> Iterator[Child]:
-    """Lend a child, a warm one where there is one.
+    """Lend a child, a warm one if there is one.
 
     Raises:
-        ClosedError: the compilations that this one belongs to were ended, before it or during it.
+        ClosedError: the compilations that this one belongs to were ended, before or during it.
     """
     whose = _CURRENT.get()
     child = _taken(whose)
@@ -83,7 +83,7 @@ def borrowed() -> Iterator[Child]:
 
 
 def close() -> None:
-    """Kill all children, also those that compile: whoever waits for one is told that it ended."""
+    """Kill all children, busy ones included: a thread that waits for an answer gets `EndedError`."""
     with _LOCK:
         idle = _IDLE.copy()
         _IDLE.clear()
@@ -121,7 +121,7 @@ def _given_back(child: Child) -> None:
 def _forget() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    _NOT_OURS.extend([*_IDLE, *_LENT])  # Kept, or their end would be taken for an end of ours.
+    _NOT_OURS.extend([*_IDLE, *_LENT])  # Keep references: collecting them would look like an end of our own children.
     _IDLE.clear()
     _LENT.clear()
 

@@ -1,9 +1,9 @@
-"""`compile_program`: a Program through the real TPU compiler.
+"""`compile_program`: compile a Program with the TPU's own compiler.
 
-Idea: the compiler runs in a child process, so that nothing that it does ends the user's program: a crash, a hang and a
-refusal each become one error of ours, and "it does not fit" becomes an answer.
+Idea: the compiler runs in a child process, so it cannot end the user's program. A crash, a hang and a refusal each
+become one of our errors, and "it does not fit" becomes an answer.
 
-Rule: what was compiled before, by the same compiler with the same options, comes from the disk.
+Rule: a program that the same compiler has compiled with the same options comes from the disk.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def compile_program(
     timeout_s: float = 600,
     use_cache: bool = True,
 ) -> CompiledProgram | OutOfMemory:
-    """Compile a Program for a target, which need not be there.
+    """Compile a Program for a target, which need not be present.
 
-    Several threads may call this at a time; each then has a compiler of its own.
+    Several threads may call this at a time; each then has its own compiler.
 
     Args:
-        program: what to compile.
-        target: for which devices.
+        program: the program to compile.
+        target: the devices to compile for.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "98304"}; None means none.
-        timeout_s: the longest that the compiler may take, seconds.
-        use_cache: look for the answer on the disk, and keep it there.
+        timeout_s: time limit of the compiler, seconds.
+        use_cache: whether to look for the answer on the disk, and to store it there.
 
     Raises:
         CompilerMissingError: the compiler is not installed, or cannot be started.
@@ -72,11 +72,12 @@ def compile_program(
 
 
 def key_of(request: Request, libtpu: str) -> str:
-    """Return what the answer to a request is kept under: the digest of all that the answer depends on.
+    """Return the key of a request in the cache: the digest of everything that the answer depends on.
 
     Args:
-        request: what is compiled: the code, the target, the layout, the options.
-        libtpu: the version of the compiler. That of JAX, and what the environment tells the compiler, count too.
+        request: the code, the target, the layout and the options.
+        libtpu: version of the compiler. The version of JAX and the compiler's environment variables are part of the key
+            too.
     """
     described = json.dumps(request.header(), sort_keys=True)
     settings = json.dumps({"jax": jax.__version__, "libtpu": libtpu, **_env.compiler_settings()})

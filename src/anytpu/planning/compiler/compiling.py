@@ -1,6 +1,6 @@
 """One compilation with libtpu, in the child.
 
-Rule: the request says everything; nothing here knows what a Program or a Target is.
+Rule: the request holds everything; nothing here knows Programs or Targets.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from anytpu import _env
 
 
 def load() -> str:
-    """Load the compiler, and return who it is: "libtpu 0.0.51".
+    """Load the compiler, and return its name: "libtpu 0.0.51".
 
     Raises:
-        Exception: whatever comes of a compiler that cannot be loaded.
+        Exception: any error of a compiler that cannot be loaded.
     """
     _devices("v2:2x2", ())
     return _name()
 
 
 def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], bytes]:
-    """Compile, and return the answer: sizes and the HLO text, or what the compiler said."""
+    """Compile, and return the answer: sizes and the HLO text, or the compiler's message."""
     started = time.monotonic()
     jax.config.update("jax_enable_x64", header["wide"])
     try:
         compiled = _compiled(header, code)
         text = _text(compiled) or _dumped_text(header, code)
-    except Exception as error:  # Whatever it is, the parent says it.
+    except Exception as error:  # The parent reports any error.
         said = {
             "compiler": _name(),
             "kind": type(error).__name__,
@@ -63,7 +63,7 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
 
 
 def _text(compiled: Any) -> str | None:
-    """Return the text of a program, or None where this jaxlib cannot read what a newer libtpu wrote."""
+    """Return the text of a program, or None if this jaxlib cannot read the output of a newer libtpu."""
     try:
         return compiled.as_text()
     except jax.errors.JaxRuntimeError:
@@ -71,10 +71,10 @@ def _text(compiled: Any) -> str | None:
 
 
 def _dumped_text(header: dict[str, Any], code: bytes) -> str:
-    """Compile once more, and return the text that libtpu itself writes, into a folder.
+    """Compile once more, and return the text that libtpu itself dumps into a folder.
 
     Raises:
-        OSError: it wrote none.
+        OSError: it dumped none.
     """
     with tempfile.TemporaryDirectory() as folder:
         dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
@@ -120,9 +120,9 @@ def _mesh(header: dict[str, Any]) -> Mesh:
 
 
 def _laid(sizes: tuple[int, ...], devices: Any) -> Any:
-    """Lay devices under a mesh: each axis along whole sides of the slice where that can be done."""
+    """Arrange devices as a mesh: each axis along whole sides of the slice if that is possible."""
     if devices[0].device_kind == "TPU v4" and any(device.core_on_chip for device in devices):
-        return np.array(devices).reshape(sizes)  # JAX lays chips of v4 only; their cores lie one after the other.
+        return np.array(devices).reshape(sizes)  # JAX arranges only chips of v4; their cores are consecutive.
     try:
         return mesh_utils.create_device_mesh(sizes, devices)
     except NotImplementedError:

@@ -1,8 +1,8 @@
-"""`Code`: a Program as `jax.export` serialises it for a TPU, and what it was traced to.
+"""`Code`: a Program as `jax.export` serialises it for a TPU, and its jaxpr.
 
-Idea: what does not depend on the number of devices is exported once and kept for as long as its Program is.
+Idea: code that does not depend on the number of devices is exported once and kept for as long as its Program.
 
-Rule: one thread traces at a time, since Keras keeps what it is doing where all threads see it.
+Rule: one thread traces at a time, because Keras keeps its tracing state in globals that all threads see.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anytpu.program.lowering import lower_traced, trace_for_plan
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
 from anytpu.program.remembered import Remembered
 
-# Where MLIR's text says that something comes from: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.
+# Source locations in MLIR's text: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.
 _LOCATION = re.compile(r"^#loc.*\n?| loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)", re.MULTILINE)
 
 
@@ -37,13 +37,13 @@ class Code:
     """A program for a TPU.
 
     Attributes:
-        content: as `jax.export` serialises it: a function of a flat list of arrays.
-        digest: what is the same for the same code with the same layers and lines of the user's: `content` also holds
-            how JAX and its caller came there, which differs from run to run.
-        results: the shapes of what it returns.
-        jaxpr: what it was traced to.
-        explicit: the axes of its mesh whose shardings are part of the types of arrays.
-        left_out: the calls of the step that only print or watch, which are not in the code.
+        content: the code as `jax.export` serialises it: a function of a flat list of arrays.
+        digest: identity of the code with the user's layers and lines. `content` also holds the call path of JAX and its
+            caller, which differs from run to run.
+        results: shapes of the results.
+        jaxpr: the traced step.
+        explicit: axes of its mesh whose shardings are part of the types of arrays.
+        left_out: calls of the step that only print or watch, and are not in the code.
     """
 
     content: bytes = dataclasses.field(repr=False)
@@ -59,11 +59,11 @@ _KEPT: Remembered[dict[str, Code]] = Remembered()
 
 
 def exported(program: Program, device: AbstractDevice) -> Code:
-    """Return whole-batch code, or code with a placement.
+    """Return the code of a whole-batch program, or of one with a placement.
 
     Args:
-        program: what to export.
-        device: the kind of device, which only hand-written kernels depend on.
+        program: the program to export.
+        device: kind of the device; only hand-written kernels depend on it.
 
     Raises:
         ProgramError: it cannot be traced.
@@ -80,7 +80,7 @@ def exported(program: Program, device: AbstractDevice) -> Code:
         explicit = program.placement.explicit if program.placement else ()
         for_kind = ""
         if has_kernels(traced.jaxpr):
-            # What Pallas makes of some operations (a sign, a floor division) differs between chips.
+            # Pallas lowers some operations (a sign, a floor division) differently for each chip.
             traced, left_out = trace_for_plan(program, device)
             for_kind = device.device_kind
         try:
@@ -98,7 +98,7 @@ def has_kernels(jaxpr: ClosedJaxpr) -> bool:
 
 
 def traced_jaxpr(program: Program) -> ClosedJaxpr:
-    """Return what a program is traced to in its form for one device.
+    """Return the jaxpr of a program in its form for one device.
 
     Raises:
         ProgramError: it cannot be traced.
@@ -113,9 +113,9 @@ def exported_over(program: Program, devices: int, device: AbstractDevice) -> Cod
     """Return per-replica code over as many devices as it has replicas, as the body of a `shard_map`.
 
     Args:
-        program: what to export.
-        devices: how many.
-        device: their kind.
+        program: the program to export.
+        devices: number of devices.
+        device: kind of the devices.
 
     Raises:
         ProgramError: it cannot be lowered.
@@ -123,7 +123,7 @@ def exported_over(program: Program, devices: int, device: AbstractDevice) -> Cod
         PlanError: it computes with float64.
     """
     with TRACING:
-        trace_for_plan(program)  # In its form for one device, which tells what `shard_map` does not check.
+        trace_for_plan(program)  # In the form for one device, which checks properties that `shard_map` does not.
         mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,), abstract_device=device)
         specs = _specs_over(program, mesh)
         step = _mesh_step(program, mesh)

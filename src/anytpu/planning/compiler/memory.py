@@ -1,12 +1,11 @@
-"""`Budget`: how much memory the compilers of this process may take, and how much one took.
+"""`Budget`: the memory that the compilers of this process may take, and the memory that one takes.
 
-Idea: libtpu takes what a program needs to be compiled, up to tens of gigabytes for hundreds of layers, and the kernel
-ends some process of the machine when nothing is left. So the parent looks at its children while it waits, and ends the
-largest before that happens. A limit that the kernel keeps is of one process, and RLIMIT_AS would count what libtpu
-reserves and never touches.
+Idea: libtpu takes up to tens of gigabytes for hundreds of layers, and the kernel kills some process of the machine when
+memory runs out. So the parent polls its children while it waits, and ends the largest before that happens. A kernel
+limit holds for one process only, and RLIMIT_AS would count memory that libtpu reserves and never touches.
 
-Rule: all compilers of a process share nine tenths of the memory that was available when the last of them began. Where
-the system does not tell of its memory, there is no limit.
+Rule: all compilers of a process share nine tenths of the memory that was available when the last of them began. If the
+system does not report its memory, there is no limit.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ _RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What the compilers may take together.
+    """The memory that all compilers may take together.
 
     Attributes:
-        limit_bytes: the most that may be resident, or None where the system does not tell.
+        limit_bytes: maximum resident memory, bytes, or None if the system does not report it.
     """
 
     limit_bytes: int | None
 
     def is_exceeded(self, pid: int, pids: Iterable[int]) -> bool:
-        """Tell whether the compilers take too much, and one of them most.
+        """Return whether the compilers take too much, and one of them the most.
 
         Args:
-            pid: the process of the compiler that would be ended.
-            pids: those of all compilers that work.
+            pid: process id of the compiler that would be ended.
+            pids: process ids of all busy compilers.
         """
         if self.limit_bytes is None:
             return False
@@ -51,7 +50,7 @@ class Budget:
 
 
 def budget(pids: Iterable[int]) -> Budget:
-    """Return what the compilers may take from now on; what they have taken is theirs."""
+    """Return the memory that the compilers may take from now on; memory that they already hold counts as theirs."""
     available = _env.available_memory_bytes()
     if available is None:
         return Budget(None)
@@ -59,7 +58,7 @@ def budget(pids: Iterable[int]) -> Budget:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process has in use; 0 for one that ended."""
+    """Return the resident memory of a process, bytes; 0 if it has ended."""
     try:
         match = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:

@@ -1,8 +1,8 @@
-"""The compiler's words for "it does not fit", read into numbers.
+"""The numbers in the compiler's messages about a program that does not fit.
 
-The compiler has said it in three ways, and each is read: "the total memory required for HLO temporaries (32.00G)
-exceeds available HBM (15.75G)", "Used 63.80G of 30.75G hbm" with a list of the largest allocations, and "Requires
-3.47E, has 14.49G available". A G is 2**30 bytes.
+The compiler has three forms, and each is read. "the total memory required for HLO temporaries (32.00G) exceeds
+available HBM (15.75G)". "Used 63.80G of 30.75G hbm" with a list of the largest allocations. "Requires 3.47E, has 14.49G
+available". A G is 2**30 bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SAID_LINES = 12
 
 @dataclasses.dataclass(frozen=True)
 class StatedShortage:
-    """What the compiler says of a program that does not fit.
+    """The compiler's statement about a program that does not fit.
 
     Attributes:
-        needed_bytes: what it would need.
-        limit_bytes: what there is.
+        needed_bytes: needed memory, bytes.
+        limit_bytes: available memory, bytes.
         allocations: (bytes, shape, op_name) of the largest buffers that it lists.
-        said: its own words, the first lines.
+        said: the first lines of its message.
     """
 
     needed_bytes: int
@@ -38,7 +38,7 @@ class StatedShortage:
 
 
 def shortage(said: str) -> StatedShortage | None:
-    """Return what the compiler says of memory, or None when it speaks of something else.
+    """Return the shortage that a message of the compiler states, or None if it is about something else.
 
     Example:
         >>> shortage("RESOURCE_EXHAUSTED: Ran out of memory. Used 63.80G of 30.75G hbm.").limit_bytes / 2**30

@@ -1,10 +1,10 @@
-"""`Child`: the process that libtpu runs in, seen from its parent: started, asked, killed.
+"""`Child`: the process in which libtpu runs, from its parent's side: started, asked, killed.
 
-Idea: a warm child is kept for the next request, since it takes two seconds to start one. One that crashed or was too
-slow is lost, and with it nothing but its compilation.
+Idea: a warm child is kept for the next request, because starting one takes two seconds. A child that crashed or was too
+slow is lost, and with it only its compilation.
 
-Rule: what is printed in a child goes to a file in memory, whose last lines are shown when it ends badly. A
-Ctrl-C of the terminal does not reach it: the parent kills it.
+Rule: a child's output goes to a file in memory, whose last lines are shown when it ends badly. A Ctrl-C of the terminal
+does not reach it: the parent kills it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class EndedError(Exception):
 
     Attributes:
         status: its exit status, or the negative number of the signal that ended it.
-        last_words: what it printed last.
-        peak_bytes: the most memory that it was seen to have.
+        last_words: its last printed lines.
+        peak_bytes: maximum of its observed resident memory, bytes.
     """
 
     def __init__(self, status: int, last_words: str, peak_bytes: int = 0) -> None:
@@ -63,8 +63,8 @@ class TooLargeError(Exception):
     """The child took more memory than the compilers may have.
 
     Attributes:
-        taken_bytes: what it had.
-        limit_bytes: what all compilers of this process may have.
+        taken_bytes: its resident memory, bytes.
+        limit_bytes: limit of all compilers of this process, bytes.
     """
 
     def __init__(self, taken_bytes: int, limit_bytes: int) -> None:
@@ -73,7 +73,7 @@ class TooLargeError(Exception):
 
 
 class UnusableError(Exception):
-    """The compiler cannot be loaded; says why."""
+    """The compiler cannot be loaded; the message says why."""
 
 
 class Child:
@@ -81,7 +81,7 @@ class Child:
 
     Attributes:
         is_busy: whether it has a request to answer.
-        surroundings: what its answers depend on that was settled when it started.
+        surroundings: the environment at its start, on which its answers depend.
     """
 
     def __init__(self) -> None:
@@ -102,12 +102,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs, and nobody has ended it."""
+        """Whether the process still runs, and was not told to end."""
         return not self._is_ended and self._process.poll() is None
 
     def ask(self, header: dict[str, Any], code: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
@@ -135,12 +135,12 @@ class Child:
             _WORKING.discard(self.pid)
 
     def end(self) -> None:
-        """End the process, if it runs. Whoever waits for its answer is told."""
+        """End the process, if it runs. A thread that waits for its answer gets `EndedError`."""
         self._is_ended = True
         self._process.kill()
 
     def kill(self) -> None:
-        """End the process, if it runs, and forget what it printed. Nobody may wait for it."""
+        """End the process, if it runs, and delete its output. No thread may wait for it."""
         self.end()
         self._process.wait()
         for stream in (self._requests, self._answers, self._log):
@@ -164,7 +164,7 @@ class Child:
         return wire.receive(self._answers)
 
     def _status(self) -> int:
-        """Wait for a process that has closed its end, and return how it ended."""
+        """Wait for a process that has closed its end, and return its exit status."""
         try:
             return self._process.wait(timeout=_ENDS_S)
         except subprocess.TimeoutExpired:
@@ -179,7 +179,7 @@ class Child:
 
 
 def last_words(printed: str) -> str:
-    """Return the lines that say why a process ended: the fatal ones of libtpu's log, else the last ones.
+    """Return the lines that explain the end of a process: the fatal ones of libtpu's log, else the last ones.
 
     Example:
         >>> last_words("I1121 10:00:00.1 12 a.cc:1] hello\\nF1121 10:00:00.2 12 b.cc:2] Check failed: x\\n    @ 0x7f5a")

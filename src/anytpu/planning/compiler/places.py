@@ -1,4 +1,4 @@
-"""Where an operation comes from: its layer and its line in the user's program, read from the traced step."""
+"""The origin of an operation: its layer and its line in the user's program, read from the traced step."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from anytpu.program.jaxprs import inner_jaxprs, level_of
 
 _LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")})
 _OF_JAX = f"{os.sep}jax{os.sep}"
-# Where steps are traced: what lies around that is how somebody came to ask, and no part of the step.
+# Functions that trace steps: frames outside them belong to the caller of the plan, not to the step.
 _TRACERS = frozenset({lowering.__file__, os.path.join(os.path.dirname(__file__), "export.py")})
 _OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
 
 @dataclasses.dataclass(frozen=True)
 class OperationPlace:
-    """Where an operation comes from.
+    """The origin of an operation.
 
     Attributes:
-        operation: what JAX calls it: "dot_general".
-        layer: the named scopes around it, "sequential/dense", or "".
+        operation: name of its primitive: "dot_general".
+        layer: named scopes around it, "sequential/dense", or "".
         line: "model.py:12 (call)", or "".
-        is_users: whether the line is the user's; else it is one of a package, for want of any of the user's.
+        is_users: whether the line is the user's; else it belongs to a package, because no line of the user's is known.
     """
 
     operation: str
@@ -44,11 +44,11 @@ class OperationPlace:
 
 @dataclasses.dataclass(frozen=True)
 class TracedOperation:
-    """An equation of a traced step, with those that it is inside of.
+    """An equation of a traced step, with the equations that enclose it.
 
     Attributes:
-        equation: itself.
-        around: the equations around it, outermost first: a call of a jitted function, a loop, a kernel.
+        equation: the equation.
+        around: the enclosing equations, outermost first: a call of a jitted function, a loop, a kernel.
     """
 
     equation: JaxprEqn
@@ -56,12 +56,12 @@ class TracedOperation:
 
     @property
     def name(self) -> str:
-        """What JAX calls it."""
+        """Name of its primitive."""
         return self.equation.primitive.name
 
     @property
     def place(self) -> OperationPlace:
-        """Where it comes from."""
+        """Origin of the operation."""
         lines = self._lines()
         users = next((line for line in lines if is_users(line[0])), None)
         chosen = users or next(iter(lines), None)
@@ -70,7 +70,7 @@ class TracedOperation:
         return OperationPlace(self.name, layer_of("/".join(scopes)), line, users is not None)
 
     def passes(self, file: str, line: int) -> bool:
-        """Tell whether a line of source is among those that it comes from."""
+        """Return whether a source line is in its stack."""
         return any((passed[0], passed[1]) == (file, line) for passed in self._lines())
 
     def _lines(self) -> list[tuple[str, int, str]]:
@@ -78,7 +78,7 @@ class TracedOperation:
 
 
 def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) -> Iterator[TracedOperation]:
-    """Yield each equation of a jaxpr and of those inside it."""
+    """Yield each equation of a jaxpr, inner ones included."""
     for equation in level_of(jaxpr).eqns:
         yield TracedOperation(equation, around)
         for inner in inner_jaxprs(equation):
@@ -86,7 +86,7 @@ def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) ->
 
 
 def layer_of(path: str) -> str:
-    """Return the named scopes in a path: "jit(step)/jvp(dense)/dot_general" without what JAX puts around them.
+    """Return the named scopes in a path such as "jit(step)/jvp(dense)/dot_general", without the wrappers of JAX.
 
     Example:
         >>> layer_of("jit(step)/transpose(jvp(sequential))/dense/")
@@ -104,13 +104,13 @@ def layer_of(path: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def is_users(file: str) -> bool:
-    """Tell whether a file is the user's: neither of Python or its packages, nor of anytpu."""
+    """Return whether a file is the user's: neither of Python or its packages, nor of anytpu."""
     path = os.path.realpath(file)
     return not any(path.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OURS))
 
 
 def _lines(equation: JaxprEqn) -> list[tuple[str, int, str]]:
-    """Return (file, line, function) of the frames of a step that an equation was made in, innermost first."""
+    """Return (file, line, function) of the stack frames of an equation inside the step, innermost first."""
     traceback: Any = equation.source_info.traceback
     frames = []
     for frame in traceback.frames if traceback is not None else ():

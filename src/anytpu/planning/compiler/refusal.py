@@ -1,7 +1,7 @@
-"""What the compiler says when it refuses a program, as a sentence that names the operation, its layer and its line.
+"""The error text for a program that the compiler refused, with the operation, its layer and its line.
 
-Idea: the compiler's text names some of these, and the step as it was traced knows the others: an operation is found
-there by the line that the text gives, or else by its name.
+Idea: the compiler's message names some of these, and the traced step knows the others. The operation is found in the
+step by the line in the message, or else by its name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _HOW = "Write that part with other operations of jax.numpy, or compute it outsid
 
 
 def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
-    """Return the sentence for a program that the compiler refused.
+    """Return the error text for a program that the compiler refused.
 
     Args:
-        said: the compiler's words.
+        said: the compiler's message.
         program: the program's name.
         target: the target's name.
-        jaxpr: what the step was traced to.
+        jaxpr: the traced step.
     """
     if _OPTION.search(said):
         return f"The TPU compiler does not take these options: {reason(said)}. Change or leave out what options= says."
@@ -44,7 +44,7 @@ def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
 
 
 def reason(said: str) -> str:
-    """Return the first sentence of the compiler's words, without its codes and its own notation."""
+    """Return the first sentence of the compiler's message, without its codes and its notation."""
     first = said.split("\n", 1)[0]
     first = re.sub(r"^[A-Z_]+: ", "", first).split(" Please file an issue")[0]
     first = re.sub(r"^during context \[[^\]]*\]: ", "", first)
@@ -53,7 +53,7 @@ def reason(said: str) -> str:
 
 
 def where(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
-    """Return the operation that the compiler speaks of, or None when it cannot be told."""
+    """Return the origin of the operation that the message is about, or None if it is not known."""
     frames = [(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(said)]
     match = _OP_NAME.search(said)
     operation, layer = _split(match[1]) if match else ("", "")
@@ -66,7 +66,7 @@ def where(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
 
 
 def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, str] | None) -> TracedOperation | None:
-    """Return the operation at the innermost line that is said, or the first one of a name that is said."""
+    """Return the operation at the innermost line of the message, or the first one with a name in it."""
     known = list(operations(jaxpr))
     if frame is not None:
         here = [operation for operation in known if operation.passes(frame[0], frame[1])]

@@ -1,9 +1,9 @@
-"""`Request`: what the child is asked to compile, as bytes and plain values.
+"""`Request`: a program to compile in the child, as bytes and plain values.
 
-Idea: a Program is exported once for all targets where its code does not depend on their number (whole-batch code), and
-laid over a target's devices by the specs beside it. Donation, padding and shardings are those with which the local
-backend compiles a step (`engine/local.py`), so that what is planned is what would run. Code that brings a placement
-along is laid over its own mesh.
+Idea: whole-batch code does not depend on the number of devices, so it is exported once for all targets. The specs
+beside it partition it over a target's devices. Donation, padding and shardings are those of the local backend
+(`engine/local.py`), so the planned program is the one that would run. Code with a placement is partitioned over its own
+mesh.
 
 Rule: weights never travel, only their shapes.
 """
@@ -28,16 +28,16 @@ Spec = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A program and how it lies on the devices of a target.
+    """A program and its layout over the devices of a target.
 
     Attributes:
         code: the program, as `jax.export` serialises it.
-        topology: the name and the arguments by which the compiler knows the target.
+        topology: name and arguments by which the compiler knows the target.
         axes: the mesh: (name, size) of each axis.
-        ordered: lay the devices under the mesh as their network suggests, not one after the other.
-        arguments: per flat argument its shape as it travels and its spec.
-        results: per flat result its spec, or None where the compiler may choose.
-        donated: so many arguments, from the first, give their memory to results.
+        ordered: whether to arrange the devices in the mesh as their network suggests, rather than consecutively.
+        arguments: transport shape and spec of each flat argument.
+        results: spec of each flat result, or None if the compiler may choose.
+        donated: number of arguments, from the first, that give their memory to results.
         options: options of the compiler.
         wide: whether JAX computes with 64 bits.
     """
@@ -53,13 +53,13 @@ class Request:
     wide: bool
 
     def header(self) -> dict[str, Any]:
-        """Return everything but the code as what JSON has."""
+        """Return every field but the code as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "code"}
         return fields | {"options": dict(self.options), "explicit": self.code.explicit}
 
 
 def request_of(program: Program, target: Target, options: Mapping[str, str]) -> Request:
-    """Return what to ask the compiler for.
+    """Return the request for the compiler.
 
     Raises:
         ProgramError: the program cannot be lowered.
@@ -91,7 +91,7 @@ def _code(program: Program, target: Target) -> Code:
 
 
 def _split(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
-    """Lay rows over all devices: the state whole on each, as the local backend does."""
+    """Split rows over all devices, with the whole state on each, as the local backend does."""
     states, rows = len(jax.tree.leaves(program.state)), program.rows if program.replicas is None else program.replicas
     divides = rows is not None and rows % target.devices == 0
     state = [(tuple(leaf.shape), ()) for leaf in jax.tree.leaves(program.state)]
@@ -102,12 +102,12 @@ def _split(program: Program, target: Target, results: tuple[tuple[int, ...], ...
 
 
 def _row_axis(shape: tuple[int, ...], rows: int | None, axes: set[int]) -> int | None:
-    """Return the first axis of a result that holds the rows of the batch, of those that do so in the batch."""
+    """Return the first axis of a result with as many rows as the batch, among the axes of the batch's rows."""
     return next((axis for axis in sorted(axes) if shape[axis : axis + 1] == (rows,)), None)
 
 
 def _placed(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
-    """Lay everything as the program says; its new state as the old one, its outputs as the compiler likes."""
+    """Partition everything as the program says: its new state like the old one, its outputs as the compiler chooses."""
     assert program.placement is not None
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves((program.state, program.batch))]
     specs, states = program.placement.specs, len(jax.tree.leaves(program.state))

@@ -1,7 +1,7 @@
-"""float64 in a program: refused, with the leaf or the line that brings it in.
+"""float64 in a program: refused, with the leaf or the line that introduces it.
 
-Idea: no TPU computes with floating point of 64 bits. XLA would do it in software, many times slower, which nobody wants
-who wonders why a plan is slow; so it is said before anything is compiled.
+Idea: no TPU computes with 64-bit floating point. XLA would emulate it, many times slower, and the plan would not say
+why. So it is refused before compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTEAD = (
 
 
 def refuse_wide(program: Program, jaxpr: ClosedJaxpr) -> None:
-    """Raise `PlanError` if a leaf of the program, or an operation of what it was traced to, is float64."""
+    """Raise `PlanError` if a leaf of the program, or an operation of its jaxpr, is float64."""
     names = (*state_names(program), *leaf_names(program.batch, "batch"))
     for name, leaf in zip(names, jax.tree.leaves((program.state, program.batch)), strict=True):
         if _is_wide(leaf):

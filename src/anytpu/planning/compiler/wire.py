@@ -1,6 +1,6 @@
-"""What parent and child say to each other: a header of JSON and a load of bytes, each behind its length.
+"""The messages between parent and child: a header of JSON and a payload of bytes, each after its length.
 
-Rule: no pickle; what comes from the child is numbers and text.
+Rule: no pickle; the child sends only numbers and text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def send(stream: IO[bytes], header: dict[str, Any], load: bytes = b"") -> None:
     """Write one message.
 
     Raises:
-        OSError: nobody reads at the other end.
+        OSError: the reader is gone.
     """
     head = json.dumps(header).encode()
     stream.write(_LENGTHS.pack(len(head), len(load)) + head)
@@ -25,7 +25,7 @@ def send(stream: IO[bytes], header: dict[str, Any], load: bytes = b"") -> None:
 
 
 def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes]:
-    """Read one message: its header and its load.
+    """Read one message: its header and its payload.
 
     Raises:
         EOFError: the other end is closed.

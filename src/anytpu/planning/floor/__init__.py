@@ -1,4 +1,4 @@
-"""The least that a step takes, from the FLOPs and bytes of its jaxpr, without the TPU's compiler."""
+"""The minimum time of a step, from the FLOPs and bytes of its jaxpr, without the TPU's compiler."""
 
 from anytpu.planning.floor.floor import by_floor, least_step_s
 from anytpu.planning.floor.least import work_of

@@ -1,10 +1,10 @@
-"""`by_floor`: the least that a step takes on a TPU, and the least memory, without the TPU's compiler.
+"""`by_floor`: the minimum time and memory of a step on a TPU, without the TPU's compiler.
 
-Idea: the products of a step cannot be faster than the peak of the matrix units, and what must cross HBM cannot be
-faster than its bandwidth. The longer of the two is a floor.
+Idea: the products of a step cannot be faster than the peak of the matrix units, and its HBM traffic cannot be faster
+than the bandwidth. The longer of the two times is a floor.
 
-Rule: it is a floor and says so. Layouts, vector work, the network and the host are not in it: how much longer a step
-takes nobody knows, so the interval has no upper end.
+Rule: it says that it is a floor. Layouts, vector work, the network and the host are not included. The time above the
+floor is not known, so the interval has no upper bound.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
 PREDICTED_BY = "a floor from FLOPs and bytes, not the TPU compiler"
-"""Who predicted, of a floor."""
+"""Name of this method in a prediction."""
 
 NOTE = (
     "This is a floor, not a forecast: a step takes at least so long, costs at least so much, and needs at least the "
     "memory of its state, batch and outputs. How much more, only the TPU compiler can tell."
 )
-"""The sentence that every floor says of itself."""
+"""Note on every floor."""
 
 
 def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Estimate:
-    """Return the least that a step takes on a system, and the least memory; neither kept nor corrected by runs.
+    """Return the minimum time and memory of a step on a system; neither stored for correction nor corrected by runs.
 
     Args:
         program: the program; nothing of it is run.
         target: a slice of TPU chips.
-        wish: what holds for every prediction of the plan.
-        why: why the compiler gave no answer, a sentence.
+        wish: settings of every prediction of the plan.
+        why: a sentence that says why the compiler gave no answer.
 
     Raises:
         ProgramError: the step cannot be traced.
@@ -69,7 +69,7 @@ def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Estimate
 
 
 def rate_of(dtype: str, target: Target) -> float:
-    """Return the peak rate of one device for a type that products are counted by, FLOP/s.
+    """Return the peak rate of one device for a type of products, FLOP/s.
 
     Example:
         >>> rate_of("bf16", target_named("v5e-8")), rate_of("s8", target_named("v5e-8"))
@@ -83,12 +83,13 @@ def rate_of(dtype: str, target: Target) -> float:
 
 
 def least_step_s(work: RequiredWork, target: Target) -> float:
-    """Return the least that a step takes on a system, seconds; whether it fits there is not asked."""
+    """Return the minimum time of a step on a system, seconds, whether it fits there or not."""
     return max(_parts(least_of(work, target), target))
 
 
 def _parts(least: Least, target: Target) -> tuple[float, float]:
-    """Return the time of the products at the peak of the matrix units, and of the bytes at that of the memory."""
+    """Return the time of the products at the peak of the matrix units, and of the bytes at the peak of the memory,
+    seconds."""
     computing_s = sum(count / rate_of(dtype, target) for dtype, count in least.flops.items())
     return computing_s, least.crossing_bytes / target.hbm_bytes_per_s
 

@@ -1,8 +1,8 @@
-"""`work_of`, `least_of`: the FLOPs and bytes that a step cannot do without, in all and of one device.
+"""`work_of`, `least_of`: the FLOPs and bytes that a step requires, in total and for one device.
 
-Idea: a step is traced once; what each device of any system does at least follows by arithmetic.
+Idea: a step is traced once; the minimum for each device of any system follows by arithmetic.
 
-Rule: global shapes are divided by the devices that share the work, once.
+Rule: global shapes are divided once by the number of devices that share the work.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from anytpu.program.program import Program
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """FLOPs and bytes that a step cannot do without, of one device.
+    """FLOPs and bytes that a step requires of one device.
 
     Attributes:
-        flops: of the products, by the type that is multiplied.
-        crossing_bytes: what must cross HBM: arguments read and results written.
-        memory: state, batch and outputs, which lie in the memory at the end of the step.
+        flops: FLOPs of the products, by the multiplied type.
+        crossing_bytes: minimum HBM traffic, bytes: arguments read and results written.
+        memory: buffers in memory at the end of the step: state, batch and outputs.
         uncounted: products that were not counted, a sentence each.
-        notes: what else is to be said of the step, a sentence each.
+        notes: further notes on the step, a sentence each.
     """
 
     flops: Flops
@@ -45,16 +45,16 @@ class Least:
 
 @dataclasses.dataclass(frozen=True)
 class RequiredWork:
-    """What a step cannot do without, over all devices together.
+    """The work that a step requires of all devices together.
 
     Attributes:
         program: the program.
-        flops: of the products, by the type that is multiplied.
-        is_read: of each argument, whether all of it has to be read.
-        is_written: of each result, whether all of it has to be written.
+        flops: FLOPs of the products, by the multiplied type.
+        is_read: for each argument, whether all of it has to be read.
+        is_written: for each result, whether all of it has to be written.
         outputs: shape and type of each result beside the state.
-        uncounted: as `Least` has them.
-        notes: as `Least` has them.
+        uncounted: products that were not counted, a sentence each.
+        notes: further notes on the step, a sentence each.
     """
 
     program: Program
@@ -67,7 +67,7 @@ class RequiredWork:
 
 
 def work_of(program: Program) -> RequiredWork:
-    """Trace a step and return what it cannot do without.
+    """Trace a step and return the work that it requires.
 
     Raises:
         ProgramError: the step cannot be traced.
@@ -83,7 +83,7 @@ def work_of(program: Program) -> RequiredWork:
 
 
 def least_of(work: RequiredWork, target: Target) -> Least:
-    """Return the FLOPs and bytes that a step cannot do without, of one device of a system."""
+    """Return the FLOPs and bytes that a step requires of one device of a system."""
     program = work.program
     each = 1 / target.devices if is_split(program) else 1.0
     arguments, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
@@ -95,7 +95,7 @@ def least_of(work: RequiredWork, target: Target) -> Least:
 
 
 def is_split(program: Program) -> bool:
-    """Whether the devices share the work of a program; else each does all of it."""
+    """Return whether the devices share the work of a program; otherwise each does all of it."""
     has_rows = any(layout.axis is not None for _, layout in program.leaves())
     return program.placement is not None or program.replicas is not None or has_rows
 

@@ -1,11 +1,11 @@
-"""`needs_of`: how much of each value of a jaxpr must be computed, given how much of its results is.
+"""`needs_of`: the part of each value of a jaxpr that must be computed, given the needed part of its results.
 
-Idea: a compiler computes of a product only the rows that a slice behind it takes. The need of a value is a box: the
-number of indices along each dimension that are certain to be needed, all combinations of them. It is followed from the
-results backwards, through what moves or changes numbers one by one, through sums and through products.
+Idea: if a slice follows a product, a compiler computes only the rows in the slice. The need of a value is a box: the
+number of indices along each dimension that are certain to be needed, in all combinations. It is propagated backwards
+from the results through element-wise and data-movement operations, sums and products.
 
-Rule: a need is a lower bound. Of two uses the larger box counts, not both, but for slices that do not overlap. Where a
-part of a result is needed and the operation is none of those here, nothing of its operands counts.
+Rule: a need is a lower bound. For two uses the larger box counts, not both, except for slices that do not overlap. If a
+part of a result is needed and the operation is not handled here, no part of its operands counts.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def needs_of(jaxpr: Jaxpr, results: Sequence[Box]) -> dict[Any, Box]:
     """Return the need of each value of a jaxpr.
 
     Args:
-        jaxpr: without dead code.
-        results: the need of each of its results.
+        jaxpr: a jaxpr without dead code.
+        results: need of each of its results.
 
     Example:
         >>> step = jax.make_jaxpr(lambda x: x.T[:2])(jnp.zeros((8, 16))).jaxpr
@@ -71,14 +71,16 @@ def needs_of(jaxpr: Jaxpr, results: Sequence[Box]) -> dict[Any, Box]:
 
 
 def whole(variable: Any) -> Box:
-    """Return the need of a value all of which is needed."""
+    """Return the need of a value that is needed as a whole."""
     return tuple(getattr(variable.aval, "shape", ()))
 
 
 def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, list[Box]]]:
-    """Return the needs of the results of a scan's body, and the number of rounds that have them, the last first.
+    """Return the needs of the results of a scan's body, each with the number of iterations that have them, the last
+    first.
 
-    The carry of the last round is needed as the result is, that of a round before as the next round needs it.
+    The carry of the last iteration is needed like the result, that of an earlier iteration as the next iteration needs
+    it.
     """
     body, length = equation.params["jaxpr"].jaxpr, equation.params["length"]
     constants, carried = _arguments_of(equation)
@@ -101,9 +103,10 @@ def _argument_needs(jaxpr: Jaxpr, results: Sequence[Box]) -> list[Box]:
 
 
 def _arguments_of(scan: JaxprEqn) -> tuple[int, int]:
-    """Return how many arguments of a scan are constants, and how many are carried.
+    """Return the number of constant arguments of a scan, and of carried ones.
 
-    What is scanned or stacked has an axis more than in the body. Up to jax 0.11 `num_consts` and `num_carry` said so.
+    A scanned or stacked array has one axis more than in the body. Up to jax 0.11 `num_consts` and `num_carry` had these
+    numbers.
     """
     body = scan.params["jaxpr"].jaxpr
     carried, arguments = (
@@ -136,7 +139,7 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     if name == "optimization_barrier":
         return results
     if name in _IN_PLACE:
-        # What it writes over needs not be computed.
+        # The part that it overwrites need not be computed.
         return [None, *everything[1:]] if results[0] == everything[0] else [None] * len(everything)
     if name == "pad" and any(low < 0 or high < 0 for low, high, _ in equation.params["padding_config"]):
         return [None] * len(everything)
@@ -154,7 +157,7 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
 
 
 def _of_part(equation: JaxprEqn, results: list[Box]) -> list[Box]:
-    """Return the needs of the operands of an operation of which a part is needed."""
+    """Return the needs of the operands of an operation whose result is needed in part."""
     name, params, box = equation.primitive.name, equation.params, results[0]
     shapes = [whole(variable) or () for variable in equation.invars]
     if box is None:
@@ -193,7 +196,7 @@ def _of_product(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
 
 
 def _of_convolution(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
-    """Return the needs of the operands: of which a part of the positions is needed, or one of several groups, none."""
+    """Return the needs of the operands: None if only a part of the positions is needed, or one of several groups."""
     params, all_of_it = equation.params, whole(equation.outvars[0]) or ()
     of_left, of_right, of_result = params["dimension_numbers"]
     left, right = (list(whole(variable) or ()) for variable in equation.invars)
@@ -206,7 +209,7 @@ def _of_convolution(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
 
 
 def _joined(slices: list[tuple[JaxprEqn, Box]]) -> Box:
-    """Return what several slices of a value need of it together."""
+    """Return the combined need of several slices of a value."""
     _, newest = slices[-1]
     assert newest is not None
     joined: list[Box] = [box for _, box in slices]
@@ -227,7 +230,8 @@ def _indices(equation: JaxprEqn, axis: int) -> set[int]:
 
 
 def _added(boxes: Sequence[Box], axis: int) -> Box:
-    """Return what boxes of parts that do not overlap along an axis need together: of those that agree beside it."""
+    """Return the combined need of parts that do not overlap along an axis, for the boxes that agree on the other
+    axes."""
     largest = max(boxes, key=_size)
     if largest is None:
         return None
@@ -241,7 +245,7 @@ def _beside(box: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _of_gather(equation: JaxprEqn, box: Box) -> Box:
-    """Return what one of the slices that a gather takes needs: its indices may all be the same."""
+    """Return the need of a single slice of a gather: its indices may all be equal."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     if box is None:
         return None
@@ -274,7 +278,8 @@ def _shared(boxes: Sequence[Box]) -> Box:
 
 
 def _reshaped(box: tuple[int, ...], shape: tuple[int, ...], to: tuple[int, ...]) -> Box:
-    """Return a box in another shape: a dimension that stays keeps its extent; of others one index, or all."""
+    """Return a box after a reshape: an unchanged dimension keeps its extent; other dimensions need one index, or
+    all."""
     extents: list[int] = []
     left, right = 0, 0
     while right < len(to):

@@ -1,12 +1,12 @@
-"""`products_of`: the FLOPs of the matrix products and convolutions in a jaxpr, by the type that is multiplied.
+"""`products_of`: the FLOPs of the matrix products and convolutions in a jaxpr, by the multiplied type.
 
-Idea: whatever the compiler does, it has to multiply what the step's products multiply. Two FLOPs are counted for each
-multiplication, as XLA's own cost analysis counts them.
+Idea: any compiler has to perform the multiplications of the step's products. Each multiplication counts two FLOPs, as
+in XLA's own cost analysis.
 
-Rule: the count is of all devices together. Shapes outside of a `shard_map` are global; inside they are of one device
-and count once for each device of the axes that it splits. What the compiler may leave out does not count: dead code, a
-product that is computed twice, what a slice behind a product does not take (see `needs.py`), all but the cheapest
-branch of a conditional, a loop of unknown length.
+Rule: the count is over all devices. Shapes outside of a `shard_map` are global. Inside they are of one device, and
+count once for each device of the axes that it splits. Work that the compiler may remove does not count. That is dead
+code, a product that is computed twice, and rows outside a slice that follows a product (see `needs.py`). It is also all
+but the cheapest branch of a conditional, and a loop of unknown length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Flops = collections.Counter[str]
 
 
 def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
-    """Return the FLOPs of all devices together, and sentences that name what was not counted.
+    """Return the FLOPs over all devices, and a sentence for each part that was not counted.
 
     Args:
         jaxpr: the step, over the global batch.
@@ -51,7 +51,7 @@ def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
 
 
 def alive(jaxpr: Jaxpr) -> Jaxpr:
-    """Return a jaxpr without what none of its results depends on."""
+    """Return a jaxpr without dead code."""
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
@@ -103,14 +103,14 @@ def _times(flops: Flops, count: int) -> Flops:
 
 
 def _count_none(loop: TracedOperation, uncounted: list[str]) -> None:
-    """Say of a loop of unknown length that it is left out, if it has products."""
+    """Note that a loop of unknown length is left out, if it has products."""
     body = loop.equation.params["body_jaxpr"].jaxpr
     if _in(body, [whole(variable) for variable in body.outvars], (*loop.around, loop.equation), []):
         uncounted.append(f"{loop.place}: its number of iterations is not known, so none is counted")
 
 
 def _distinct(jaxpr: Jaxpr) -> Jaxpr:
-    """Return a jaxpr without equations that compute what one before has computed: the compiler removes common ones."""
+    """Eliminate common subexpressions of a jaxpr, as the compiler does."""
     same: dict[Any, Any] = {}
     seen: dict[Any, JaxprEqn] = {}
     kept: list[JaxprEqn] = []
@@ -134,7 +134,7 @@ def _value(variable: Any, same: dict[Any, Any]) -> Any:
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:
-    """Return a parameter as one that can be compared: of jaxprs and functions only the same object is equal."""
+    """Return a parameter in a comparable form: jaxprs and functions are equal only to themselves."""
     has_code = callable(value) or (isinstance(value, ClosedJaxpr | Jaxpr | tuple | list) and "jaxpr" in name)
     return name, id(value) if has_code else str(value)
 
@@ -146,7 +146,7 @@ def _operands(equation: JaxprEqn) -> list[tuple[tuple[int, ...], Any]]:
 
 
 def _product_flops(equation: JaxprEqn) -> int:
-    """Return 2 for each multiplication of a product; of a ragged one all rows count, as if each were in a group."""
+    """Return 2 for each multiplication of a product; in a ragged product all rows count, as if each were in a group."""
     left, right = (shape for shape, _ in _operands(equation))
     params, groups = equation.params, ()
     if "ragged_dot_dimension_numbers" in params:
@@ -167,9 +167,9 @@ def _part_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
 
 
 def _convolution_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
-    """Return 2 for each multiplication of a convolution of whose result so much is needed.
+    """Return 2 for each multiplication of a convolution whose result is needed to this extent.
 
-    Positions on the padding do not count. Of positions that are not needed each may be one with all of its window.
+    Positions on the padding do not count. Each position that is not needed is assumed to have its full window.
     """
     left, right = (shape for shape, _ in _operands(equation))
     aval: Any = equation.outvars[0].aval

@@ -1,10 +1,10 @@
-"""`read_whole`, `written_whole`: which arguments of a step must be read, and which results be written.
+"""`read_whole`, `written_whole`: the arguments of a step that must be read, and the results that must be written.
 
-Idea: arguments and results lie in the main memory between two steps. An argument that a step computes with has to be
-read once; a result that it computes has to be written once.
+Idea: between two steps, arguments and results are in the main memory. An argument that a step computes with has to be
+read once; a computed result has to be written once.
 
-Rule: nothing counts that a compiler could do without. A table from which rows are gathered is not read whole; a cache
-that is updated in place is neither read nor written whole; a result that is an argument is not written.
+Rule: traffic that a compiler could avoid does not count. A table from which rows are gathered is not read whole. A
+cache that is updated in place is neither read nor written whole. A result that is an argument is not written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_whole(jaxpr: Jaxpr) -> list[bool]:
 
 
 def written_whole(jaxpr: Jaxpr) -> list[bool]:
-    """Return for each result whether all of it has to be written; the same result twice counts once.
+    """Return for each result whether all of it has to be written; a repeated result counts once.
 
     Example:
         >>> step = jax.make_jaxpr(lambda w, cache: (w, cache.at[0].set(1.0), w + cache))
@@ -59,7 +59,7 @@ def written_whole(jaxpr: Jaxpr) -> list[bool]:
 
 
 def _written(jaxpr: Jaxpr, known: dict[int, list[bool]]) -> list[bool]:
-    """Return `written_whole`, which looks into each jaxpr once."""
+    """Compute `written_whole`, and analyse each jaxpr once."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     first = {id(variable): place for place, variable in reversed(list(enumerate(jaxpr.outvars)))}
     return [
@@ -69,7 +69,7 @@ def _written(jaxpr: Jaxpr, known: dict[int, list[bool]]) -> list[bool]:
 
 
 def _needs(jaxpr: Jaxpr, results: Sequence[int]) -> list[int]:
-    """Return what each argument is needed for, where it is known what each result is needed for."""
+    """Return how each argument is needed, given how each result is needed."""
     needs: dict[Any, int] = collections.defaultdict(int)
 
     def need(values: Sequence[Any], levels: Sequence[int]) -> None:
@@ -100,7 +100,7 @@ def _operand_needs(equation: JaxprEqn, results: list[int]) -> list[int]:
 
 
 def _is_made(variable: Any, made: dict[Any, JaxprEqn], known: dict[int, list[bool]]) -> bool:
-    """Whether a value is computed as a whole, and is no argument with a part of it changed."""
+    """Return whether a value is computed as a whole, rather than being an argument with a changed part."""
     equation = made.get(variable)
     if equation is None:
         return False

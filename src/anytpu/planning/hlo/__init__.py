@@ -1,4 +1,4 @@
-"""What the compiler prints, read into records."""
+"""The compiler's HLO text, read into records."""
 
 from anytpu.planning.hlo.collectives import Collective, collective_of
 from anytpu.planning.hlo.module import Computation, Instruction, Module, Shape, SourceLine

@@ -1,8 +1,8 @@
-"""`Aliases`: which results of an instruction lie where its operands, or a part of them, already lay.
+"""`result_aliases`: the results of an instruction that alias its operands, or parts of them.
 
 Idea: a bitcast, an element of a tuple, a loop or an update in place make no new array. The compiler says so by the
-opcode, by `output_to_operand_aliasing`, and, once it has placed the arrays, by `aliasing_operands`, which numbers the
-flattened operands and after them the flattened results.
+opcode, by `output_to_operand_aliasing`, and, after buffer assignment, by `aliasing_operands`. The last one counts the
+flattened operands first and the flattened results after them.
 
 Rule: results that are not named here are new arrays.
 """
@@ -29,7 +29,7 @@ _LAYOUT = re.compile(r"\{[^}]*\}|\[[^\]]*\]|/\*.*?\*/")
 
 
 def result_aliases(instruction: Instruction, operands: Sequence[Instruction]) -> dict[int, int]:
-    """Return, from the number of a flattened result, the number of the flattened operand that it lies in.
+    """Return the index of the flattened operand that each aliasing flattened result uses, by the result's index.
 
     Args:
         instruction: the instruction.
@@ -49,7 +49,7 @@ def result_aliases(instruction: Instruction, operands: Sequence[Instruction]) ->
 
 
 def donated_results(header: str) -> dict[int, int]:
-    """Return, from the number of a flattened result of the module, the parameter whose memory it takes over."""
+    """Return the parameter whose memory each flattened result of the module takes over, by the result's index."""
     start = header.find("input_output_alias={")
     if start < 0:
         return {}
@@ -59,7 +59,7 @@ def donated_results(header: str) -> dict[int, int]:
 
 
 def element_span(tuple_text: str, index: int) -> tuple[int, int]:
-    """Return where the flattened arrays of a tuple's element start, and how many there are.
+    """Return the start and the number of the flattened arrays of a tuple's element.
 
     Example:
         >>> element_span("((f32[2]{0}, f32[3]{0}), u32[]) copy-start(%x)", 1)
@@ -80,7 +80,7 @@ def element_span(tuple_text: str, index: int) -> tuple[int, int]:
 
 def _of_start(instruction: Instruction, operand_count: int) -> dict[int, int]:
     if instruction.opcode == "copy-start":
-        return {1: 0}  # The tuple is (copy, original, counter); of all others (originals, results, counters).
+        return {1: 0}  # The tuple is (copy, original, counter); for other opcodes (originals, results, counters).
     return {place: place for place in range(operand_count)} if len(instruction.shapes) > operand_count else {}
 
 
@@ -88,7 +88,7 @@ def _of_done(instruction: Instruction, start: Instruction) -> dict[int, int]:
     if instruction.opcode == "copy-done":
         return {0: 0}
     count = len(instruction.shapes)
-    # Results stand behind what was taken, which may have the same shape.
+    # Results come after the operands, which may have the same shape.
     fits = [first for first in range(len(start.shapes)) if start.shapes[first : first + count] == instruction.shapes]
     return {place: fits[-1] + place for place in range(count)} if fits else {}
 

@@ -1,10 +1,10 @@
-"""`fault_of`: whether an instruction fits those before it.
+"""`fault_of`: check that an instruction fits those before it.
 
-Idea: whoever walks over a module follows names, and takes the first operand of a slice or the body of a loop without
-asking whether it has one. What HLO guarantees is checked here, once for each instruction, as its computation is read.
+Idea: a walk over a module follows names. It takes the first operand of a slice or the body of a loop without checking
+that it exists. HLO's guarantees are checked here, once for each instruction, when its computation is read.
 
-Rule: operands and called computations stand before whoever uses them, so that no walk runs in circles. An opcode that
-is not known is only asked for that.
+Rule: operands and called computations are defined before their users, so no walk loops forever. For an unknown opcode
+only that is checked.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _ONE_ARRAY = (
 )
 _TWO_ARRAYS = ("dot", "convolution", "compare", "add", "subtract", "multiply", "dynamic-update-slice")
 _MIN_ARRAYS = {**dict.fromkeys(_ONE_ARRAY, 1), **dict.fromkeys(_TWO_ARRAYS, 2), "scatter": 3}
-"""The opcodes that give an array or more, and how many operands that are arrays each takes at least."""
+"""The opcodes that return at least one array, each with its minimum number of array operands."""
 _MIN_OPERANDS = {**_MIN_ARRAYS, "get-tuple-element": 1, "while": 1, "conditional": 1}
 _MIN_CALLED = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
 
 
 def fault_of(instruction: Instruction, before: Mapping[str, Instruction]) -> str | None:
-    """Return what is wrong with an instruction, as a sentence about "it", or None.
+    """Return the fault of an instruction, as a sentence about "it", or None.
 
     Args:
         instruction: the instruction.
-        before: those that stand before it in its computation.
+        before: the instructions before it in its computation, by name.
     """
     if instruction.name in before:
         return f"there is an instruction {quoted(instruction.name)} before it"

@@ -1,8 +1,8 @@
-"""`collective_of`: which devices an instruction lets talk to each other, and what they send.
+"""`collective_of`: the devices that communicate in an instruction, and the data that they send.
 
-Idea: the compiler writes a collective as an instruction of its own, as a start and a done with work between, or inside
-fusions: one that starts it, matrix products that go on while it runs, one that waits for it. Whatever it looks like,
-who takes part, how many bytes go in and come out and which rings are used stand in its text.
+Idea: the compiler writes a collective in three forms: as one instruction, as a start and a done with work between, or
+inside fusions. Of these fusions one starts it, others are matrix products that run beside it, and one waits for it. In
+every form the text states the groups, the bytes in and out, and the rings.
 
 Rule: bytes are those of one device, padding included. The parts of one collective have the same channel.
 """
@@ -38,25 +38,25 @@ _ASYNC = ("async-start", "async-done", "async-update", "call-start", "call-done"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collective:
-    """What a collective does, from the point of view of one device.
+    """A collective, from the point of view of one device.
 
     Attributes:
         kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute" or
             "collective-broadcast".
         stage: "whole"; or "start", "during" (a matrix product that goes on while it runs) and "done" of one that runs
             beside other work.
-        groups: who takes part.
-        operand_bytes: what a device gives.
-        result_bytes: what a device gets.
-        operands: how many arrays a device gives.
-        dtype: of the first array.
-        channel: the same for all stages of one collective, or None.
+        groups: the groups of devices.
+        operand_bytes: bytes that a device sends.
+        result_bytes: bytes that a device receives.
+        operands: number of arrays that a device sends.
+        dtype: type of the first array.
+        channel: channel id, the same for all stages of one collective, or None.
         pairs: of a collective-permute: (from, to) device numbers.
-        emitter: what the compiler calls its algorithm: "RotatedPincerEmitter", or ""; "SparseCore" for what the
-            SparseCores of a chip do.
+        emitter: the compiler's name of its algorithm: "RotatedPincerEmitter", or ""; "SparseCore" for work of a chip's
+            SparseCores.
         strategy: "UniDirectionNDRingStrategy", or "".
-        colors: rings used at the same time, or None where the text does not say.
-        phases: dimensions of the torus that it goes over one after the other, or None.
+        colors: number of rings used at the same time, or None if the text does not say.
+        phases: number of torus dimensions that it traverses one after the other, or None.
         rings: devices on the ring of each phase: (4, 2), or ().
     """
 
@@ -77,11 +77,11 @@ class Collective:
 
 
 def collective_of(module: Module, instruction: Instruction) -> Collective | None:
-    """Return the collective that an instruction is, starts, waits for or goes on beside; None for any other.
+    """Return the collective that an instruction is, starts, waits for or runs beside; None for any other.
 
     Args:
         module: the module.
-        instruction: an instruction that is executed on its own, not one inside a fusion.
+        instruction: an instruction that is executed by itself, not one inside a fusion.
     """
     base, stage = _base(instruction.opcode)
     if base in KINDS:
@@ -103,7 +103,7 @@ def _base(opcode: str) -> tuple[str, Literal["whole", "start", "done"]]:
 
 
 def _inside(module: Module, instruction: Instruction, stage: Literal["whole", "start", "done"]) -> Collective | None:
-    """Return the collective of what an instruction calls."""
+    """Return the collective in the computation that an instruction calls."""
     if not instruction.called and stage == "done":
         start = module.home_of(instruction).instructions[instruction.operands[0]]
         begun = collective_of(module, start)
@@ -119,7 +119,8 @@ def _inside(module: Module, instruction: Instruction, stage: Literal["whole", "s
 
 
 def _as_called(collective: Collective, caller: Instruction) -> Collective:
-    """Return a collective with what only its caller's text has: the algorithm, and of a reduce-scatter what is kept."""
+    """Return a collective with the parts that only its caller's text has: the algorithm, and a reduce-scatter's
+    result."""
     if collective.kind == "reduce-scatter" and caller.opcode == "fusion":
         collective = dataclasses.replace(collective, result_bytes=sum(shape.padded_bytes for shape in caller.shapes))
     return dataclasses.replace(collective, **_algorithm(caller.text)) if not collective.emitter else collective
@@ -174,7 +175,8 @@ def _collective(
 
 
 def _results(start: Instruction, operands: int) -> Sequence[Shape]:
-    """Return what a start will have received: its tuple is (operands, results, counters), or for one array bare."""
+    """Return the arrays that a start will have received: its tuple is (operands, results, counters), or one bare
+    array."""
     if len(start.shapes) <= operands:
         return start.shapes
     return start.shapes[operands : 2 * operands]

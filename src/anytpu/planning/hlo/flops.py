@@ -1,12 +1,12 @@
-"""`products_of`: the matrix products and convolutions inside an instruction, and the type they are computed in.
+"""`products_of`: the matrix products and convolutions inside an instruction, and their types.
 
-Idea: the matrix units do nothing but multiply and add, so the floating-point operations worth counting are two for each
-pair of numbers that is multiplied. A dot multiplies every element of its result's size with the contracted size; a
-convolution those pairs of kernel and input positions that exist.
+Idea: the matrix units only multiply and add, so each multiplication counts two floating-point operations. A dot has one
+multiplication for each element of its result and of the contracted size. A convolution has one for each existing pair
+of kernel and input positions.
 
-Rule: positions that fall on the padding of a window, or into a hole of a dilated input, are not counted, as XLA's own
-cost analysis does not; a fusion that computes a product anew counts it anew; the body of a loop is counted once, of
-a conditional the branch with most.
+Rule: positions on the padding of a window, or in a hole of a dilated input, are not counted, as in XLA's own cost
+analysis. A fusion that recomputes a product counts it again. The body of a loop is counted once, a conditional by its
+largest branch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Product:
 
     Attributes:
         flops: 2 for each multiplication.
-        dtype: the type that the matrix units multiply: for float32 "bf16" at the default precision, "bf16x3" and
-            "bf16x6" (so many passes) at "high" and "highest"; else the operands' own, "bf16", "s8", "f8e4m3fn".
+        dtype: the type that the matrix units multiply. For float32: "bf16" at the default precision, "bf16x3" (three
+            passes) at "high" and "bf16x6" at "highest". Else the operands' own: "bf16", "s8", "f8e4m3fn".
     """
 
     flops: float
@@ -52,7 +52,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WindowDimension:
-    """One dimension of a convolution's window, as `window={...}` has it."""
+    """One dimension of a convolution's window, with the fields of `window={...}`."""
 
     size: int
     stride: int = 1
@@ -64,12 +64,12 @@ class WindowDimension:
 def products_of(
     computations: Mapping[str, Computation], instruction: Instruction, inside: Computation
 ) -> list[Product]:
-    """Return the products of an instruction, those of what it calls included.
+    """Return the products of an instruction, those of called computations included.
 
     Args:
-        computations: those of the module.
+        computations: the computations of the module, by name.
         instruction: the instruction.
-        inside: the computation that it stands in.
+        inside: the computation of the instruction.
     """
     if instruction.opcode in ("convolution", "dot"):
         return [_product(instruction, inside)]
@@ -195,10 +195,10 @@ def window_of(text: str) -> tuple[WindowDimension, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def useful_positions(inputs: int, outputs: int, window: WindowDimension) -> int:
-    """Return how many pairs (output, place in the kernel) of one dimension meet a number of the input.
+    """Return the number of pairs (output, kernel position) of one dimension that meet an element of the input.
 
-    Output `o` and place `k` meet position `o * stride + k * rhs_dilate - pad_low` of the dilated input, which holds a
-    number at every `lhs_dilate`-th position.
+    Output `o` and kernel position `k` meet position `o * stride + k * rhs_dilate - pad_low` of the dilated input. It
+    holds an element at every `lhs_dilate`-th position.
 
     Example:
         >>> useful_positions(28, 28, WindowDimension(3, pad_low=1))  # 3 * 28, less one at either end

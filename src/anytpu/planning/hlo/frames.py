@@ -1,9 +1,9 @@
-"""`Frames`: from the number of a stack frame to a line of the user's program.
+"""`Frames`: the line of the user's program for the number of a stack frame.
 
-Idea: the compiler keeps, beside the instructions, the Python stack that each came from, as four tables that point into
-each other: files, functions, locations, frames. The user's line is the innermost one that is not a library's.
+Idea: the compiler keeps the Python stack of each instruction as four linked tables: files, functions, locations,
+frames. The user's line is the innermost one outside of libraries.
 
-Rule: what called anytpu's tracing says who asked for a plan, not what the program does; it is not looked at.
+Rule: frames outside of anytpu's tracing belong to the caller of the plan, not to the program, and are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRACING = re.compile(_OURS.pattern + r"(?:program|planning)[/\\]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the user's program: file, line (from 1) and function."""
+    """A line of the user's program: file, line number (from 1) and function."""
 
     file: str
     line: int
@@ -78,7 +78,7 @@ class Frames:
 
     @functools.cached_property
     def _frames(self) -> dict[int, tuple[int, int]]:
-        """From a frame to its location and its caller's frame, 0 for none."""
+        """The location and the caller's frame of each frame, 0 for no caller."""
         rows = [tuple(int(x or 0) for x in row) for row in _FRAMED.findall(self._table("StackFrames"))]
         # libtpu 0.0.51 writes one more than the caller's number, so that 1 is nobody; others may write the number.
         shift = 1 if any(parent >= number for number, _, parent in rows) else 0

@@ -1,7 +1,7 @@
-"""`groups_of`: who takes part in a collective.
+"""`groups_of`: the devices that take part in a collective.
 
-Idea: the compiler writes the groups of devices in three ways: each by its members, `{{0,1},{2,3}}`; as a grid of
-numbers that is transposed and cut, `[2,4]<=[4,2]T(1,0)`; or as axes of a mesh, `mesh['x'=4,'y'=2] {'x'}`.
+Idea: the compiler writes the groups of devices in three ways. Each by its members: `{{0,1},{2,3}}`. As a grid of
+numbers that is transposed and cut: `[2,4]<=[4,2]T(1,0)`. As axes of a mesh: `mesh['x'=4,'y'=2] {'x'}`.
 
 Source: openxla/xla, xla/hlo/ir/replica_group.h.
 """
@@ -21,7 +21,7 @@ _GRID = re.compile(r"\[(\d{1,7}),(\d{1,7})\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'([^']+)'=(\d{1,7})\b")
 _IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 MAX_DEVICES = 2**20
-"""More devices than this no collective has."""
+"""No collective has more devices than this."""
 _USED = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -30,10 +30,10 @@ class Groups:
     """Groups of devices of the same size.
 
     Attributes:
-        count: how many groups there are.
-        size: devices of one group.
+        count: number of groups.
+        size: number of devices of one group.
         first: numbers of the devices of the first group.
-        axes: the axes of the mesh that a group lies along, where the text names them.
+        axes: the axes of the mesh along which a group lies, if the text names them.
         mesh: names and sizes of all axes of that mesh.
     """
 
@@ -45,14 +45,14 @@ class Groups:
 
 
 def groups_of(text: str, num_partitions: int) -> Groups:
-    """Read the groups of a collective; one of all devices where it names none.
+    """Read the groups of a collective; one group of all devices if it names none.
 
     Args:
         text: the instruction's text.
-        num_partitions: devices of the module.
+        num_partitions: number of devices of the module.
 
     Raises:
-        PlanError: they are written in a way not known.
+        PlanError: the groups are written in an unknown form.
 
     Example:
         >>> groups_of("replica_groups=[2,4]<=[4,2]T(1,0)", 8)
@@ -93,7 +93,7 @@ def _of_grid(written: str) -> Groups:
 
 
 def _turned(sides_text: str, order_text: str | None) -> list[tuple[int, int]]:
-    """Return sizes and strides of a grid of numbers after its dimensions were put into another order; [] for none."""
+    """Return sizes and strides of a grid after a transposition of its dimensions; [] for none."""
     sides = tuple(map(int, filter(None, sides_text.split(","))))
     order = tuple(map(int, filter(None, order_text.split(",")))) if order_text else tuple(range(len(sides)))
     if sorted(order) != list(range(len(sides))):
@@ -130,7 +130,7 @@ def _of_mesh(written: str) -> Groups:
 
 
 def _is_mesh(sizes: dict[str, int], used: list[tuple[str, str, str]]) -> bool:
-    """Tell whether axes have sizes, and those that are used, or their parts, are of them."""
+    """Return whether axes have sizes, and the used axes, or their parts, are among them."""
     if not sizes or not 1 <= math.prod(sizes.values()) <= MAX_DEVICES or len({name for name, *_ in used}) != len(used):
         return False
     parts = [(sizes.get(name, 0), int(before or 1) * int(part or 1)) for name, before, part in used]
@@ -138,7 +138,7 @@ def _is_mesh(sizes: dict[str, int], used: list[tuple[str, str, str]]) -> bool:
 
 
 def _numbered(place: int, turned: list[tuple[int, int]]) -> int:
-    """Return the device at a place of a grid whose dimensions have these sizes and strides."""
+    """Return the device at an index of a grid whose dimensions have these sizes and strides."""
     number = 0
     for side, stride in reversed(turned):
         place, digit = divmod(place, side)

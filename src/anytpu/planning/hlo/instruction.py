@@ -1,7 +1,7 @@
-"""`Shape`, `Instruction`, `Computation`: what a module consists of.
+"""`Shape`, `Instruction`, `Computation`: the parts of a module.
 
-Rule: shapes are those of one device. What a record does not name is left in the instruction's own text, so that who
-needs more looks there; everything that knows how the compiler writes stands in this folder.
+Rule: shapes are those of one device. Properties without a field stay in the instruction's text. All code that knows the
+compiler's notation is in this folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Shape:
         dims: its sizes, () for a scalar.
         minor_to_major: dimensions from the fastest to the slowest.
         tiles: the tiles of its layout: ((8, 128), (2, 1)); () for none.
-        memory_space: 0 for the main memory (HBM), else the number in S(n).
-        bytes: of its numbers.
-        padded_bytes: as it lies in memory.
+        memory_space: 0 for the main memory (HBM), else n of S(n).
+        bytes: size of its elements.
+        padded_bytes: size in memory, padding included.
     """
 
     dtype: str
@@ -47,11 +47,11 @@ class Instruction:
     Attributes:
         name: "fusion.12", without the percent sign.
         opcode: "fusion", "all-reduce", "while", ...
-        shapes: what it returns: one shape, or those of the flattened tuple.
-        operands: names of instructions of the same computation.
-        called: names of computations, in the order of the text: of a fusion its body, of a while (condition, body),
-            of a conditional its branches, of a reduce what it applies, ...
-        cycles: the compiler's estimate for one execution on one device, or None where it gives none.
+        shapes: its results: one shape, or those of the flattened tuple.
+        operands: names of its operands, instructions of the same computation.
+        called: names of called computations, in the order of the text. Examples: the body of a fusion, (condition,
+            body) of a while, the branches of a conditional.
+        cycles: the compiler's estimate for one execution on one device, cycles, or None.
         op_name: the user's path, "jit(step)/jvp(conv1)/conv_general_dilated", or "".
         frame: number of its stack frame, or None: `module.source_of(instruction)` gives the line.
         text: the whole line after the name, for everything else: `kind=`, `window=`, `replica_groups=`, backend_config.
@@ -69,20 +69,20 @@ class Instruction:
 
     @property
     def parameter_number(self) -> int | None:
-        """The number of a parameter of the computation; None for any other instruction, or where it has none."""
+        """The number of a parameter of the computation; None for any other instruction, or without a number."""
         match = _PARAMETER.search(self.text) if self.opcode == "parameter" else None
         return int(match[1]) if match else None
 
     @property
     def call_target(self) -> str:
-        """What a custom call calls: "TopK"; "" for any other instruction."""
+        """Target of a custom call: "TopK"; "" for any other instruction."""
         match = _TARGET.search(self.text) if self.opcode == "custom-call" else None
         return match[1] if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A computation: instructions by name, in order of execution where the module is scheduled."""
+    """A computation: instructions by name, in order of execution if the module is scheduled."""
 
     name: str
     instructions: dict[str, Instruction] = dataclasses.field(repr=False)

@@ -1,11 +1,10 @@
-"""`trip_count`: how many times the body of a loop runs, where the compiled module says so.
+"""`trip_count`: the number of iterations of a loop, if the compiled module states it.
 
-Idea: the compiler writes a counted loop as a `while` whose condition compares a counter, an element of the tuple that
-is carried, with a bound; the counter starts at a constant and the body adds a constant to it. Bound, start and step may
-each stand elsewhere: behind copies, inside a fusion, in the tuple that the loop starts from, or in that of a loop
-around it.
+Idea: the compiler writes a counted loop as a `while` whose condition compares a counter with a bound. The counter is an
+element of the carried tuple, starts at a constant, and the body adds a constant to it. Bound, start and step may each
+be elsewhere: behind copies, inside a fusion, in the loop's initial tuple, or in that of an outer loop.
 
-Rule: None unless all three are found. A loop whose count depends on values is not guessed at.
+Rule: None unless all three are known. A trip count that depends on values is not guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "
 
 
 class CalledFrom(NamedTuple):
-    """An instruction and what surrounds it: for the body of a loop or a fusion, who calls it from where."""
+    """An instruction and its context: for the body of a loop or a fusion, the calling instruction and its context."""
 
     computation: Computation
     instruction: Instruction
@@ -34,11 +33,11 @@ class CalledFrom(NamedTuple):
 
 
 def trip_count(computations: Mapping[str, Computation], loop: CalledFrom) -> int | None:
-    """Return how often a loop's body runs, or None where the text does not say.
+    """Return the trip count of a loop, or None if the text does not state it.
 
     Args:
-        computations: those of the module.
-        loop: the `while`, where it stands.
+        computations: the computations of the module, by name.
+        loop: the `while`, in its context.
     """
     condition = computations[loop.instruction.called[0]]
     compared = _compared(computations, CalledFrom(condition, condition.instructions[condition.root], loop))
@@ -98,7 +97,7 @@ def _operand(place: CalledFrom, number: int) -> CalledFrom:
 
 
 def _resolve(computations: Mapping[str, Computation], place: CalledFrom) -> CalledFrom:
-    """Follow copies, fusions and their parameters to what makes a value. Elements of a loop's tuple are kept."""
+    """Follow copies, fusions and their parameters to the origin of a value; elements of a loop's tuple are kept."""
     while True:
         instruction = place.instruction
         if instruction.opcode in _SAME and len(instruction.operands) == 1:
@@ -117,7 +116,7 @@ def _resolve(computations: Mapping[str, Computation], place: CalledFrom) -> Call
 
 
 def _carried_index(computations: Mapping[str, Computation], place: CalledFrom) -> int | None:
-    """Return which element of the carried tuple a value is, or None where it is not one."""
+    """Return the index of a value in the carried tuple, or None if it is not an element of it."""
     place = _resolve(computations, place)
     instruction = place.instruction
     if not place.caller or place.caller.instruction.opcode != "while" or instruction.opcode != "get-tuple-element":
@@ -127,7 +126,7 @@ def _carried_index(computations: Mapping[str, Computation], place: CalledFrom) -
 
 
 def _constant(computations: Mapping[str, Computation], place: CalledFrom | None) -> int | None:
-    """Return the whole number that a value always is, or None."""
+    """Return the integer that a value always is, or None."""
     if place is None:
         return None
     place = _resolve(computations, place)
@@ -144,13 +143,13 @@ def _constant(computations: Mapping[str, Computation], place: CalledFrom | None)
 
 
 def _initial(loop: CalledFrom, index: int) -> CalledFrom | None:
-    """Return what a loop's tuple has at an index before its first turn."""
+    """Return the element of a loop's tuple at an index before the first iteration."""
     start = _operand(loop, 0)
     return _operand(start, index) if start.instruction.opcode == "tuple" else None
 
 
 def _after(computations: Mapping[str, Computation], loop: CalledFrom, index: int) -> CalledFrom | None:
-    """Return what a turn of a loop leaves at an index."""
+    """Return the element of a loop's tuple at an index after an iteration."""
     body = computations[loop.instruction.called[1]]
     root = CalledFrom(body, body.instructions[body.root], loop)
     return _resolve(computations, _operand(root, index)) if root.instruction.opcode == "tuple" else None
@@ -162,7 +161,7 @@ def _is_kept(computations: Mapping[str, Computation], loop: CalledFrom, index: i
 
 
 def _step(computations: Mapping[str, Computation], loop: CalledFrom, index: int) -> int | None:
-    """Return what a turn adds to a counter, or None where it does something else."""
+    """Return the increment of a counter in an iteration, or None if it is not a constant."""
     after = _after(computations, loop, index)
     if after is None or after.instruction.opcode not in ("add", "subtract"):
         return None

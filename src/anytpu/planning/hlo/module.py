@@ -1,7 +1,7 @@
 """`Module`: an optimized HLO module. `parse` reads one from the compiler's text.
 
-Idea: whoever asks about time or memory walks over `module.entry`, in order of execution, and asks the module about one
-instruction at a time: its products, how often it loops, where in the user's program it came from.
+Idea: a user of a module walks over `module.entry`, in order of execution. For each instruction it asks the module for
+its products, its trip count, and its line in the user's program.
 
 Rule: numbers are those of one device and one execution.
 """
@@ -31,11 +31,11 @@ class Module:
 
     Attributes:
         name: "jit_step".
-        header: the first line of the text, with the layouts of the arguments and what may alias.
-        num_partitions: devices that it is split over.
-        is_scheduled: whether instructions stand in order of execution.
-        computations: by name; each is read when it is first looked at.
-        entry_name: of the computation that runs first.
+        header: the first line of the text, with the layouts of the arguments and the aliases.
+        num_partitions: number of devices.
+        is_scheduled: whether instructions are in order of execution.
+        computations: computations by name; each is read when it is first used.
+        entry_name: name of the computation that runs first.
         frames: the stack frames.
     """
 
@@ -54,14 +54,14 @@ class Module:
 
     @property
     def donated(self) -> dict[int, int]:
-        """From the number of a flattened result to that of the argument whose memory it takes over."""
+        """The argument whose memory each flattened result takes over, both by index."""
         return donated_results(self.header)
 
     def source_of(self, instruction: Instruction) -> SourceLine | None:
-        """Return the innermost line of the user's own that an instruction came from, or None.
+        """Return the innermost source line of the user's own for an instruction, or None.
 
-        Lines of Python's library, of installed packages and of anytpu are not the user's; nor is the line that asked
-        for the plan.
+        Lines of Python's library, of installed packages and of anytpu are not the user's. Neither is the line that
+        called for the plan.
         """
         return self.frames.source(instruction.frame) if instruction.frame is not None else None
 
@@ -72,7 +72,7 @@ class Module:
     def flops_by_dtype(self, instruction: Instruction) -> dict[str, float]:
         """Return the same by the type that the matrix units multiply: {"bf16": 2.1e9}.
 
-        float32 is "bf16" at the default precision, "bf16x3" and "bf16x6" (so many passes) at "high" and "highest".
+        float32 is "bf16" at the default precision, "bf16x3" (three passes) at "high" and "bf16x6" at "highest".
         """
         flops: dict[str, float] = {}
         for product in products_of(self.computations, instruction, self.home_of(instruction)):
@@ -80,12 +80,12 @@ class Module:
         return flops
 
     def trip_count(self, loop: Instruction) -> int | None:
-        """Return how often the body of a `while` runs, or None where the text does not say."""
+        """Return the trip count of a `while`, or None if the text does not state it."""
         place = self._places.get(loop.name)
         return loops.trip_count(self.computations, place) if place else None
 
     def home_of(self, instruction: Instruction) -> Computation:
-        """Return the computation that an instruction stands in.
+        """Return the computation of an instruction.
 
         Raises:
             PlanError: it is not of this module.
@@ -100,7 +100,7 @@ class Module:
 
     @functools.cached_property
     def _places(self) -> dict[str, CalledFrom]:
-        """Every instruction that is executed on its own, by name, and who calls it from where."""
+        """Every instruction that is executed by itself, by name, in its context."""
         places: dict[str, CalledFrom] = {}
         waiting: list[tuple[Computation, CalledFrom | None]] = [(self.entry, None)]
         while waiting:

@@ -1,9 +1,9 @@
-"""`layer_of`: from the path that JAX gives an operation to the user's layer.
+"""`layer_of`: the user's layer in the path that JAX gives an operation.
 
-Idea: "jit(step)/transpose(jvp(conv1))/conv_general_dilated" is how it came about (a function was compiled,
-differentiated, transposed), where (in "conv1") and what it is (the primitive). Only where is a name of the user's.
+Idea: "jit(step)/transpose(jvp(conv1))/conv_general_dilated" has three parts. It gives the transformations (compiled,
+differentiated, transposed), the layer ("conv1") and the primitive. Only the layer is a user's name.
 
-Rule: a name that stands for a transformation, a loop or a compiled function is none of a layer's.
+Rule: the name of a transformation, a loop or a compiled function is not part of a layer's name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BRANCH = re.compile(r"branch_\d+_fun$")
 
 
 class LayerName(NamedTuple):
-    """Where an operation came from.
+    """The origin of an operation.
 
     Attributes:
-        layer: "conv1" or "block1/dense"; "" where the user named nothing.
-        is_backward: True for what the gradient is computed by.
+        layer: "conv1" or "block1/dense"; "" if the user named nothing.
+        is_backward: whether it computes a gradient.
     """
 
     layer: str
@@ -56,7 +56,7 @@ def layer_of(op_name: str) -> LayerName:
 
 
 def is_recomputed(op_name: str) -> bool:
-    """Return whether an operation computes again what the forward pass had computed: `jax.checkpoint`'s.
+    """Return whether an operation repeats a computation of the forward pass, by `jax.checkpoint`.
 
     Example:
         >>> is_recomputed("jit(step)/transpose(jvp())/checkpoint/rematted_computation/dot_general")
@@ -66,7 +66,7 @@ def is_recomputed(op_name: str) -> bool:
 
 
 def _split(path: str) -> list[str]:
-    """Cut a path at the slashes that stand in no parentheses."""
+    """Split a path at the slashes outside of parentheses."""
     if "(" not in path:
         return [part for part in path.split("/") if part]
     parts, depth, start = list[str](), 0, 0
@@ -79,7 +79,7 @@ def _split(path: str) -> list[str]:
 
 
 def _unwrapped(part: str) -> tuple[str, bool]:
-    """Take transformations off a name; a compiled function's name is gone altogether."""
+    """Remove transformations from a name; a compiled function's name is removed altogether."""
     is_backward = False
     while match := _WRAPPED.match(part):
         if match[1] not in _TRANSFORMS:

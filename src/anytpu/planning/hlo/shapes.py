@@ -1,10 +1,11 @@
-"""`shapes_of`: read shapes and layouts, and reckon what they take in memory.
+"""`shapes_of`: read shapes and layouts, and compute their sizes in memory.
 
-Idea: `bf16[128,10]{0,1:T(8,128)(2,1)S(1)}` is an array of 128 x 10 numbers whose dimension 0 is the fastest one, stored
-in tiles of 8 x 128 of which each holds pairs of rows, in memory space 1. Dimensions are rounded up to the tile, so
-that the 10 takes the room of 16.
+Idea: `bf16[128,10]{0,1:T(8,128)(2,1)S(1)}` has 128 x 10 elements. Its dimension 0 is the fastest one. It is stored in
+tiles of 8 x 128, each of which holds pairs of rows, in memory space 1. Dimensions are rounded up to the tile, so the 10
+takes the room of 16.
 
 Rule: tiles apply to the most minor dimensions; each further tile divides the one before it.
+
 Source: https://openxla.org/xla/tiled_layout.
 """
 
@@ -47,7 +48,7 @@ def shapes_of(text: str) -> tuple[Shape, ...]:
 
 
 def bits_of(dtype: str) -> int:
-    """Return the bits of one number of a type: 16 for "bf16", 4 for "s4", 8 for "f8e4m3fn" and "pred".
+    """Return the bits of one element of a type: 16 for "bf16", 4 for "s4", 8 for "f8e4m3fn" and "pred".
 
     Raises:
         PlanError: there is no such type.
@@ -103,7 +104,7 @@ def _sizes(tile: str) -> tuple[int, ...]:
 
 
 def padded_count(physical: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> int:
-    """Return how many numbers an array takes the room of.
+    """Return the number of elements that an array takes the room of, padding included.
 
     Args:
         physical: sizes from the slowest dimension to the fastest.

@@ -1,9 +1,9 @@
-"""`parse`: read what the compiler prints.
+"""`parse`: read the compiler's HLO text.
 
-Idea: a module of a large model is tens of megabytes, of which a question needs little. So the text is cut at its
-computations, and the instructions of one are read when somebody looks at it.
+Idea: the module of a large model is tens of megabytes, of which a question needs little. So the text is split into
+computations, and the instructions of each are read at first use.
 
-Rule: a line that is not what it should be is a `PlanError` that quotes it, never something left out in silence.
+Rule: a malformed line is a `PlanError` that quotes it; no line is skipped silently.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ def parse(text: str) -> Module:
     """Read a module.
 
     Args:
-        text: what `compiled.as_text()` gives.
+        text: the result of `compiled.as_text()`.
 
     Raises:
-        PlanError: it is no module. A line inside a computation that cannot be read is an error when that computation is
-            looked at.
+        PlanError: it is not a module. A malformed line inside a computation is an error when that computation is used.
 
     Example:
         >>> module = parse('''HloModule twice, is_scheduled=true
@@ -58,7 +57,7 @@ def parse(text: str) -> Module:
         ...   ROOT %add = f32[8,128]{1,0:T(8,128)} add(%x, %x), backend_config={"estimated_cycles":"96"}
         ... }
         ... ''')
-        >>> [(one.name, one.opcode, one.cycles) for one in module.entry.instructions.values()]
+        >>> [(each.name, each.opcode, each.cycles) for each in module.entry.instructions.values()]
         [('x', 'parameter', None), ('add', 'add', 96)]
     """
     if not text.startswith("HloModule "):
@@ -92,12 +91,12 @@ def _partitions(header: str) -> int:
 
 
 def _joined(text: str) -> str:
-    """Return the text with each instruction on one line: what a Pallas kernel says of itself is written on several."""
+    """Return the text with each instruction on one line: a Pallas kernel's own description spans several."""
     return _METADATA.sub(lambda match: match[0].replace("\n", ""), text) if "kernel_metadata={\n" in text else text
 
 
 class _Computations(Mapping[str, Computation]):
-    """Computations by name, each read when first looked at."""
+    """Computations by name, each read at first use."""
 
     def __init__(self, text: str) -> None:
         self._text, self._read = text, dict[str, Computation]()
@@ -113,7 +112,7 @@ class _Computations(Mapping[str, Computation]):
             )
 
     def _span(self, place: int) -> int:
-        """Note where the computation at a place starts and ends; return where the next one starts."""
+        """Note the start and end of the computation at an offset; return the offset of the next one."""
         text = self._text
         end_of_line = text.find("\n", place)
         match = _HEADER.match(text[place : end_of_line if end_of_line > 0 else len(text)])
@@ -155,7 +154,7 @@ class _Computations(Mapping[str, Computation]):
         return Computation(name, instructions, root or next(reversed(instructions)))
 
     def _checked(self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]) -> Instruction:
-        """Return the instruction of a line, which stands at a place of the text."""
+        """Return the instruction of a line at an offset of the text."""
         try:
             instruction = _instruction(match, line)
         except PlanError as error:
@@ -192,7 +191,7 @@ def _skip_blank(text: str, place: int) -> int:
 def _instruction(match: re.Match[str], line: str) -> Instruction:
     metadata = line.find(", metadata={", match.end())
     config = line.find(", backend_config=", match.end())
-    # Names of computations stand before both; searching the rest would take longer and find what the user wrote.
+    # Names of computations come before both; searching the rest would take longer and match the user's own text.
     attributes = line[match.end() : min((x for x in (metadata, config) if x >= 0), default=len(line))]
     cycles = _CYCLES.search(line, config) if config >= 0 else None
     if cycles and cycles[1] == _NO_CYCLES:
@@ -239,7 +238,7 @@ def _faulty(text: str, place: int, why: str) -> PlanError:
 
 
 def _line(text: str, place: int) -> tuple[int, str]:
-    """Return the number of the line at a place, from 1, and the line."""
+    """Return the number of the line at an offset, from 1, and the line."""
     end = text.find("\n", place)
     line = text[text.rfind("\n", 0, place) + 1 : end if end > 0 else len(text)].strip()
     return text.count("\n", 0, place) + 1, line

@@ -1,4 +1,4 @@
-"""What a program needs of a device's memory."""
+"""The memory of a device that a program needs."""
 
 from anytpu.planning.memory.batch_padding import batch_padding_of
 from anytpu.planning.memory.need import memory_of, need_bytes

@@ -1,4 +1,4 @@
-"""`arguments_of`: state and batch of a step, as they lie on one device by their shapes alone.
+"""`arguments_of`: state and batch of a step on one device, by their shapes alone.
 
 Rule: an array that a mesh or the devices split counts with one device's part; padding is not known and not counted.
 """
@@ -23,7 +23,7 @@ def arguments_of(program: Program, target: Target) -> tuple[Buffer, ...]:
         >>> spec = jax.ShapeDtypeStruct
         >>> state, batch = spec((64, 64), "float32"), spec((1024, 64), "float32")
         >>> program = Program("net/train", lambda state, batch: (state, batch), state, batch, ROWS)
-        >>> [(one.name, one.bytes) for one in arguments_of(program, target_named("v3-8"))]
+        >>> [(buffer.name, buffer.bytes) for buffer in arguments_of(program, target_named("v3-8"))]
         [('state/0', 16384), ('batch', 32768)]
     """
     leaves = jax.tree.leaves((program.state, program.batch))

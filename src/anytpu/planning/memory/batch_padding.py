@@ -1,11 +1,11 @@
-"""`batch_padding_of`: what a step moves in vain because its rows do not fill the tiles of the memory.
+"""`batch_padding_of`: the padding that a step moves because its rows do not fill the tiles of the memory.
 
-Idea: an array lies in tiles over its two fastest axes, such as 8 x 128. Where the examples lie along one of these, a
-number of rows that the tile does not divide is rounded up. Where they lie along another axis, nothing is lost.
+Idea: an array is stored in tiles over its two fastest axes, such as 8 x 128. If the examples lie along one of these, a
+number of rows that the tile does not divide is rounded up. If they lie along another axis, nothing is lost.
 
-Rule: the layouts are those of the compiled step, of the arrays that its operations take and return, as often as they
-run. The axis of the examples is the one as long as the rows of a device; an array with two such axes, or with the shape
-of a weight, does not count.
+Rule: the layouts are those of the arrays that the compiled operations take and return, weighted by executions. The axis
+of the examples is the one as long as the rows of a device. An array with two such axes, or with the shape of a weight,
+does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "whi
 
 
 def batch_padding_of(module: Module | None, program: Program, target: Target) -> BatchPadding | None:
-    """Return what padding of the axis of the examples takes; None where it takes nothing, or nobody knows.
+    """Return the padding of the axis of the examples; None if there is none, or it is not known.
 
     Args:
         module: the compiled step, or None.
@@ -32,17 +32,17 @@ def batch_padding_of(module: Module | None, program: Program, target: Target) ->
     """
     rows = batch_rows(program)
     each = -(-rows // batch_parts(program, target.devices)) if rows else 1
-    # One row of a device: an axis of length 1 says nothing of what it holds, and is laid where it costs nothing.
+    # One row of a device: an axis of length 1 cannot be recognised, and its place in the layout costs nothing.
     return padding_of_rows(module, each, set(weights_of(program).values())) if module and each > 1 else None
 
 
 def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ...]] = ()) -> BatchPadding | None:
-    """Return what padding of the axis of the examples takes; None where it takes nothing.
+    """Return the padding of the axis of the examples; None if there is none.
 
     Args:
         module: the compiled step.
-        rows: the rows of a device.
-        weights: the shapes of the state.
+        rows: number of rows of a device.
+        weights: shapes of the leaves of the state.
     """
     moved, lost = 0.0, collections.Counter[tuple[str, int]]()
     for instruction, home, count in _executed(module, module.entry, 1):
@@ -59,7 +59,7 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
 
 
 def _executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
-    """Yield the operations of a computation and of the loops in it, and how often each runs."""
+    """Yield the operations of a computation and of its loops, each with its number of executions."""
     for instruction in home.instructions.values():
         if instruction.opcode in ("while", "conditional", "call"):
             times = count * (module.trip_count(instruction) or 1) if instruction.opcode == "while" else count
@@ -70,7 +70,7 @@ def _executed(module: Module, home: Computation, count: int) -> Iterator[tuple[I
 
 
 def _unit(shape: Shape, rows: int) -> int:
-    """Return what the axis of the examples is rounded up to, or 0 where it is not padded."""
+    """Return the multiple that the axis of the examples is rounded up to, or 0 if it is not padded."""
     if shape.dims.count(rows) != 1 or not shape.tiles or len(shape.dims) < 2:
         return 0
     place = shape.minor_to_major.index(shape.dims.index(rows))

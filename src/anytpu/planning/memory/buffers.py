@@ -1,9 +1,9 @@
-"""`buffers_of`: the arrays in memory, by the names that people know them by.
+"""`buffers_of`: the arrays in memory, by the names that users know.
 
-Idea: an argument is a weight, an optimizer slot or a part of the batch; a result is what a layer puts out or the
-gradient of it.
+Idea: an argument is a weight, an optimizer slot or a part of the batch; a result is a layer's output or its
+gradient.
 
-Rule: what only moves an array on, a copy or a loop that carries it, is not what it is called by.
+Rule: an array is not named after an instruction that only moves it, a copy or a loop that carries it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PASSED_ON = ("copy", "copy-done", "bitcast", "get-tuple-element", "copy-start",
 
 
 def buffers_of(peak: Peak, module: Module, program: Program) -> list[Buffer]:
-    """Return what is in memory at the peak as people call it.
+    """Return the arrays in memory at the peak, with users' names.
 
     Args:
         peak: the peak.
@@ -52,7 +52,7 @@ def _buffer(held: Held, module: Module, leaves: Sequence[FlatArgument]) -> Buffe
 
 
 def called(op_name: str, otherwise: str) -> str:
-    """Return what to call an array by the operation that made it: "conv1 output", "conv1 gradient"."""
+    """Return the name of an array by the operation that made it: "conv1 output", "conv1 gradient"."""
     layer, is_backward = layer_of(op_name)
     if not layer:
         return otherwise
@@ -60,7 +60,7 @@ def called(op_name: str, otherwise: str) -> str:
 
 
 def _maker(held: Held, module: Module) -> Instruction:
-    """Return the instruction that says where an array came from: past copies, and in a loop what fills it."""
+    """Return the instruction that an array is named after: past copies, and in a loop the one that fills it."""
     instruction = held.writer or held.instruction
     home = module.home_of(instruction)
     while not instruction.op_name and instruction.opcode in _PASSED_ON and instruction.operands:

@@ -1,14 +1,14 @@
-"""`peak_of`: what lies in memory when most of it is in use.
+"""`peak_of`: the arrays in memory at the moment of peak use.
 
-Idea: a scheduled module says in which order things happen. An array is there from the instruction that makes it to the
-last one that reads it; arguments are there all the time. So walking over the text once, adding what is made and taking
-off what is read for the last time, gives what is there at each moment, and the moment at which it is most.
+Idea: a scheduled module gives the order of execution. The live range of an array goes from the instruction that makes
+it to the last one that reads it; arguments are live throughout. One walk over the text adds each new array and removes
+it after its last read. This gives the arrays at each moment, and the moment of peak use.
 
-Beside what libtpu 0.0.51 says of 26 programs that need more than 20 MB, this peak is 0.84 to 1.02 times as large, the
-median 1.00: scratch memory of single instructions is not in the text.
+For 26 programs that need more than 20 MB, this peak is 0.84 to 1.02 times libtpu 0.0.51's own number, the median 1.00.
+Scratch memory of single instructions is not in the text.
 
-Rule: a result that lies where an operand or an argument lay takes no room. A loop keeps what it carries in place; what
-its body makes comes on top while it runs.
+Rule: a result that aliases an operand or an argument takes no room. A loop keeps its carry in place; arrays of its body
+come on top while it runs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from anytpu.planning.hlo.aliases import result_aliases
 from anytpu.planning.hlo.module import Computation, Instruction, Shape
 
 Leaf = tuple[int, ...]
-"""The arrays that a result consists of, by number: one, or several that were made to lie side by side."""
+"""Indices of the arrays that a result consists of: one, or several that were made contiguous."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """An array that is in memory.
+    """An array in memory.
 
     Attributes:
-        instruction: what made it.
+        instruction: the instruction that makes it.
         shape: its shape.
-        argument: which argument of the program it is, or None.
-        result: which result of the program it is, or None.
-        writer: what fills it, where that is another instruction: one inside a loop.
+        argument: index of the program's argument that it is, or None.
+        result: index of the program's result that it is, or None.
+        writer: the instruction that fills it, if another one does: inside a loop.
     """
 
     instruction: Instruction
@@ -45,12 +45,12 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """The moment at which most memory is in use.
+    """The moment of peak memory use.
 
     Attributes:
-        bytes: how much that is, padding included.
-        at: the instruction that runs then, or "".
-        held: what is there.
+        bytes: memory in use, padding included.
+        at: name of the instruction that runs then, or "".
+        held: the arrays in memory.
     """
 
     bytes: int
@@ -59,16 +59,16 @@ class Peak:
 
 
 def in_main_memory(shape: Shape) -> bool:
-    """Whether an array lies in the main memory (HBM), not in one beside the units."""
+    """Return whether an array is in the main memory (HBM), not in a memory on the chip."""
     return shape.memory_space == 0
 
 
 def peak_of(module: Module, counts: Callable[[Shape], bool] = in_main_memory) -> Peak:
-    """Return what is in memory when most of it is in use.
+    """Return the arrays in memory at the moment of peak use.
 
     Args:
         module: a scheduled module.
-        counts: which arrays to count.
+        counts: returns whether to count an array.
     """
     sweep = _Sweep(module, counts)
     return sweep.entry()
@@ -76,7 +76,7 @@ def peak_of(module: Module, counts: Callable[[Shape], bool] = in_main_memory) ->
 
 @dataclasses.dataclass
 class _Inner:
-    """What a computation needs beyond what it is handed: at most, and what that consists of."""
+    """The need of a computation beyond its arguments: the maximum in bytes, and its arrays."""
 
     bytes: int = 0
     at: str = ""
@@ -111,12 +111,12 @@ class _Sweep:
         return shape.padded_bytes if self._counts(shape) else 0
 
     def _walk(self, computation: Computation, arguments: dict[str, list[Leaf]], placed: dict[int, Leaf]) -> _Inner:
-        """Return what a computation needs beyond what it is handed.
+        """Return the need of a computation beyond its arguments.
 
         Args:
             computation: the computation.
             arguments: leaves of its parameters.
-            placed: from the number of a result to where it has to lie.
+            placed: for a result's index, the leaf that it has to alias.
         """
         leaves, made, inside = dict(arguments), dict[str, list[int]](), dict[str, _Inner]()
         for instruction in computation.instructions.values():
@@ -132,7 +132,7 @@ class _Sweep:
     def _results(
         self, instruction: Instruction, leaves: dict[str, list[Leaf]], computation: Computation
     ) -> tuple[list[Leaf], list[int]]:
-        """Return the leaves of an instruction's results, and which arrays are new."""
+        """Return the leaves of an instruction's results, and the indices of new arrays."""
         operands = [leaves.get(name, []) for name in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
         if instruction.call_target == "ConcatBitcast":
@@ -148,7 +148,7 @@ class _Sweep:
         return results, new
 
     def _called(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
-        """Return what the computations that an instruction runs need at most."""
+        """Return the maximum need of the computations that an instruction runs."""
         operands = [leaves.get(name, []) for name in instruction.operands]
         if instruction.opcode == "while":
             runs = [(name, operands[:1]) for name in instruction.called]
@@ -167,7 +167,7 @@ class _Sweep:
         return self._walk(computation, arguments, dict(enumerate(results)))
 
     def _note_results(self, computation: Computation, roots: list[Leaf], placed: dict[int, Leaf]) -> None:
-        """Note who fills what has to lie in a place, and which arrays are results of the program."""
+        """Note the instruction that fills each aliased leaf, and the arrays that are results of the program."""
         root = computation.instructions[computation.root]
         fillers = root.operands if root.opcode == "tuple" and len(root.operands) == len(roots) else ()
         for place, leaf in enumerate(roots):

@@ -1,8 +1,7 @@
-"""`Leaves`: what people call the arguments of a compiled program.
+"""`FlatArgument`: users' names for the arguments of a compiled program.
 
 Idea: a compiled step takes one flat argument for each leaf of the state, then one for each leaf of the batch. The
-compiler keeps the position in the name that it gives an argument, "leaves[3]"; where it does not, arguments are in
-order.
+compiler keeps the position in an argument's name, "leaves[3]"; without one, arguments are in order.
 """
 
 from __future__ import annotations
@@ -38,6 +37,6 @@ def leaves_of(program: Program) -> tuple[FlatArgument, ...]:
 
 
 def position_of(op_name: str, number: int) -> int:
-    """Return which flat argument a parameter is: the position in its name, else its number."""
+    """Return the index of the flat argument of a parameter: the position in its name, else its number."""
     match = _POSITION.match(op_name)
     return int(match[1]) if match else number

@@ -1,11 +1,11 @@
-"""`memory_of`: what a compiled program, or one that does not fit, needs of a device's memory.
+"""`memory_of`: the memory of a device that a compiled program needs, or one that does not fit.
 
-Idea: the compiler says how much it is; the module's text says what it consists of. Its arguments are the program's
-state and batch, the rest are results of instructions, each with the layer and the line that it came from.
+Idea: the compiler gives the amount; the module's text gives the parts. The arguments are the program's state and batch,
+the rest are results of instructions, each with its layer and its line.
 
-Rule: the need is the smaller of two numbers that the compiler gives, both of which can be too high and neither too low:
-its peak also counts the memory beside the units, on small programs more than the main memory; the sum of arguments,
-results and temporaries counts as apart what takes turns. The code comes on top.
+Rule: the need is the smaller of two numbers of the compiler, each of which can be too high and neither too low. Its
+peak also counts on-chip memory, which on small programs exceeds the main memory. The sum of arguments, results and
+temporaries counts arrays as separate that share memory over time. The code comes on top.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LARGE_BYTES = 64 * 1024
 
 
 def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, program: Program, target: Target) -> Memory:
-    """Return the memory that a program needs of one device, and what it consists of.
+    """Return the memory that a program needs of one device, and its parts.
 
     Args:
-        answer: what the compiler said.
+        answer: the compiler's answer.
         module: the compiled module; None for a program that does not fit.
         program: the program, for the names of its arguments.
-        target: for which devices.
+        target: the devices that it was compiled for.
 
     Raises:
         PlanError: the target's limit is not known, or a compiled program comes without its module.
@@ -46,7 +46,7 @@ def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, prog
     buffers.append(Buffer("program code", "code", answer.code_bytes, answer.code_bytes, ""))
     limit = limit_bytes(target)
     return Memory(
-        # The compiler accepted it, so that it fits, by however little.
+        # The compiler accepted it, so it fits, however narrowly.
         peak_bytes=min(need_bytes(answer), limit),
         limit_bytes=limit,
         upper_bound_bytes=_sum_bytes(answer) + answer.code_bytes,
@@ -56,7 +56,7 @@ def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, prog
 
 
 def need_bytes(answer: CompiledProgram) -> int:
-    """Return what a compiled program needs of a device's memory, code included, bytes."""
+    """Return the memory of a device that a compiled program needs, code included, bytes."""
     most = _sum_bytes(answer)
     return min(most, answer.peak_bytes if answer.peak_bytes is not None else most) + answer.code_bytes
 
@@ -66,7 +66,7 @@ def _sum_bytes(answer: CompiledProgram) -> int:
 
 
 def _waste_bytes(peak: Peak, module: Module) -> int:
-    """Return what padding takes, over arguments, results and large temporaries."""
+    """Return the padding of arguments, results and large temporaries, bytes."""
     shapes = [held.shape for held in peak.held if held.argument is not None]
     shapes += [held.shape for held in peak.held if _is_temporary(held) and held.shape.padded_bytes >= _LARGE_BYTES]
     results = module.entry.instructions[module.entry.root].shapes

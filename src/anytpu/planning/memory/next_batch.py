@@ -1,10 +1,10 @@
-"""`with_next_batch`: the memory of a step, and of the batch that is put on the devices while they compute.
+"""`with_next_batch`: the memory of a step, and of the next batch, which is sent while the devices compute.
 
-Idea: a run waits for no batch if the next one travels in time. `fit` and every loop that starts steps without waiting
-for their results do that, so two batches lie in the memory; the compiled step knows of one.
+Idea: a run does not wait for a batch if the next one arrives in time. `fit`, and every loop that starts steps without
+waiting for their results, works so. Then two batches are in memory, and the compiled step knows of one.
 
-Rule: only leaves that are split over the devices travel; what every device holds whole is put there once. The stacks in
-which `fit` sends small batches take 64 MiB over all devices, and are not counted.
+Rule: only leaves that are split over the devices are sent; a leaf that every device holds whole is sent once. The
+stacks in which `fit` sends small batches take 64 MiB over all devices, and are not counted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NAME = "the next batch"
 
 
 def with_next_batch(memory: Memory, program: Program, target: Target) -> Memory:
-    """Return the memory of one device with the next batch in it, as large as the batch that the step takes.
+    """Return the memory of one device with the next batch, as large as the step's own batch.
 
     Args:
-        memory: of the step alone.
+        memory: memory of the step alone.
         program: the program.
-        target: for which devices.
+        target: the devices that it was compiled for.
     """
     names = [leaf.name for leaf in leaves_of(program) if leaf.use == "batch"]
     is_placed = program.placement is not None

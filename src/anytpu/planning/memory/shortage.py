@@ -1,9 +1,9 @@
 """`shortage_of`: the memory of a program that does not fit.
 
-Idea: the compiler says how much a program would need, and sometimes which buffers are the largest. Where it lists none,
-the arguments of the step are shown, whose sizes are known, and in one sum what the program needs beside them.
+Idea: the compiler gives the need of a program, and sometimes its largest buffers. Without a list, the step's arguments
+are shown, whose sizes are known, and the rest of the need as one sum.
 
-Rule: what the compiler did not list is said to be that.
+Rule: a buffer that the compiler did not list says so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ REST = "temporaries and padding, together"
 
 
 def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory:
-    """Return what a program would need, and which buffers are the largest.
+    """Return the need of a program, and its largest buffers.
 
     Args:
-        answer: what the compiler said.
+        answer: the compiler's answer.
         program: the program, for the names of its arguments.
-        target: for which devices.
+        target: the devices that it was compiled for.
     """
     leaves = leaves_of(program)
     buffers = [_listed(size_bytes, shape, op_name, leaves) for size_bytes, shape, op_name in answer.allocations]
@@ -46,7 +46,7 @@ def shortage_of(answer: OutOfMemory, program: Program, target: Target) -> Memory
 
 
 def _with_rest(arguments: Sequence[Buffer], needed_bytes: int) -> list[Buffer]:
-    """Return the arguments, and what the program needs beside them: results between its operations, and padding."""
+    """Return the arguments, and one buffer for the rest of the need: results between its operations, and padding."""
     rest_bytes = needed_bytes - sum(buffer.bytes for buffer in arguments)
     rest = [Buffer(REST, "temporary", rest_bytes, rest_bytes, "")] if rest_bytes > 0 else []
     return [*arguments, *rest]

@@ -1,4 +1,4 @@
-"""What each operation takes, and what a step takes."""
+"""The time of each operation, and of a step."""
 
 from anytpu.planning.timing.rates import Rates, rates_of
 from anytpu.planning.timing.step import step_time

@@ -1,11 +1,11 @@
-"""`attention_of`: the operations of an attention kernel that does not say them.
+"""`attention_of`: the operations of an attention kernel that does not state them.
 
-Idea: the attention kernels that come with JAX, flash and splash, are known by their names, and what they multiply
-follows from the shapes of queries and keys: two products forward (scores, values); backward three for the gradient of
-the queries, four for those of keys and values, five for all in one.
+Idea: the attention kernels of JAX, flash and splash, are recognised by their names. Their products follow from the
+shapes of queries and keys. The forward pass has two products (scores, values). The backward pass has three for the
+gradient of the queries, four for those of keys and values, five for all in one.
 
-Rule: causal attention is assumed, of which the kernels leave out the blocks that are masked whole. Whoever uses this
-says so.
+Rule: causal attention is assumed, for which the kernels skip fully masked blocks. The caller of this function says
+so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Attention(NamedTuple):
 
     Attributes:
         flops: floating-point operations of one execution, in the blocks that are computed.
-        active: the share of all blocks that are computed: those that the causal mask does not cover whole.
+        active: share of all blocks that are computed, 0 to 1: those that the causal mask does not cover whole.
     """
 
     flops: float
@@ -32,12 +32,12 @@ class Attention(NamedTuple):
 
 
 def attention_of(kernel: Instruction, operands: Sequence[Instruction], steps: int | None) -> Attention | None:
-    """Return the work of one execution, or None for a kernel that is not known.
+    """Return the work of one execution, or None for an unknown kernel.
 
     Args:
         kernel: the custom call.
-        operands: what goes in; queries `(batch, heads, length, features)` are the first of that rank, then keys.
-        steps: of the kernel's grid, which has one for each pair of blocks of each head; None: not known.
+        operands: its operands. Queries `(batch, heads, length, features)` are the first of that rank, then keys.
+        steps: steps of the kernel's grid, one for each pair of blocks of each head; None if not known.
     """
     products = _products(kernel)
     whole = [operand.shapes[0] for operand in operands if operand.shapes and len(operand.shapes[0].dims) == _RANK]

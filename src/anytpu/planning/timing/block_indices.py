@@ -1,10 +1,10 @@
-"""`count_fetches`: how often a kernel's grid moves one of its blocks.
+"""`count_fetches`: the number of times that a kernel's grid moves one of its blocks.
 
-Idea: a Pallas kernel's index map says which block of an array each step of the grid works on. A block is moved when its
-index differs from that of the step before. So the map is evaluated over the whole grid at once, with NumPy: `i // 4`
-moves a block in every fourth step, and `min(i, j)` moves none where the causal mask leaves nothing to do.
+Idea: a Pallas kernel's index map gives the block of an array for each step of the grid. A block is moved when its index
+differs from the index of the step before. So the map is evaluated over the whole grid at once, with NumPy. `i // 4`
+moves a block in every fourth step; `min(i, j)` moves none where the causal mask leaves nothing to do.
 
-Rule: a map with an operation that is not known, or that reads memory, is None, never a guess.
+Rule: a map with an unknown operation, or one that reads memory, is None, never a guess.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def count_fetches(transform: Any, bounds: Sequence[int]) -> int | None:
-    """Return in how many steps of a grid a block has another index than in the step before, the first step included.
+    """Return the number of steps of a grid whose block index differs from that of the step before, the first
+    included.
 
     Args:
         transform: the function of the kernel's module that returns the index of a block, as MLIR has it.
@@ -72,7 +73,7 @@ def count_fetches(transform: Any, bounds: Sequence[int]) -> int | None:
 
 
 def _evaluated(operation: Any, values: dict[Any, Any]) -> Any:
-    """Return the result of an operation over the grid, or None where it is not known."""
+    """Return the result of an operation over the grid, or None if the operation is unknown."""
     _, _, name = operation.name.removeprefix("stable_mosaic.").partition("arith.")
     if name == "constant":
         text = str(operation.attributes["value"]).split(":")[0].strip()
@@ -89,6 +90,6 @@ def _evaluated(operation: Any, values: dict[Any, Any]) -> Any:
 
 
 def _quotient(left: Any, right: Any) -> Any:
-    """Divide towards zero, as `arith.divsi` does; by zero, whose result nothing may depend on, 0."""
+    """Divide towards zero, as `arith.divsi` does. Division by zero gives 0; no result may depend on it."""
     divisor = np.where(right == 0, 1, right)
     return np.where(right == 0, 0, np.sign(left) * np.sign(divisor) * (np.abs(left) // np.abs(divisor)))

@@ -1,11 +1,11 @@
-"""`Clock`: walks over a program in order of execution and notes when what starts and ends.
+"""`Clock`: walk over a program in order of execution and note when each operation starts and ends.
 
-Idea: a device does one thing after another, but for copies and collectives that it starts and waits for later. What
-of these is not over when it is waited for is exposed, and takes time; the rest is hidden behind what was done
-meanwhile. Copies share the memory, collectives the links, slices the hosts' network, so that each kind queues up.
+Idea: a device runs one operation after another, except for asynchronous copies and collectives, which it starts and
+waits for later. The part of these that is not over at the wait is exposed, and takes time; the rest is hidden behind
+other work. Copies share the memory, collectives the links, and slices the hosts' network, so each kind has a queue.
 
-Rule: the body of a loop is walked once and counted as often as it runs; of a conditional, the longest
-branch, while no more is certain than the cheapest branch takes.
+Rule: the body of a loop is walked once and multiplied by its trip count. A conditional counts its longest branch, but
+only the time of its cheapest branch is certain.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from anytpu.units import format_seconds
 
 @dataclasses.dataclass
 class _PendingWork:
-    """Something that was started: when it will be over, what it is, and what it costs from start to end."""
+    """An asynchronous operation in progress: its end, and its price from start to end."""
 
     end_s: float
     price: OpPrice
 
 
 class _Started:
-    """What a computation has started and not waited for yet."""
+    """The asynchronous operations of a computation that were started and not waited for yet."""
 
     def __init__(self) -> None:
         self._pending: dict[str | int, _PendingWork] = {}
@@ -38,7 +38,7 @@ class _Started:
         self._exchanges: dict[str, str] = {}
 
     def begin(self, instruction: Instruction, collective: Collective | None, price: OpPrice, now_s: float) -> None:
-        """Note that something starts, when what was started before it leaves room."""
+        """Note the start of an operation, when its queue is free."""
         queue = _queue(instruction, collective)
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
         self._free_s[queue] = end_s
@@ -49,17 +49,20 @@ class _Started:
     def exchange(
         self, instruction: Instruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float
     ) -> None:
-        """Note that a half of an exchange with other slices starts; it is over when what is sent has been answered."""
+        """Note the start of one half of an exchange with other slices; it ends when the sent data has been answered."""
         if half.way == "send" or not is_answered:
             end_s = max(self._free_s.get("slices", 0.0), now_s) + price.time_s
             self._free_s["slices"] = end_s
             self._pending[half.name] = _PendingWork(end_s, price)
         if half.way == "recv" or not is_answered:
-            # Whoever waits for a "send" that is answered waits for the copy to the host alone.
+            # A wait for a "send" that is answered is a wait for the copy to the host alone.
             self._exchanges[instruction.name] = half.name
 
     def ended_by(self, instruction: Instruction, collective: Collective | None) -> _PendingWork | None:
-        """Return what an instruction waits for, or None; what only hands a start on stands for it from then on."""
+        """Return the operation that an instruction waits for, or None.
+
+        An instruction that only passes a start on stands for it from then on.
+        """
         names = (self._exchanges.get(name, name) for name in instruction.operands)
         pending = next((self._pending[name] for name in names if name in self._pending), None)
         if collective and collective.stage == "done":
@@ -74,7 +77,8 @@ class _Started:
 
 
 def _queue(instruction: Instruction, collective: Collective | None) -> str:
-    """Return what something queues up for: the memory, the wires to the host, the links, or those of one direction."""
+    """Return the resource of an operation: the memory, the wires to the host, the links, or the links of one
+    direction."""
     if collective is None:
         spaces = [shape.memory_space for shape in instruction.shapes[:2]]
         return ("host", "device")[spaces.index(HOST_SPACE)] if HOST_SPACE in spaces else "memory"
@@ -85,7 +89,7 @@ def _queue(instruction: Instruction, collective: Collective | None) -> str:
 
 
 def _exchanged(home: Computation) -> frozenset[tuple[str, str]]:
-    """Return the halves of exchanges with other slices that start in a computation: name and way of each."""
+    """Return the halves of exchanges with other slices that start in a computation: name and direction of each."""
     halves = (transfer_of(instruction) for instruction in home.instructions.values())
     return frozenset((half.name, half.way) for half in halves if half)
 
@@ -95,11 +99,11 @@ class Clock:
     """A walk over one module.
 
     Attributes:
-        module: what is walked over.
-        pricer: who prices its instructions.
-        ops: what was found, in order.
-        unpriced: what nobody could price, in words.
-        is_endless: whether a loop was met of which nobody knows how often it runs, so that the time is the least.
+        module: the module.
+        pricer: prices its instructions.
+        ops: the operations so far, in order of execution.
+        unpriced: operations without a price, a text each.
+        is_endless: whether a loop of unknown length was met, so that the time is a minimum.
     """
 
     module: Module
@@ -109,11 +113,11 @@ class Clock:
     is_endless: bool = False
 
     def run(self) -> float:
-        """Walk over the program; return its time."""
+        """Walk over the program; return its time, seconds."""
         return self._walk(self.module.entry, 1)
 
     def _walk(self, home: Computation, count: int) -> float:
-        """Walk over a computation that runs `count` times; return the time of once."""
+        """Walk over a computation that runs `count` times; return the time of one execution, seconds."""
         now_s = 0.0
         started, halves = _Started(), _exchanged(home)
         for instruction in home.instructions.values():
@@ -188,7 +192,7 @@ class Clock:
         seconds, longest = max(branches, key=lambda branch: branch[0])
         clocks = [inner for _, inner in branches]
         self.is_endless |= any(inner.is_endless for inner in clocks)
-        # The interval has no end for what another branch may do, so that is said too.
+        # The interval does not cover the other branches, so a text says that too.
         self.unpriced += [said for inner in clocks if inner is longest or inner.is_endless for said in inner.unpriced]
         self.ops += _bounded(longest.ops, clocks)
         shortest_s = min(branch[0] for branch in branches)
@@ -229,7 +233,7 @@ class Clock:
 
 
 def _bounded(ops: list[OpTime], branches: list[Clock]) -> list[OpTime]:
-    """Return the operations of the longest branch, of which no more is certain than any branch takes at least."""
+    """Return the operations of the longest branch, of which only the minimum time of any branch is certain."""
     total_s = sum(op.time_s for op in ops)
     if not total_s:
         return ops

@@ -1,12 +1,13 @@
-"""`transfer_of`: what a device exchanges with other slices, over the data center's network.
+"""`transfer_of`: the data that a device exchanges with other slices, over the data center's network.
 
-Idea: the compiler adds up within each slice first, so that every device has a share; then each hands its share to its
-host ("send"), whose runtime exchanges it with the hosts of the other slices, and takes the result back ("recv"). So
-the bytes of a "send" are what a device puts on the wire, once more for every slice that a ring passes.
+Idea: the compiler reduces within each slice first, so every device has a share. Each device hands its share to its host
+("send") and takes the result back ("recv"). The host's runtime exchanges it with the hosts of the other slices. So the
+bytes of a "send" are those that a device puts on the wire, once more for every slice that a ring passes.
 
-Rule: peaks are the hosts' network cards, shared by their chips. Of that a share is reached: the published sum of
-606 MB over two slices of v6e-256 ran at 4.1 GB/s, a third of 12.5. With this, the gradients of a model with 16 billion
-weights, in float32, add 0.24 s to a step of 10.1 s on 2 x v5e-256; 0.26 s were published.
+Rule: peaks are those of the hosts' network cards, shared by their chips. Only a share is reached: the published sum of
+606 MB over two slices of v6e-256 ran at 4.1 GB/s, a third of 12.5. With this, float32 gradients of 16 billion weights
+add 0.24 s to a step of 10.1 s on 2 x v5e-256. 0.26 s were published.
+
 Source: https://github.com/AI-Hypercomputer/tpu-recipes (microbenchmarks/trillium/collectives),
 https://github.com/AI-Hypercomputer/maxtext (configs/v5e).
 """
@@ -28,13 +29,13 @@ PEAK_BYTES_PER_S = {
     "v6e": 12.5e9,  # https://cloud.google.com/tpu/docs/v6e: 25.6 Tbit/s a pod of 256
     "v7x": 12.5e9,  # (unchecked): 100 Gbit/s a chip
 }
-"""What a chip has of its host's network cards, one way."""
+"""A chip's share of its host's network cards, one way, bytes per second."""
 
 REACHED = 0.33
-"""The share of that which an exchange reaches: 4.1 of 12.5 GB/s on two slices of v6e-256."""
+"""Share of the peak that an exchange reaches: 4.1 of 12.5 GB/s on two slices of v6e-256."""
 
 START_S = 1e-4
-"""A guess at what an exchange takes to get going: two copies between chip and host, and a message between hosts."""
+"""Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([\w.\-]+)')
 _KIND = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
@@ -44,10 +45,10 @@ class Transfer(NamedTuple):
     """One half of an exchange between slices.
 
     Attributes:
-        name: what both halves are called by: "all-reduce.9_0".
+        name: name that both halves share: "all-reduce.9_0".
         way: "send" or "recv".
         is_sum: whether the slices add up what they send.
-        bytes: what a device hands over or gets, padding included.
+        bytes: bytes that a device sends or receives, padding included.
     """
 
     name: str
@@ -71,19 +72,19 @@ def transfer_of(instruction: Instruction) -> Transfer | None:
 
 
 def is_between_slices(instruction: Instruction) -> bool:
-    """Tell whether a send, a recv, or what waits for one, is for another slice rather than for the host."""
+    """Return whether a send, a recv, or a wait for one, is for another slice rather than for the host."""
     return "xla_megascale_runtime" in instruction.text
 
 
 def transfer_s(transfer: Transfer, target: Target) -> tuple[float, float]:
-    """Return seconds from start to end of an exchange, and the bytes that a device puts on the wire for it."""
+    """Return seconds from start to end of an exchange, and the bytes that a device puts on the wire."""
     rounds = 2 * (target.slices - 1) / target.slices if transfer.is_sum else 1.0
     sent = max(rounds, 1.0) * transfer.bytes
     return START_S + sent / dcn_bytes_per_s(target), sent
 
 
 def dcn_bytes_per_s(target: Target) -> float:
-    """Return what a device reaches over the data center's network, one way.
+    """Return the rate of a device over the data center's network, one way, bytes per second.
 
     Example:
         >>> from anytpu.planning.target import target_named

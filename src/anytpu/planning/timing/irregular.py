@@ -1,13 +1,14 @@
 """`work_of`: the time of a sort, a top-k, a gather, a scatter or a pooling, for which the compiler gives no cycles.
 
-Idea: the vector unit handles 8 x 128 numbers at a time. A sort passes over its numbers once for every stage of a
-bitonic network. A top-k keeps sorted runs of k numbers and merges them. Pooling passes over its result once for every
-position of the window. A gather or a scatter takes one row after another: from the main memory each row is a transfer
-of its own, of which several are under way at a time; in the memory on the chip it is a few instructions.
+Idea: the vector unit handles 8 x 128 elements at a time. A sort passes over its elements once for every stage of a
+bitonic network. A top-k keeps sorted runs of k elements and merges them. Pooling passes over its result once for every
+position of the window. A gather or a scatter takes one row after another. In the main memory each row is its own
+transfer, of which several are in flight; in on-chip memory it is a few instructions.
 
-Rule: this counts instructions and knows nothing of their schedule, so it makes the interval wider.
+Rule: this counts instructions and ignores their schedule, so it makes the interval wider.
+
 Source: T. Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and TPUv3", IEEE Micro 2021 (vector
-unit); cycles that were read from a clock on TPU v4 itself: https://github.com/ayaka14732/tpu-v4-latency-numbers and
+unit). Cycles read from a clock on TPU v4 itself: https://github.com/ayaka14732/tpu-v4-latency-numbers and
 https://github.com/ayaka14732/pallas-tpu-tutorial, chapter01.
 """
 
@@ -22,17 +23,18 @@ from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 from anytpu.planning.target import Target
 
 VECTOR = 8 * 128
-"""Numbers that one vector instruction handles."""
+"""Number of elements that one vector instruction handles."""
 
 _VECTOR_ALUS = {"v2": 2, "v3": 2, "v4": 2}  # Norrie et al. for v2 and v3; the instruction format of v4 has two as well
 _LATER_ALUS = 4  # https://jax-ml.github.io/scaling-book/tpus: four a lane since v5
 LATENCY_S = 0.43e-6
-"""From the main memory to that on the chip, or back: 484 and 418 cycles at 1.05 GHz, read on v4; taken for all."""
+"""Latency between the main memory and on-chip memory, seconds, either way: 484 and 418 cycles at 1.05 GHz, read on v4;
+assumed for all chips."""
 
 _IN_FLIGHT = 16  # a guess: 8 transfers at a time wait no longer than one, read on v4; nobody published more
 _UPDATE_S = 0.122e-6
-"""A row of the main memory that is read, changed and written. On v6e 4.1 million numbers took about 0.5 s, most of a
-sampler's 507 ms: https://github.com/vllm-project/vllm/pull/15242 and 15891."""
+"""Time to read, change and write a row of the main memory, seconds. On v6e 4.1 million elements took about 0.5 s, most
+of a sampler's 507 ms: https://github.com/vllm-project/vllm/pull/15242 and 15891."""
 _UPDATE_CYCLES = 30  # the same in the memory on the chip: a guess, two rows' cycles and a wait for what was just stored
 _ROW_CYCLES = 9  # a row in the memory on the chip: XLA's gather of 1,024 single numbers took 9,213, read on v4
 _WINDOW_CYCLES = 5.4  # a vector and window position: the compiler's own cycles for max pooling of 3x3 on v5e
@@ -48,14 +50,14 @@ _NO_WORK = ("parameter", "constant", "bitcast", "bitcast-convert", "tuple", "get
 
 
 class CountedTime(NamedTuple):
-    """Time of the instructions of an operation, and how it was counted: "stages", "rows", "updates" or "windows"."""
+    """Time of an operation by its instructions, and the counted unit: "stages", "rows", "updates" or "windows"."""
 
     time_s: float
     counted_by: str
 
 
 class _LocatedOperation(NamedTuple):
-    """An operation, where it stands, and the arrays that the instruction around it takes in for its operands."""
+    """An operation, its computation, and the caller's arrays for its parameters."""
 
     instruction: Instruction
     home: Computation
@@ -65,14 +67,15 @@ class _LocatedOperation(NamedTuple):
 def work_of(
     module: Module, home: Computation, instruction: Instruction, target: Target, clock_hz: float
 ) -> CountedTime | None:
-    """Return the time of an operation of which the compiler gives no cycles; None for one that is not counted here.
+    """Return the time of an operation without cycles from the compiler; None for an operation that is not counted
+    here.
 
     Args:
-        module: where computations are looked up.
-        home: the computation that the instruction stands in.
+        module: the module, for its computations.
+        home: the computation of the instruction.
         instruction: a sort, ..., a fusion around one, or the custom call "TopK".
         target: the system.
-        clock_hz: the clock of its cores.
+        clock_hz: clock of its cores, Hz.
     """
     located = _inside(module, home, instruction)
     if located is None:
@@ -89,12 +92,12 @@ def work_of(
 
 
 def vector_alus(target: Target) -> int:
-    """Return how many vector instructions a core starts in a cycle, loads and stores aside."""
+    """Return the number of vector instructions that a core starts in a cycle, without loads and stores."""
     return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
 
 
 def _inside(module: Module, home: Computation, instruction: Instruction) -> _LocatedOperation | None:
-    """Return the operation that is counted: the instruction itself, or the one in a fusion."""
+    """Return the operation to count: the instruction itself, or the one in a fusion."""
     if instruction.opcode in _COUNTED or instruction.call_target == "TopK":
         return _LocatedOperation(instruction, home, {})
     if instruction.opcode != "fusion" or not instruction.called:
@@ -117,14 +120,14 @@ def _sort_cycles(module: Module, located: _LocatedOperation, alus: int) -> float
     stages = levels * (levels + 1) / 2
     cycles = stages * _stage_cycles(module, instruction, len(instruction.shapes), alus)
     if shape.minor_to_major[:1] == (axis,):
-        # Numbers side by side in one vector are compared by rotating it: seven levels of the network for 128 lanes.
+        # Elements in one vector are compared by rotating it: seven levels of the network for 128 lanes.
         short = min(levels, 7)
         cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(instruction.shapes)
     return _vectors(shape) * cycles
 
 
 def _top_k_cycles(module: Module, located: _LocatedOperation, alus: int) -> float:
-    """Count sorted runs of k numbers, and then two merges of half of what is left, again and again."""
+    """Count sorted runs of k elements, and then repeated merges, each of which halves the rest."""
     instruction = located.instruction
     whole = located.home.instructions[instruction.operands[0]].shapes[0]
     kept = min(
@@ -137,9 +140,9 @@ def _top_k_cycles(module: Module, located: _LocatedOperation, alus: int) -> floa
 
 
 def _stage_cycles(module: Module, instruction: Instruction, arrays: int, alus: int) -> float:
-    """Return cycles of one stage for a vector of every array: one store each, or the comparison and the exchange.
+    """Return cycles of one stage for a vector of every array: the larger of stores and arithmetic.
 
-    A comparison is for two vectors; the exchange is a selection for each vector.
+    A comparison is for two vectors; an exchange is a selection for each vector.
     """
     compared = sum(
         step.opcode not in _NO_WORK
@@ -159,7 +162,7 @@ def _rows_s(located: _LocatedOperation, around: Instruction, cores_hz: float) ->
 
 
 def _rows(located: _LocatedOperation) -> tuple[Sequence[int], float]:
-    """Return the sizes of one row, along the dimensions of the array that it is taken from, and the number of rows."""
+    """Return the sizes of one row along the dimensions of the source array, and the number of rows."""
     instruction = located.instruction
     table = located.home.instructions[instruction.operands[0]].shapes[0]
     if instruction.opcode == "gather":
@@ -174,7 +177,7 @@ def _rows(located: _LocatedOperation) -> tuple[Sequence[int], float]:
 
 
 def _is_on_chip(located: _LocatedOperation, around: Instruction, table: Shape) -> bool:
-    """Tell whether rows are in the memory on the chip: placed there, or copied there by the operation itself."""
+    """Return whether rows are in on-chip memory: placed there, or copied there by the operation itself."""
     parameter = located.home.instructions[located.instruction.operands[0]]
     number = parameter.parameter_number
     outside = None if number is None else located.outside.get(number)
@@ -184,7 +187,7 @@ def _is_on_chip(located: _LocatedOperation, around: Instruction, table: Shape) -
 
 
 def _tiles(table: Shape, sizes: Sequence[int]) -> float:
-    """Return the vectors that a row touches."""
+    """Return the number of vectors that a row touches."""
     order = table.minor_to_major
     if len(sizes) != len(order):
         return math.ceil(math.prod(sizes) / VECTOR)
@@ -197,13 +200,13 @@ def _window_cycles(located: _LocatedOperation) -> float:
     instruction = located.instruction
     sizes = [int(size) for size in match[1].split("x")] if (match := _WINDOW.search(instruction.text)) else []
     source = located.home.instructions[instruction.operands[0]].shapes[0]
-    # A window that covers its whole axis from everywhere is a sum or a maximum over it, which is made once.
+    # A window that always covers its whole axis is one sum or maximum over it, computed once.
     positions = math.prod(
         1 if size > 1 and size >= 2 * extent - 1 else size for size, extent in zip(sizes, source.dims, strict=False)
     )
     if instruction.opcode == "reduce-window":
         return _vectors(instruction.shapes[0]) * positions * _WINDOW_CYCLES
-    # The maximum is searched for, and then added to.
+    # Two passes: find the maximum, then add to it.
     source = located.home.instructions[instruction.operands[1]].shapes[0]
     return 2 * _vectors(source) * positions * _WINDOW_CYCLES
 

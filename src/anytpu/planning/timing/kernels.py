@@ -1,14 +1,15 @@
 """`kernel_price`: the time of a hand-written (Pallas) kernel.
 
-Idea: its operations are those that its author states (`cost_estimate`), those of attention where it is a kernel of
-JAX that is known by its name, or those of its own code. A kernel of products reaches nearly the peak, but each step of
-its grid takes time: on v5e, a product of 4096 x 4096 took 11.77 ms in blocks of 128 and 0.89 ms in blocks of 512 x
-1024, one of 8192 x 8192 6.10 ms, each with 0.1 ms of the host.
+Idea: its operations are stated by its author (`cost_estimate`), known for the attention kernels of JAX, or read from
+its own code. A kernel of products nearly reaches the peak, but each step of its grid takes time. On v5e, a product of
+4096 x 4096 took 11.77 ms in blocks of 128 and 0.89 ms in blocks of 512 x 1024. One of 8192 x 8192 took 6.10 ms. Each
+includes 0.1 ms of the host.
 
-Rule: bytes are those that the author states, else those of the blocks that its code moves. Arrays that it may use a
-part of (`memory_space=ANY`) widen the upper side of the interval. A kernel of which nothing is known is counted as all
-its arrays, of which it may use less, which is said. A kernel of unknown length has no upper bound, unless its author
-states what it does.
+Rule: bytes are those that the author states, else those of the blocks that its code moves. Arrays of which it may
+use a part (`memory_space=ANY`) widen the upper side of the interval. An unreadable kernel is counted as all its
+arrays, of which it may use less; a text says so. A kernel of unknown length has no upper bound, unless its author
+states its cost.
+
 Source: https://docs.jax.dev/en/latest/pallas/tpu/matmul.html (the measured times), for `Rates.product_share` and
 `Rates.grid_step_s`.
 """
@@ -36,17 +37,17 @@ def kernel_price(home: Computation, instruction: Instruction, moved: float, targ
     """Return the price of one execution of a kernel.
 
     Args:
-        home: the computation that it stands in.
+        home: the computation of the instruction.
         instruction: the custom call.
-        moved: bytes of the arrays that it is given and gives back.
+        moved: bytes of its operands and results.
         target: the system.
-        rates: what one of its devices does.
+        rates: rates of one device.
     """
     code = code_of(instruction.text)
     claim = _claim(home, instruction, code, moved)
     compute_s = claim.flops / (share_of(instruction.name, rates) * rates.flops_per_s)
     if not instruction.name.startswith(_ATTENTION):
-        # The share of attention was fitted on whole kernels: their vector instructions and steps are in it.
+        # The share of attention was fitted on whole kernels, so it includes their vector instructions and steps.
         compute_s = max(compute_s, _vector_s(code, target, rates)) + _steps(code, claim.flops) * rates.grid_step_s
     memory_s = claim.bytes / rates.streaming_bytes_per_s
     bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
@@ -69,7 +70,7 @@ def kernel_price(home: Computation, instruction: Instruction, moved: float, targ
 
 
 class _Claim(NamedTuple):
-    """FLOPs and bytes of a kernel, who says so, the least that they can be, and bytes that may come on top."""
+    """FLOPs and bytes of a kernel, their source, their minimum, and bytes that may come on top."""
 
     flops: float
     bytes: float
@@ -94,7 +95,7 @@ def _claim(home: Computation, instruction: Instruction, code: KernelCode | None,
     further = code.whole_bytes if code else 0.0
     if known := attention_of(instruction, operands, code.steps if code else None):
         remark = f"{_SILENT}; counted as causal attention, by its name"
-        # Blocks that the mask covers whole are not moved: the index map reads from memory which one comes next.
+        # Fully masked blocks are not moved: the index map reads the next block from memory.
         masked = (1 - known.active) * code.chosen_bytes if code else 0.0
         least = code.least_bytes if code else 0.0
         return _Claim(known.flops, blocks - masked or moved, "roofline", 0.0, least, further, remark)
@@ -108,7 +109,7 @@ def _claim(home: Computation, instruction: Instruction, code: KernelCode | None,
 
 
 def _aliased_bytes(instruction: Instruction, operands: list[Instruction]) -> float:
-    """Return the bytes of the results that lie in operands, and of those operands: of them a part may be changed."""
+    """Return the bytes of results that alias operands, and of those operands: only a part of them may change."""
     shared = set(result_aliases(instruction, operands))
     return 2.0 * sum(instruction.shapes[place].padded_bytes for place in shared if place < len(instruction.shapes))
 
@@ -123,7 +124,7 @@ def share_of(name: str, rates: Rates) -> float:
 
 
 def _least_compute_s(home: Computation, instruction: Instruction, flops: float, target: Target) -> float:
-    """Return the time of a kernel's products at peak; of attention 0, since its mask may leave out any part of them."""
+    """Return the time of a kernel's products at peak, seconds; 0 for attention, whose mask may remove any part."""
     if instruction.name.startswith(_ATTENTION):
         return 0.0
     operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
@@ -132,7 +133,7 @@ def _least_compute_s(home: Computation, instruction: Instruction, flops: float, 
 
 
 def _steps(code: KernelCode | None, flops: float) -> float:
-    """Return the steps of a kernel's grid: those that its products need, where its size is known only when it runs."""
+    """Return the steps of a kernel's grid; if its size is known only at run time, those that its products need."""
     if code is None:
         return 0.0
     if code.steps is not None:

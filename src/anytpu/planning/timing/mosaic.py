@@ -1,12 +1,12 @@
-"""`code_of`: the operations and the bytes of one execution of a hand-written (Pallas) kernel, read from its own code.
+"""`code_of`: the operations and bytes of one execution of a hand-written (Pallas) kernel, read from its own code.
 
-Idea: the compiled module holds the code of each kernel, in the form that its compiler (Mosaic) takes: the body of one
-step of a grid, the blocks of its arrays, and which of them a step is given. So products and vector instructions are
-those of the body times the steps, and bytes are those of the blocks. A block that stays for the next step is counted
-once. Of an array in the main memory (`memory_space=ANY`) the copies count that the body starts.
+Idea: the compiled module holds the code of each kernel, in the form of its compiler (Mosaic). That is the body of one
+grid step, the blocks of its arrays, and the blocks of each step. So products and vector instructions are those of the
+body times the steps, and bytes are those of the blocks. A block that stays for the next step is counted once. For an
+array in the main memory (`memory_space=ANY`), the copies that the body starts count.
 
-Rule: of a branch the longer side is counted, of a loop as many rounds as its bounds say. A loop whose bounds are only
-known when it runs counts one round, and the kernel is endless. Code in another form is None, never a guess.
+Rule: a branch counts its longer side, a loop as many iterations as its bounds say. A loop whose bounds are known only
+at run time counts one iteration, and the kernel is endless. Code in another form is None, never a guess.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _MAIN_MEMORY = ("any", "hbm")
 
 
 class KernelCode(NamedTuple):
-    """What a kernel does in one execution.
+    """The work of one execution of a kernel.
 
     Attributes:
         flops: 2 for each multiplication of its products.
-        vector_operations: of single numbers, by the vector unit.
-        bytes: of the blocks that it is given and gives back, and of the copies that it starts itself.
-        steps: of its grid; None where that is known only when it runs: all the others are then those of one step.
-        least_flops: the FLOPs that no branch and no loop of unknown length can leave out.
-        least_bytes: of the blocks, where each is moved only as often as it is certain to change.
+        vector_operations: number of element operations of the vector unit.
+        bytes: bytes of its input and output blocks, and of the copies that it starts itself.
+        steps: number of grid steps; None if known only at run time: the other numbers are then those of one step.
+        least_flops: FLOPs that no branch and no loop of unknown length can leave out.
+        least_bytes: bytes of the blocks if each is moved only as often as it is certain to change.
         chosen_bytes: the part of `bytes` in blocks whose index the map reads from memory, if all steps move them.
-        whole_bytes: of the arrays in the main memory that its body uses a part of, or all: which is not known.
-        is_endless: whether a loop, or the grid, has a length that is known only when it runs.
-        name: of the function that its author wrote, "" where it is "main".
+        whole_bytes: bytes of the main-memory arrays that its body uses, in part or in full.
+        is_endless: whether a loop, or the grid, has a length that is known only at run time.
+        name: name of the author's function, "" if it is "main".
     """
 
     flops: float
@@ -61,7 +61,7 @@ class KernelCode(NamedTuple):
 
 
 class _RegionWork(NamedTuple):
-    """What a region does once: as `KernelCode` has it; `bytes` are those of the copies that it starts."""
+    """The work of one execution of a region, with the fields of `KernelCode`; `bytes` are those of its copies."""
 
     flops: float = 0.0
     vector: float = 0.0
@@ -70,7 +70,7 @@ class _RegionWork(NamedTuple):
 
 
 def code_of(text: str) -> KernelCode | None:
-    """Return what a kernel does, or None where its code is not there or cannot be read.
+    """Return the work of a kernel, or None if its code is missing or cannot be read.
 
     Args:
         text: the custom call, as the compiler prints it.
@@ -82,7 +82,7 @@ def code_of(text: str) -> KernelCode | None:
 @functools.lru_cache(maxsize=256)
 def _read(body: str) -> KernelCode | None:
     try:
-        # Loads native code that few plans need, and that another jaxlib may keep elsewhere.
+        # Imported here: it loads native code that few plans need, and another jaxlib may keep it elsewhere.
         from jaxlib.mlir import ir
 
         context = _context(ir)
@@ -135,7 +135,7 @@ def _counted(module: Any) -> KernelCode | None:
 
 
 def _work(parent: Any) -> _RegionWork:
-    """Return what is done inside an operation, once."""
+    """Return the work inside an operation, for one execution."""
     sides = [_work_of(region) for region in parent.regions]
     if parent.name.endswith("scf.if"):
         return _RegionWork(*map(max, zip(*sides, strict=True)))._replace(
@@ -178,14 +178,14 @@ def _has_unknown_loop(parent: Any) -> bool:
 
 
 def _operations(region: Any) -> Iterator[Any]:
-    """Return the operations of a region, without those inside of them."""
+    """Return the operations of a region, without nested ones."""
     for block in region.blocks:
         for operation in block.operations:
             yield operation.operation
 
 
 def _trips(loop: Any) -> int | None:
-    """Return how often a loop with constant bounds runs; None for any other loop."""
+    """Return the trip count of a loop with constant bounds; None for any other loop."""
     bounds = [_constant(operand) for operand in list(loop.operands)[:3]] if _name(loop) == "scf.for" else []
     match [bound for bound in bounds if bound is not None]:
         case [start, stop, step]:
@@ -200,7 +200,7 @@ def _constant(value: Any) -> int | None:
 
 
 def _contracted(product: Any) -> int:
-    """Return the length of the sums of a product: of the dimension of its first operand that is contracted."""
+    """Return the length of the contracted dimension of a product's first operand."""
     left = _VECTOR.search(str(product.operands[0].type))
     sizes = _sizes(left[1]) if left else [1]
     match = _CONTRACTED.search(str(product))
@@ -209,7 +209,7 @@ def _contracted(product: Any) -> int:
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a kernel: as `KernelCode` has them."""
+    """The blocks of a kernel, with the fields of `KernelCode`."""
 
     bytes: float = 0.0
     least_bytes: float = 0.0
@@ -219,8 +219,8 @@ class _Blocks(NamedTuple):
 def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> _Blocks:
     """Return the bytes of all blocks.
 
-    A block is moved again when its index changes. Where its index map cannot be evaluated, that is taken to be when one
-    of the grid's indices changes that it depends on. Without a grid each array is moved once.
+    A block is moved again when its index changes. If its index map cannot be evaluated, it is assumed to change with
+    each grid index that it depends on. Without a grid each array is moved once.
     """
     blocks = _arrays(main, len(bounds))
     windows = list(main.attributes["window_params"]) if "window_params" in main.attributes else [None] * len(blocks)
@@ -247,7 +247,7 @@ def _reads_memory(transform: Any) -> bool:
 
 
 def _arrays(main: Any, rank: int) -> list[Any]:
-    """Return the arguments of a kernel that are arrays in memory, without those that it only works in."""
+    """Return the arguments of a kernel that are arrays in memory, without its scratch."""
     arguments = list(main.regions[0].blocks[0].arguments)
     return arguments[rank + _count(main, "scalar_prefetch") : len(arguments) - _count(main, "scratch_operands")]
 
@@ -268,13 +268,13 @@ def _main_memory_bytes(value: Any) -> float:
 
 
 def _bytes_of(value: Any) -> tuple[float, str]:
-    """Return the bytes of an array and the memory that it is in; nothing for what is no array of a known size."""
+    """Return the bytes of an array and its memory space; nothing for a value that is not an array of known size."""
     match = _ARRAY.match(str(value.type))
     return (math.prod(_sizes(match[1])) * int(match[3]) / 8, match[4]) if match else (0.0, "")
 
 
 def _last_index(transform: Any, rank: int) -> int:
-    """Return how many indices of the grid, from the first, decide which block is next: all, where that is unclear."""
+    """Return the number of grid indices, from the first, that determine the next block: all, if that is unclear."""
     if transform is None:
         return rank
     body = transform.regions[0].blocks[0]

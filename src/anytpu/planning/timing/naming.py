@@ -1,9 +1,9 @@
-"""`user_name`: an operation by the names that its author gave, for sentences that a user reads.
+"""`user_name`: the user's name of an operation, for sentences that a user reads.
 
-Idea: the compiler's own name, "fusion.312", is in no file of the user's. The path that JAX keeps with an operation ends
-with its primitive, or a kernel's function, and begins with the layers; the stack says the line.
+Idea: the compiler's own name, "fusion.312", is in no file of the user's. The path that JAX keeps with an operation
+begins with the layers and ends with its primitive, or a kernel's function. The stack gives the line.
 
-Rule: where none of these is known, the compiler's name stands.
+Rule: if none of these is known, the compiler's name is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(\.\d+)+$")
 
 
 def user_name(module: Module, instruction: Instruction) -> str:
-    """Return what to call an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
+    """Return the name of an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
     layer, is_backward = layer_of(instruction.op_name)
     source = module.source_of(instruction)
     if not layer and source is None:
@@ -39,7 +39,7 @@ def user_name(module: Module, instruction: Instruction) -> str:
 
 
 def counted(sentences: list[str]) -> tuple[str, ...]:
-    """Return sentences, each once, with how often it was there.
+    """Return each distinct sentence with its number of occurrences.
 
     Example:
         >>> counted(["sort: a floor", "gather: a floor", "sort: a floor"])

@@ -1,10 +1,10 @@
-"""`collective_price`: how long devices exchange data over the links between chips.
+"""`collective_price`: the time in which devices exchange data over the links between chips.
 
-Idea: whatever the algorithm, a chip has to take in what it does not have: of an all-gather, all but its own share of
-the result; of an all-reduce, that twice. So the time is bytes over the bandwidth of the links that the group has, of
-which a share is reached, and for each hop a latency.
+Idea: with any algorithm, a chip has to receive the data that it lacks. For an all-gather that is all but its own share
+of the result; for an all-reduce, twice that. So the time is bytes over the reached share of the bandwidth of the
+group's links, and a latency for each hop.
 
-Rule: bytes are those that a chip takes in, not those of the operands.
+Rule: bytes are those that a chip receives, not those of the operands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anytpu.planning.timing.torus import Span, span_of
 
 
 class NetworkPrice(NamedTuple):
-    """Seconds that a collective takes from start to end, and bytes that a chip takes in."""
+    """Seconds of a collective from start to end, and bytes that a chip receives."""
 
     time_s: float
     bytes: float
@@ -28,9 +28,9 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Ne
     """Return the time of one collective.
 
     Args:
-        collective: what is exchanged, between whom.
+        collective: the exchange, with its groups.
         target: the slice.
-        rates: what its links do.
+        rates: rates of the slice's links.
     """
     if collective.kind == "collective-permute":
         return _permute(collective, target, rates)
@@ -53,15 +53,15 @@ def _share(kind: str, rates: Rates) -> float:
 
 
 def _taken_in(collective: Collective, span: Span) -> float:
-    """Return the bytes that a chip takes in over all of its links."""
+    """Return the bytes that a chip receives over all of its links."""
     others = (span.chips - 1) / span.chips
     if collective.kind == "all-reduce":
-        # The cores of a chip add up their shares first.
+        # The cores of a chip reduce their shares first.
         return 2 * others * collective.operand_bytes
     if collective.kind == "reduce-scatter":
         return others * collective.operand_bytes
     if "all-to-all" in collective.kind:
-        # What a chip sends goes a quarter of the way round a ring, a third of the way along a line, on average.
+        # On average, data travels a quarter of a ring, or a third of a line.
         steps = sum(side.chips / (4 if side.links == 2 else 3) for side in span.sides)
         return span.cores * collective.operand_bytes * others * max(1.0, steps)
     return others * collective.result_bytes

@@ -1,4 +1,4 @@
-"""`OpPrice`: the time of one execution of one instruction, and how it was found."""
+"""`OpPrice`: the time of one execution of one instruction, and its source."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ class OpPrice(NamedTuple):
 
     Attributes:
         time_s: from start to end, seconds.
-        kind: what limits it, or what it is, as `Kind` lists them.
+        kind: its limit, or its nature, as `Kind` lists them.
         bound: the unit that limits it.
         priced_by: the source of the time: "cycles", "bandwidth", "rows", ..., as `OpTime` lists them.
-        flops: of its products and convolutions.
-        bytes: to and from the memory, or over the network.
+        flops: FLOPs of its products and convolutions.
+        bytes: bytes to and from the memory, or over the network.
         remark: why its price is a guess, or "".
-        least_s: time of its products at the peak of the matrix units, or of its bytes at that of the memory if longer.
-        optional_s: the part of `time_s` that it may not take.
-        further_s: what it may take on top of `time_s`.
-        is_endless: whether nobody knows how often a loop of it runs.
+        least_s: minimum, seconds: its products at the peak of the matrix units, or its bytes at the peak of the memory
+            if that is longer.
+        optional_s: part of `time_s` that may not occur, seconds.
+        further_s: time that may come on top of `time_s`, seconds.
+        is_endless: whether it contains a loop of unknown length.
     """
 
     time_s: float

@@ -1,12 +1,12 @@
 """`Pricer`: the time of one execution of one instruction on one device.
 
-Idea: the compiler prices most instructions itself, in cycles. Where it is known to be wrong it is corrected: what
-stands outside of any fusion it prices as if nothing overlapped, so there the bytes over the bandwidth count; and
-nothing is faster than its bytes and its products allow. What it leaves unpriced is priced by its instructions (sorts,
-gathers, ...), by bytes (copies), by the network (collectives), or by the code of a kernel. Single numbers are the
-scalar unit's: they never wait for the main memory.
+Idea: the compiler prices most instructions itself, in cycles. These are corrected where they are known to be wrong.
+Outside of fusions the compiler assumes no overlap, so there the bytes over the bandwidth count. Nothing is faster than
+its bytes and its products allow. Instructions without cycles are priced by their instructions (sorts, gathers, ...), by
+bytes (copies), by the network (collectives), or by the code of a kernel. Scalars belong to the scalar unit, which never
+waits for the main memory.
 
-Rule: who priced it stands beside every price; None means that it costs nothing.
+Rule: each price names its source; None means no cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
 from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, part_of, traffic_of
 
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
-# Custom calls that give new names to what is there, or set aside room.
+# Custom calls that rename a value, or reserve memory.
 _FREE_CALLS = (
     "ConcatBitcast",
     "AllocateBuffer",
@@ -36,16 +36,16 @@ _FREE_CALLS = (
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
 )
-# Rate of a type over that of bfloat16, where the unit of the chip knows it.
+# Rate of a type over that of bfloat16, if the chip's unit supports it.
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
 HOST_SPACE = 5
-"""What stands in S(n) for the host's memory."""
+"""The memory space of the host's memory: n of S(n)."""
 
 
 SCALAR_CYCLES = 10  # a guess: a load from the scalar unit's memory takes 4 (read on v4), an operation, a store
 TRIP_CYCLES = 100  # a guess: a fence is 11 cycles (read on v4); then a branch, and addresses for the next trip
 REMARKED_S = 5e-6
-"""What takes less is not remarked upon."""
+"""Operations shorter than this get no remark."""
 
 
 class Pricer:
@@ -54,17 +54,17 @@ class Pricer:
     Args:
         module: the module.
         target: the slice.
-        rates: what one of its devices does.
+        rates: rates of one device.
     """
 
     def __init__(self, module: Module, target: Target, rates: Rates) -> None:
         self.module, self.target, self.rates = module, target, rates
 
     def price(self, home: Computation, instruction: Instruction) -> OpPrice | None:
-        """Return the price of one execution; None for what costs nothing.
+        """Return the price of one execution; None for an instruction without cost.
 
         Args:
-            home: the computation that it stands in.
+            home: the computation of the instruction.
             instruction: an instruction that is neither a loop nor a branch.
         """
         if instruction.opcode in FREE:
@@ -79,7 +79,7 @@ class Pricer:
         return self._by_work(home, instruction, moved) or self._by_bytes(home, instruction, moved)
 
     def trip(self) -> OpPrice:
-        """Return the price of going round a loop once, beside its condition and its body."""
+        """Return the price of one iteration of a loop, beside its condition and its body."""
         return OpPrice(TRIP_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
 
     def copy_s(self, home: Computation, instruction: Instruction) -> tuple[float, float]:
@@ -90,9 +90,10 @@ class Pricer:
         return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
 
     def offloaded(self, instruction: Instruction) -> OpPrice:
-        """Return the price of what SparseCores do beside the rest, from its start: a gather, a scatter, a copy.
+        """Return the price of work that SparseCores do beside the other units, from its start: a gather, a scatter, a
+        copy.
 
-        Its first operand is the table, of which rows are read or changed.
+        Its first operand is the table whose rows are read or changed.
         """
         arrays = [shape for shape in instruction.shapes if math.prod(shape.dims) > 1]
         rows = [shape for shape in arrays if shape.dims != arrays[0].dims] or arrays[:1]
@@ -145,10 +146,10 @@ class Pricer:
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
     def _said_s(self, instruction: Instruction, moved: Traffic, is_product: bool) -> float:
-        """Return the compiler's estimate, with what it takes waiting for the main memory for halved.
+        """Return the compiler's estimate, with half of the wait for the main memory that it includes.
 
-        The compiler adds `early_s` to a product for each way, in and out, and to all else once, wherever its arrays
-        are; half of it is what a way was seen to take.
+        The compiler adds `early_s` to a product for each direction, in and out, and to other operations once, wherever
+        their arrays are. Half of it is the observed latency of one direction.
         """
         assert instruction.cycles is not None
         said_s, half_s = instruction.cycles / self.rates.clock_hz, self.rates.early_s / 2
@@ -156,9 +157,9 @@ class Pricer:
         return max(said_s - early_s, 0.3 * said_s) if said_s > self.rates.early_s else said_s
 
     def _ceiling(self, home: Computation, instruction: Instruction, moved: Traffic) -> float | None:
-        """Return the most that an operation outside of any fusion takes: its arrays, as if they streamed.
+        """Return the maximum time of an operation outside of any fusion: its arrays as if they streamed.
 
-        What is in the memory on the chip takes no longer than if it were in the main memory.
+        An array in on-chip memory takes no longer than one in the main memory.
         """
         passed = moved.bytes if instruction.opcode in SLICED else self._passed_bytes(home, instruction)
         if instruction.opcode in ("fusion", "custom-call") or not passed:
@@ -168,7 +169,7 @@ class Pricer:
         return self.rates.start_s + passed / (self.rates.hbm_bytes_per_s * share)
 
     def _by_work(self, home: Computation, instruction: Instruction, moved: Traffic) -> OpPrice | None:
-        """Return the price of a sort, a gather, ... by its instructions, or None for anything else."""
+        """Return the price of a sort, a gather, ... by its instructions, or None for another operation."""
         work = work_of(self.module, home, instruction, self.target, self.rates.clock_hz)
         if work is None:
             return None
@@ -200,9 +201,9 @@ class Pricer:
         return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
 
     def _passed_s(self, home: Computation, instruction: Instruction) -> float:
-        """Return the time of loading and storing an operation's arrays from the memory on the chip, once.
+        """Return the time of loading and storing an operation's arrays once in on-chip memory, seconds.
 
-        Of what takes or changes a part of an array, the part counts.
+        For an operation that takes or changes a part of an array, the part counts.
         """
         return self._passed_bytes(home, instruction) / (4 * VECTOR * self.rates.clock_hz)
 
@@ -229,7 +230,7 @@ class Pricer:
 
 
 def _is_scalar(home: Computation, instruction: Instruction) -> bool:
-    """Tell whether an operation is the scalar unit's: single numbers in and out, however the compiler placed them."""
+    """Return whether an operation runs on the scalar unit: scalars in and out, wherever the compiler placed them."""
     if instruction.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
         return False
     operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)

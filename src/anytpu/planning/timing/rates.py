@@ -1,9 +1,9 @@
-"""`Rates`: how fast one device of a target is, as far as published measurements tell.
+"""`Rates`: the speed of one device of a target, from published measurements.
 
-Idea: datasheets give peaks. What is reached of them is a handful of numbers that all generations share (a share of the
-memory's bandwidth, the time an operation needs to get going, ...), and one correction for each generation, which is
-drawn towards 1 where little was measured. They are fitted on published measurements by `scripts/calibrate_plan.py`,
-which writes `calibration.json`; no number of it knows a model or a batch size.
+Idea: datasheets give peaks. The reached part follows from a few parameters that all generations share, such as a share
+of the memory's bandwidth or an operation's latency. Each generation has one correction. The correction is shrunk
+towards 1 where little was measured. `scripts/calibrate_plan.py` fits them on published measurements and writes
+`calibration.json`; none of the parameters depends on a model or a batch size.
 
 Rule: nothing here depends on the program.
 """
@@ -21,32 +21,32 @@ from anytpu.planning.target import Target
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What one device of a target does.
+    """The speed of one device of a target.
 
     Attributes:
-        clock_hz: the clock at which the compiler's cycles pass.
+        clock_hz: clock of the compiler's cycles, Hz.
         flops_per_s: peak of the matrix units for bfloat16.
-        hbm_bytes_per_s: peak of the memory; of a core that shares it, what the other core leaves on average.
+        hbm_bytes_per_s: peak of the memory; for a core that shares it, the part that the other core leaves on average.
         link_bytes_per_s: peak of one link to a neighbouring chip, one way.
-        excess_share: share that is real of the time by which an operation's cycles exceed what its products and its
-            traffic need: the compiler thinks that less overlaps than does.
-        factor: time of whatever has cycles over what this gives.
+        excess_share: real share of the time by which an operation's cycles exceed the needs of its products and its
+            traffic: the compiler underestimates overlap.
+        factor: ratio of the time of an operation with cycles to the time from these parameters.
         hbm_share: share of the memory's peak that streaming reaches.
-        start_s: time for a streaming operation to get going.
-        early_s: by how much earlier than its cycles say an operation that reads from the memory gets going.
-        transpose_share: the same of a copy that changes the order of dimensions.
-        host_bytes_per_s: what a chip and its host exchange, one way.
+        start_s: latency of a streaming operation, seconds.
+        early_s: time by which an operation that reads from the memory starts earlier than its cycles say, seconds.
+        transpose_share: share of the memory's peak that a copy reaches if it changes the order of dimensions.
+        host_bytes_per_s: rate between a chip and its host, one way.
         kernel_share: share of the matrix units' peak that the attention kernels of JAX reach, flash and splash.
-        product_share: the same of a hand-written kernel of products, the steps of its grid aside.
-        grouped_share: the same of the grouped products of JAX (megablox).
-        ragged_share: the same of the ragged products that the compiler makes a kernel of.
-        grid_step_s: time that each step of a hand-written kernel's grid takes beside them.
+        product_share: the same for a hand-written kernel of products, without the steps of its grid.
+        grouped_share: the same for the grouped products of JAX (megablox).
+        ragged_share: the same for ragged products that the compiler turns into a kernel.
+        grid_step_s: extra time of each step of a hand-written kernel's grid, seconds.
         gather_share: share of the links' peak that an all-gather, a reduce-scatter or a permutation reaches.
-        reduce_share: the same of an all-reduce.
-        exchange_share: the same of an all-to-all.
-        hop_s: time from chip to chip.
-        collective_start_s: time for a collective to get going: a barrier and the first transfer.
-        dispatch_s: time that the host needs for a call, during which the device waits.
+        reduce_share: the same for an all-reduce.
+        exchange_share: the same for an all-to-all.
+        hop_s: latency from chip to chip, seconds.
+        collective_start_s: latency of a collective, seconds: a barrier and the first transfer.
+        dispatch_s: time of the host for a call, during which the device waits, seconds.
     """
 
     clock_hz: float
@@ -74,7 +74,7 @@ class Rates:
 
     @property
     def streaming_bytes_per_s(self) -> float:
-        """What the memory delivers to an operation that streams."""
+        """Rate of the memory for an operation that streams."""
         return self.hbm_bytes_per_s * self.hbm_share
 
 
@@ -83,14 +83,14 @@ NARROW = ("s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz")
 
 
 def fast_flops_per_s(target: Target) -> float:
-    """Return the peak of one device for `NARROW` types, or that for bfloat16 where it has none of its own."""
+    """Return the peak of one device for `NARROW` types, or for bfloat16 if it has no separate one."""
     fast = max(target.chip.int8_ops_per_s or 0.0, target.chip.fp8_flops_per_s or 0.0) / target.chip.replicas
     return fast or target.flops_per_s
 
 
 @functools.lru_cache(maxsize=1)
 def calibration() -> dict[str, Any]:
-    """Return what was fitted: "shared" and "chips" parameters, "spread" of what they leave, "evidence"."""
+    """Return the fitted calibration: "shared" and "chips" parameters, "spread" of the residuals, "evidence"."""
     text = resources.files("anytpu.planning.timing").joinpath("calibration.json").read_text()
     return json.loads(text)
 
@@ -107,7 +107,7 @@ def rates_of(target: Target) -> Rates:
 
 
 def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
-    """Return the rates that a calibration gives a target, for who fits one."""
+    """Return a target's rates under a calibration, for scripts that fit one."""
     chip = target.chip
     own = fitted["chips"].get(chip.name, {})
     values = {**fitted["shared"], **own}

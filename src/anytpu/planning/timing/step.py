@@ -1,10 +1,10 @@
-"""`step_time`: how long one step of a compiled program takes.
+"""`step_time`: the time of one step of a compiled program.
 
-Idea: the time of a step is that of its operations one after another, as `Clock` walks over them, and what the host
-adds: a call for every so many steps. A wait for input is added later, by `input_wait.py`.
+Idea: the time of a step is the sum over its operations, as `Clock` walks over them, plus the host's call for every so
+many steps. `input_wait.py` adds a wait for input later.
 
-Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements were. It has
-no upper end (`math.inf`) where a loop was met of which nobody knows how often it runs.
+Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements. It has no
+upper bound (`math.inf`) for a step with a loop of unknown length.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def step_time(
     """Predict the time of one step.
 
     Args:
-        module: the program as the compiler left it.
+        module: the compiled module.
         target: the system that it was compiled for.
         steps_per_execution: steps that one call of the host starts.
-        rates: how fast a device is; None means as calibrated.
+        rates: speed of a device; None: the calibrated rates.
 
     Example:
         >>> module = parse('''HloModule copy, is_scheduled=true, num_partitions=1

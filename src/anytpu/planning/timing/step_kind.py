@@ -1,12 +1,12 @@
-"""`variance_of_kind`: how much less is known of a step that is unlike those that were fitted.
+"""`variance_of_kind`: the extra uncertainty of a step that is unlike the fitted ones.
 
-Idea: what the model missed on published steps says what it misses on steps like them. Nearly all of these train, and
-spend most of their time in matrix products. A decode step reads its weights and its cache once for each token: it has
-no backward pass, and next to no products.
+Idea: the model's errors on published steps apply to steps like them. Nearly all of these train, and spend most of their
+time in matrix products. A decode step reads its weights and its cache once for each token. It has no backward pass, and
+almost no products.
 
-Rule: two things are counted, each a number of the calibration. Steps without a backward pass may be off by `_KIND` as
-long as none was fitted, and by less the more were. The time that a step spends on the vector units, or waiting for the
-memory, beyond the largest share that any fitted step spends so, may be off by `_BEYOND` of itself. Both are guesses.
+Rule: two things are counted, each with a parameter of the calibration. Steps without a backward pass may be off by
+`_KIND` if none was fitted, and by less the more were. Consider the time on the vector units, or waiting for the memory,
+beyond the largest share of any fitted step. It may be off by `_BEYOND` of itself. Both parameters are guesses.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SPENT = {"vector": "on the vector units", "memory": "waiting for the memory"}
 
 
 class StepKind(NamedTuple):
-    """What a step has in common with others.
+    """Properties by which steps are compared.
 
     Attributes:
-        has_backward: whether it has a backward pass; True where its operations have no lines to tell it by.
-        shares: the part of its time on the vector units, "vector", and waiting for the memory, "memory".
+        has_backward: whether it has a backward pass; True if its operations have no source lines to tell.
+        shares: share of its time on the vector units, "vector", and waiting for the memory, "memory", 0 to 1.
     """
 
     has_backward: bool
@@ -51,7 +51,7 @@ def step_kind(ops: Sequence[OpTime]) -> StepKind:
 
 
 def steps_record(steps: Sequence[StepKind]) -> dict[str, Any]:
-    """Return what a calibration keeps of the steps that were fitted.
+    """Return the record of the fitted steps for a calibration.
 
     Example:
         >>> train, infer = StepKind(True, {"vector": 0.1, "memory": 0.5}), StepKind(False, {"vector": 0.2, "memory": 0})
@@ -63,11 +63,11 @@ def steps_record(steps: Sequence[StepKind]) -> dict[str, Any]:
 
 
 def variance_of_kind(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> float:
-    """Return the variance that the kind of a step adds, of the logarithm of its time.
+    """Return the variance that the kind of a step adds to the logarithm of its time.
 
     Args:
         ops: the operations of the step.
-        steps: what a calibration keeps of the steps that were fitted; None adds nothing.
+        steps: the calibration's record of the fitted steps; None adds nothing.
     """
     if not steps:
         return 0.0
@@ -77,7 +77,7 @@ def variance_of_kind(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> 
 
 
 def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return a sentence that says in what a step is unlike those that were fitted; () where it is like them."""
+    """Return a sentence on how a step differs from the fitted ones; () if it does not."""
     if not steps:
         return ()
     kind, said = step_kind(ops), list[str]()
@@ -94,5 +94,5 @@ def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tu
 
 
 def _beyond(kind: StepKind, steps: Mapping[str, Any]) -> dict[str, float]:
-    """Return the shares of a step beyond the largest of the steps that were fitted."""
+    """Return the shares of a step beyond the largest of the fitted steps."""
     return {name: max(share - steps["most"][name], 0.0) for name, share in kind.shares.items()}

@@ -1,11 +1,12 @@
-"""`Span`: over which wires of the torus a group of devices talks.
+"""`Span`: the wires of the torus over which a group of devices communicates.
 
-Idea: chips lie on a grid, each wired to its neighbours; where a side of the grid is as long as the pod's (or, from v4
-on, is made of whole cubes of four), its ends are wired together to a ring. A group of devices lies along some sides of
-the grid. Along a ring a chip sends both ways at once, along a line one way's worth: what is in the middle has to carry
-for both ends. So a group's bandwidth is that of its sides' links added up.
+Idea: chips form a grid, each wired to its neighbours. If a side of the grid is as long as the pod's, its ends are wired
+together to a ring. From v4 on, so are those of a side made of whole cubes of four. A group of devices lies along some
+sides of the grid. Along a ring a chip sends in both directions at once. Along a line it has the bandwidth of one
+direction, because the middle has to carry data for both ends. So a group's bandwidth is the sum over its sides' links.
 
-Rule: a group that does not fill sides of the grid is taken for a compact block of it, without rings.
+Rule: a group that does not fill sides of the grid is treated as a compact block of it, without rings.
+
 Source: https://jax-ml.github.io/scaling-book/sharding and the wrap-around rules on the pages of each chip under
 https://cloud.google.com/tpu/docs.
 """
@@ -23,30 +24,30 @@ _POD_SIDES = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """One side of the block of chips that a group fills: its length, and whether its ends are wired together."""
+    """One side of the block of chips that a group fills: its length, and whether it is a ring."""
 
     chips: int
     is_ring: bool
 
     @property
     def links(self) -> int:
-        """Links of a chip whose bandwidth adds up along this side."""
+        """Number of links of a chip whose bandwidth adds up along this side."""
         return 2 if self.is_ring and self.chips > 2 else 1
 
     @property
     def hops(self) -> int:
-        """Steps that something takes that visits every chip of the side."""
+        """Number of hops of data that visits every chip of the side."""
         return self.chips // 2 if self.links == 2 else self.chips - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """The chips that a group lies on.
+    """The chips of a group.
 
     Attributes:
-        sides: of the block, without those of length 1.
-        cores: devices of the group on one chip.
-        share: of the chip's links that the group has to itself: a half where each core of a chip is in another group.
+        sides: sides of the block, without those of length 1.
+        cores: number of the group's devices on one chip.
+        share: the group's share of the chip's links: a half if each core of a chip is in another group.
     """
 
     sides: tuple[Side, ...]
@@ -55,22 +56,22 @@ class Span:
 
     @property
     def chips(self) -> int:
-        """Chips of the block."""
+        """Number of chips of the block."""
         return math.prod(side.chips for side in self.sides)
 
     @property
     def links(self) -> float:
-        """Links of a chip that the group has, all sides together."""
+        """Number of links of a chip that the group has, over all sides."""
         return sum(side.links for side in self.sides) * self.share
 
     @property
     def hops(self) -> int:
-        """Steps along all sides, one after the other."""
+        """Number of hops along all sides, one after the other."""
         return sum(side.hops for side in self.sides)
 
 
 def span_of(target: Target, devices: tuple[int, ...]) -> Span:
-    """Return the chips that a group of devices lies on.
+    """Return the chips of a group of devices.
 
     Args:
         target: the slice.
@@ -99,7 +100,7 @@ def _side(target: Target, chips: int) -> Side:
 
 
 def _block(whole: tuple[Side, ...], chips: int) -> tuple[Side, ...]:
-    """Return the sides of a block of so many chips: whole sides of the grid if any fit, the best wired ones."""
+    """Return the sides of a block of so many chips: whole sides of the grid if any fit, the best wired first."""
     if chips <= 1:
         return ()
     choices = [
@@ -114,7 +115,7 @@ def _block(whole: tuple[Side, ...], chips: int) -> tuple[Side, ...]:
 
 
 def _factors(chips: int, count: int) -> list[int]:
-    """Cut a number into so many factors, as equal as can be."""
+    """Factor a number into so many factors, as equal as possible."""
     sides = []
     for left in range(count, 0, -1):
         ideal = chips ** (1 / left)

@@ -1,10 +1,10 @@
 """`traffic_of`: the bytes that an instruction reads from the main memory and writes to it, padding included.
 
-Idea: what goes in and comes out is what crosses the memory's wires, once each. A fusion that takes a slice of an
-operand reads the slice; one that updates a slice of its operand in place writes the slice.
+Idea: each operand and each result crosses the memory's wires once. A fusion that takes a slice of an operand reads the
+slice; one that updates a slice of its operand in place writes the slice.
 
-Rule: an array that the compiler placed in memory on the chip (VMEM, CMEM) crosses nothing. Nor does a single number,
-which the scalar unit keeps in a memory of its own (SMEM).
+Rule: an array in on-chip memory (VMEM, CMEM) causes no traffic. Neither does a scalar, which the scalar unit keeps in
+its own memory (SMEM).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 from anytpu.planning.hlo.shapes import padded_count
 
 _SLICES = ("dynamic-slice", "slice", "gather")
-# Operations that change a part of their first operand in place, and which operand the new part is.
+# Operations that change a part of their first operand in place, with the index of the operand that is the new part.
 _UPDATES = {"dynamic-update-slice": 1, "scatter": -1}
 SLICED = frozenset({*_SLICES, *_UPDATES})
 """Operations that take or change a part of their operand."""
 
 _VIEWS = ("bitcast", "get-tuple-element")
-# What goes over the network beside a product is priced there.
+# Network traffic during a product is priced in `network.py`.
 _SENT = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
-# Results of these are new names for what is there already.
+# Results of these alias their operands.
 FREE = frozenset(
     {
         "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
@@ -35,19 +35,19 @@ FREE = frozenset(
 
 
 class Traffic(NamedTuple):
-    """Bytes that one execution reads from the main memory, and that it writes to it."""
+    """Bytes that one execution reads from the main memory, and bytes that it writes to it."""
 
     read: float = 0.0
     written: float = 0.0
 
     @property
     def bytes(self) -> float:
-        """Both together."""
+        """Bytes read and written."""
         return self.read + self.written
 
     @property
     def ways(self) -> int:
-        """In how many of the two directions anything is moved: 0, 1 or 2."""
+        """Number of directions with traffic: 0, 1 or 2."""
         return (self.read > 0) + (self.written > 0)
 
 
@@ -55,8 +55,8 @@ def traffic_of(module: Module, home: Computation, instruction: Instruction) -> T
     """Return the bytes that one execution reads from and writes to the memory.
 
     Args:
-        module: where the instruction's fused computation is looked up.
-        home: the computation that it stands in.
+        module: the module, for the instruction's fused computation.
+        home: the computation of the instruction.
         instruction: the instruction.
     """
     if instruction.opcode in FREE:
@@ -74,7 +74,7 @@ def traffic_of(module: Module, home: Computation, instruction: Instruction) -> T
 
 
 def part_of(instruction: Instruction, operands: Sequence[tuple[Shape, ...]]) -> Shape:
-    """Return the shape of what is taken of an array, or put into it, by one of `SLICED`.
+    """Return the shape of the part of an array that one of `SLICED` takes, or puts into it.
 
     Args:
         instruction: the instruction.
@@ -85,9 +85,9 @@ def part_of(instruction: Instruction, operands: Sequence[tuple[Shape, ...]]) -> 
 
 
 def _of_update(instruction: Instruction, update: Shape) -> Traffic:
-    """Return the bytes of an update in place, read from where the update is and written to where the array is.
+    """Return the traffic of an update in place, read from the update's memory and written to the array's.
 
-    The memory takes whole tiles: those that the update fills in part are read before.
+    The memory works in whole tiles: partly filled ones are read first.
     """
     read, target = float(_hbm_bytes((update,))), instruction.shapes[0]
     if not _is_in_hbm(target) or instruction.opcode != "dynamic-update-slice":
@@ -98,7 +98,7 @@ def _of_update(instruction: Instruction, update: Shape) -> Traffic:
 
 
 def touched_bytes(array: Shape, part: tuple[int, ...]) -> int:
-    """Return the bytes of the tiles of an array in which a part of it lies, if it begins where a tile does.
+    """Return the bytes of the tiles that a part of an array touches, if it begins at a tile's start.
 
     Example:
         >>> cache = shapes_of("bf16[8,12,2048,64]{2,3,1,0:T(8,128)(2,1)}")[0]
@@ -111,7 +111,7 @@ def touched_bytes(array: Shape, part: tuple[int, ...]) -> int:
 
 
 def _fills_in_part(array: Shape, part: tuple[int, ...]) -> bool:
-    """Tell whether a part of an array leaves numbers of the tiles that it lies in as they are."""
+    """Return whether a part of an array leaves some elements of its tiles unchanged."""
     sizes = array.tiles[0] if array.tiles else ()
     axes = array.minor_to_major[: len(sizes)]
     return any(
@@ -128,7 +128,7 @@ def _of_fusion(module: Module, body: Computation, instruction: Instruction, oper
 
 
 def _read(module: Module, body: Computation, number: int, whole: int) -> float:
-    """Return what a computation reads of its parameter with a number: all of it, or slices."""
+    """Return the bytes that a computation reads of a parameter: all of it, or slices."""
     parameter = _parameters(body).get(number)
     if parameter is None:
         return float(whole)
@@ -147,16 +147,16 @@ def _read(module: Module, body: Computation, number: int, whole: int) -> float:
 
 
 def _is_untouched(user: Instruction, name: str) -> bool:
-    """Tell whether a user leaves a value where it is: updated in place, passed on, or sent by a collective."""
+    """Return whether a user leaves a value in place: updated in place, passed on, or sent by a collective."""
     if user.opcode == "dynamic-update-slice":
         return user.operands[0] == name
     return user.opcode == "tuple" or user.opcode.removesuffix("-start") in _SENT
 
 
 def _users(module: Module, name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
-    """Return who uses a value, seen through bitcasts and copies, each with the name under which it does.
+    """Return the users of a value through bitcasts and copies, each with the name that it reads.
 
-    Inside a fusion a copy (to another tiling) is made of what is taken from it only, unless it is the result.
+    Inside a fusion, a copy to another tiling covers only the part that is used, unless it is the result.
     """
     users: list[tuple[Instruction, str]] = []
     for user in readers.get(name, ()):
@@ -173,7 +173,7 @@ def _is_copy(module: Module, instruction: Instruction) -> bool:
 
 
 def _consists_of(module: Module, fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
-    """Tell whether a fusion inside of another only does so much with its one operand, as the compiler writes them."""
+    """Return whether a nested fusion consists only of these opcodes on its one operand."""
     body = module.computations[fusion.called[0]].instructions.values()
     return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *opcodes) for inner in body)
 
@@ -201,7 +201,7 @@ def _written(module: Module, body: Computation, instruction: Instruction) -> flo
 
 
 def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -> int:
-    """Return what is written of one result: of one that is updated in place, the update."""
+    """Return the bytes written for one result: for one that is updated in place, the update."""
     if not _is_in_hbm(shape):
         return 0
     while result.opcode in _VIEWS and result.operands[0] in body.instructions:

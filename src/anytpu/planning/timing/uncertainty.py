@@ -1,16 +1,16 @@
-"""`interval_of`: how far off a predicted step time may be.
+"""`interval_of`: the interval of a predicted step time.
 
-Idea: what the model missed on published measurements, as a factor, spreads about evenly on both sides of 1. So the
-interval is the prediction divided and multiplied by one factor. The factor is that of all chips where little was
-measured on this one, drawn towards what was missed on this one where there is more; it grows with the part of the step
-that is of a kind that is hard to price: exchange between chips, kernels that only their author prices; and it grows
-where few measurements say how wide it is: Student's distribution in place of the normal one; and for a step of a kind
-that was not fitted, as `step_kind.py` tells it.
+Idea: the model's errors on published measurements, as factors, spread about evenly on both sides of 1. So the interval
+is the prediction divided and multiplied by one factor. The factor of all chips holds where little was measured on this
+one; with more measurements it moves towards the chip's own. It grows with the share of the step that is hard to price:
+exchange between chips, kernels that only their author prices. It grows where few measurements determine it, by
+Student's distribution in place of the normal one. It also grows for a step of a kind that was not fitted
+(`step_kind.py`).
 
-Rule: of the predictions that the fit could check without having seen them, nine of ten lie inside. What is counted at
-its least (by its bytes alone) only ever takes longer: it widens the upper side, as what may come on top does. What a
-step may not take, as the longest of several branches, widens the lower side. No interval starts below the time that
-products take at peak, and all else at the peak of the memory.
+Rule: of the predictions that the fit could check out of sample, nine of ten are inside. A part counted at its minimum
+(by its bytes alone) can only take longer, so it widens the upper side. So does time that may come on top. Time that may
+not occur, as in the longest of several branches, widens the lower side. No interval starts below the time of products
+at peak, and of all else at the peak of the memory.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from anytpu.planning.timing.rates import calibration
 from anytpu.planning.timing.step_kind import kind_sentences, variance_of_kind
 
 NINE_OF_TEN = 1.645
-"""Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
+"""Standard deviations on either side of the mean that hold 90 % of a normal distribution."""
 
-# All other chips together weigh as much as so many measurements of this one: no chip is off by much more than another.
+# Weight of all other chips, in measurements of this one: no chip is off by much more than another.
 _TRUST = 8
-# Part of the variance that is a chip's own: what it is always off by, until measurements of it have told.
+# Part of the variance that is a chip's own: its systematic error, until measurements of it show it.
 _OWN = 0.25
-# What a part of a step may be off by, on top of what all is, as a logarithm.
+# Error of a part of a step, on top of the common one, as a logarithm.
 _PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3}
-# The same of what is priced by instructions that nobody has timed: guesses.
+# The same for parts priced by instructions that were never timed: guesses.
 _COUNTED = {"stages": 0.5, "rows": 0.6, "updates": 0.8, "windows": 0.4, "its code": 0.3, "the scalar unit": 1.0}
-# The same of operations shorter than this, seconds: of most of what the compiler adds for the wait for the main memory
-# nothing is left, and the shortest whose time was published is a product of 512 x 512 on v7x, 2.6 us.
+# The same for operations shorter than this, seconds. Little of the compiler's wait for the main memory is left in them,
+# and the shortest published time is that of a product of 512 x 512 on v7x, 2.6 us.
 _SHORT_S, _SHORT = 2e-6, 0.4
-# The same of the exchange between slices, and of a step on several slices in any case: no such step was fitted.
+# The same for the exchange between slices, and for any step on several slices: no such step was fitted.
 _BETWEEN_SLICES, _SEVERAL_SLICES = 0.7, 0.08
-# Compilers whose predicted times of the same cases differ by less than this are taken for one.
+# Compilers whose predicted times of the same cases differ by less than this are treated as one.
 _SAME = 0.01
-# How many times as long as its bytes say an operation may take of which nothing else is known: a guess.
+# Maximum ratio of an operation's time to the time of its bytes, if nothing else is known: a guess.
 _FLOOR = 4.0
 
 
 def interval_of(
     ops: Sequence[OpTime], target: Target, fitted: dict[str, Any] | None = None, *, is_endless: bool = False
 ) -> tuple[float, float]:
-    """Return the bounds between which the step time is expected, nine times of ten, seconds.
+    """Return the bounds of the step time that hold with a probability of 90 %, seconds.
 
     Args:
         ops: the operations of the step.
         target: the system.
-        fitted: the calibration; None means the one that was published with the package.
-        is_endless: whether nobody knows how often a loop of it runs: then the upper bound is infinite.
+        fitted: the calibration; None: the one in the package.
+        is_endless: whether it contains a loop of unknown length: then the upper bound is infinite.
     """
     step_s = sum(op.time_s for op in ops)
     low, high = logarithms_of(ops, target, fitted or calibration())
@@ -75,7 +75,7 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
 
 
 def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> float:
-    """Return by how much a prediction may be off, as a logarithm."""
+    """Return the half-width of the interval that a step's parts and the calibration give, as a logarithm."""
     spread = fitted["spread"]
     count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
     variance = (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + _OWN / (1 + count))
@@ -84,7 +84,7 @@ def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> 
 
 
 def variance_of_parts(ops: Sequence[OpTime], target: Target) -> float:
-    """Return the variance that the parts of a step add that are hard to price, of the logarithm of its time."""
+    """Return the variance that the hard-to-price parts of a step add to the logarithm of its time."""
     step_s = sum(op.time_s for op in ops) or 1.0
     variance = 0.0
     for kind, off in _PARTS.items():
@@ -105,9 +105,9 @@ def _is_short(op: OpTime) -> bool:
 
 
 def student(freedom: float) -> float:
-    """Return what `NINE_OF_TEN` is where the deviation itself was told from so many measurements.
+    """Return the value of `NINE_OF_TEN` if the deviation itself is estimated with so many degrees of freedom.
 
-    By the expansion of Cornish and Fisher, right to a percent from four on.
+    By the expansion of Cornish and Fisher, accurate to a percent from four on.
 
     Example:
         >>> round(student(4), 2), round(student(8), 2), round(student(1e9), 3)
@@ -119,11 +119,11 @@ def student(freedom: float) -> float:
 
 
 def evidence_of(target: Target, ops: Sequence[OpTime] = ()) -> tuple[str, ...]:
-    """Return sentences that name the published measurements of a chip and how far off the prediction of each was.
+    """Return sentences that name the published measurements of a chip and the error of the prediction of each.
 
     Args:
         target: the system.
-        ops: the operations of a step; the first sentence says in what it is unlike the steps that were measured.
+        ops: the operations of a step; the first sentence says how it differs from the measured steps.
     """
     sentences = tuple(calibration()["evidence"].get(target.chip.name, ()))
     if not sentences:
@@ -139,7 +139,7 @@ def evidence_of(target: Target, ops: Sequence[OpTime] = ()) -> tuple[str, ...]:
 
 
 def compiler_note(compiler: str) -> tuple[str, ...]:
-    """Return a sentence for a step that another compiler made than the one of the calibration; () for that one.
+    """Return a sentence for a step from another compiler than the calibration's; () for the same compiler.
 
     Args:
         compiler: who compiled: "libtpu 0.0.51".
