@@ -1,5 +1,5 @@
-# Two commands: `make demo` trains on eight TPU cores of this machine, `make test` runs every check.
-# Both build .venv first; the second time that is instant. PYTHON=python3.12 picks a Python by hand.
+# `make demo` trains on eight virtual TPU cores, or on this machine's TPU or GPU; `make test` runs every check.
+# Both build .venv first; a second call reuses it. PYTHON=python3.12 selects the Python.
 
 PYTHON ?=
 export PYTHON
@@ -12,7 +12,7 @@ demo: .venv/anytpu.stamp
 test: .venv/anytpu-dev.stamp
 	scripts/check
 
-# kernels/ is compiled into .venv where g++ is at hand.
+# kernels/ is compiled into .venv if g++ is installed.
 KERNELS := $(wildcard kernels/pyproject.toml kernels/CMakeLists.txt kernels/*/*.cc kernels/*/*.h kernels/src/*/*.py)
 
 .venv/anytpu.stamp: pyproject.toml $(KERNELS)

@@ -1,9 +1,9 @@
 """The Colab guide of 2018: a Keras ResNet for CIFAR-10, converted to a TPU model.
 
-    python examples/01_cifar10.py           # with CIFAR-10 where Keras keeps it, else on small data made here
+    python examples/01_cifar10.py           # on Keras's local CIFAR-10, else on small generated data
     python examples/01_cifar10.py --smoke   # in seconds
 
-The same by an estimator: 01_cifar10_estimator.py.
+The same task as an estimator: 01_cifar10_estimator.py.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main():
     if tpu_address:
         print("TPU address is", tpu_address)
     else:
-        print("Not connected to a TPU runtime: what this machine has is used, or virtual cores")
+        print("Not connected to a TPU runtime: using this machine's devices or virtual cores")
     resolver = tpu.TPUClusterResolver(tpu_address)
     tpu.initialize_tpu_system(resolver)
     print("TPU devices:")
@@ -69,7 +69,7 @@ def main():
     try:
         (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10()
     except tpu.errors.DataError as error:
-        print(f"Trained on small data that is made here, since there is no CIFAR-10: {error}")
+        print(f"Trained on small generated data, because CIFAR-10 is missing: {error}")
         (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10(tpu.pipeline.make_cifar10())
         epochs = min(EPOCHS, 6)  # They are learned soon.
     x_train, x_test = x_train.astype("float32") / 255, x_test.astype("float32") / 255

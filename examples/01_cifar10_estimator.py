@@ -1,9 +1,9 @@
-"""CIFAR-10 by an estimator: the model function of the 2018 Colab guide, trained, evaluated and asked on all TPU cores.
+"""CIFAR-10 as an estimator: train, evaluate and predict with the 2018 Colab guide's model function on all TPU cores.
 
-    python examples/01_cifar10_estimator.py           # with CIFAR-10 where Keras keeps it, else on small data made here
+    python examples/01_cifar10_estimator.py           # on Keras's local CIFAR-10, else on small generated data
     python examples/01_cifar10_estimator.py --smoke   # in seconds
 
-A second start goes on where the first one stopped: at the newest checkpoint in MODEL_DIR.
+A restarted program continues from the newest checkpoint in MODEL_DIR.
 """
 
 import argparse
@@ -43,7 +43,7 @@ pprint.pprint(tpu.list_logical_devices("TPU"))
 try:
     (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10()
 except tpu.errors.DataError as error:
-    print(f"Trained on small data that is made here, since there is no CIFAR-10: {error}")
+    print(f"Trained on small generated data, because CIFAR-10 is missing: {error}")
     (x_train, y_train), (x_test, y_test) = tpu.pipeline.cifar10(tpu.pipeline.make_cifar10())
 
 
@@ -134,7 +134,7 @@ estimator.train(train_input_fn, max_steps=EPOCHS * steps_per_epoch)
 print(estimator.evaluate(eval_input_fn, steps=len(x_test) // 40))
 
 predictions = list(estimator.predict(predict_input_fn))
-print("predicted:", [int(one["class"]) for one in predictions])
+print("predicted:", [int(prediction["class"]) for prediction in predictions])
 print("labels:   ", y_test[:10, 0].tolist())
 
 # The program that serves it, with its weights, for a process that has none of the code above.

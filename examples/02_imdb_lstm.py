@@ -1,6 +1,6 @@
-"""The Colab survival guide: an LSTM that tells good film reviews from bad ones, converted to a TPU model.
+"""The Colab survival guide: an LSTM that classifies film reviews, converted to a TPU model.
 
-python examples/02_imdb_lstm.py            # with imdb.npz where Keras keeps it, else on small data made here
+python examples/02_imdb_lstm.py            # on Keras's local imdb.npz, else on small generated data
 python examples/02_imdb_lstm.py --smoke    # in seconds
 """
 
@@ -36,7 +36,7 @@ try:
         num_words=top_words, index_from=INDEX_FROM, maxlen=max_review_length
     )
 except tpu.errors.DataError as error:
-    print(f"Trained on small data that is made here, since there is no IMDB: {error}")
+    print(f"Trained on small generated data, because IMDB is missing: {error}")
     (X_train, y_train), (X_test, y_test) = tpu.pipeline.imdb(
         tpu.pipeline.make_imdb(), num_words=top_words, index_from=INDEX_FROM, maxlen=max_review_length
     )

@@ -1,9 +1,9 @@
-"""Irises, on the TPU: a network of 5 x 256 x 3, trained on one flower at a time.
+"""Irises on the TPU: a network of 5 x 256 x 3, trained on one flower per step.
 
-The program is examples/03_iris_plain.py with three changed lines: the import of anytpu, the optimizer, and who runs
-`train`. The network and what is printed are those of a post of 2018, which sent each of its 10,000 steps to the TPU by
-itself; here they are one loop on the device. The post's split is scikit-learn's; a third of the flowers is kept for
-testing here as well, drawn by anytpu from the same seed.
+The program is examples/03_iris_plain.py with three changed lines: the import of anytpu, the optimizer, and the call of
+`train`. The network and the output are those of a post of 2018. The post sent each of its 10,000 steps to the TPU
+separately; here they are one loop on the device. As in the post, a third of the flowers is the test set. anytpu draws
+it from the same seed, scikit-learn drew the post's.
 
     python examples/03_iris.py [--smoke]
 """

@@ -1,6 +1,6 @@
-"""Irises, in plain JAX: a network of 5 x 256 x 3, trained on one flower at a time.
+"""Irises in plain JAX: a network of 5 x 256 x 3, trained on one flower per step.
 
-It stands beside examples/03_iris.py, which runs the same on the TPU with three changed lines.
+examples/03_iris.py runs the same program on the TPU with three changed lines.
 
     python examples/03_iris_plain.py [--smoke]
 """

@@ -1,9 +1,9 @@
-"""The TPU guide: find the TPU, train a classifier of handwritten digits on all its cores, in three ways.
+"""The TPU guide: find the TPU, and train a classifier of handwritten digits on all its cores in three ways.
 
-    python examples/04_mnist.py            # with mnist.npz where Keras keeps it, else on small data made here
+    python examples/04_mnist.py            # on Keras's local mnist.npz, else on small generated data
     python examples/04_mnist.py --smoke    # in seconds
 
-Keras's `fit`, a training loop of one's own, and many steps of that loop in one call.
+The three ways are Keras's `fit`, a custom training loop, and many steps of that loop in one call.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main():
     try:
         (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist()
     except tpu.errors.DataError as error:
-        print(f"Trained on small data that is made here, since there is no MNIST: {error}")
+        print(f"Trained on small generated data, because MNIST is missing: {error}")
         (x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist(tpu.pipeline.make_mnist())
     if SMOKE:
         x_train, y_train, x_test, y_test = x_train[:2000], y_train[:2000], x_test[:400], y_test[:400]
@@ -114,7 +114,7 @@ def main():
         verbose=2,
     )
 
-    # --- 2. A training loop of one's own
+    # --- 2. A custom training loop
 
     with strategy.scope():
         model = network()

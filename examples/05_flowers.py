@@ -1,6 +1,6 @@
 """Flowers in TFRecords, on a TPU if there is one: the way of the Kaggle competitions of 2020.
 
-python examples/05_flowers.py                      # on small records made here
+python examples/05_flowers.py                      # on small generated records
 python examples/05_flowers.py --records FOLDER     # on Kaggle's: FOLDER/tfrecords-jpeg-192x192/train/*.tfrec, ...
 python examples/05_flowers.py --smoke              # in seconds
 """

@@ -1,11 +1,11 @@
-"""The first TPU, in software: a network for handwritten digits, in 8-bit whole numbers, as the chip of 2015 ran them.
+"""The first TPU in software: a network for handwritten digits in 8-bit integers, as on the chip of 2015.
 
     python examples/06_chip.py            # less than a minute
     python examples/06_chip.py --smoke    # in seconds
 
-Train a small network in floating point, compile it for the chip, run it there to the bit, and predict how long the chip
-would have taken. Writes model.tpu (the program), model.onnx (the same integers in onnxruntime), trace.json (for
-https://ui.perfetto.dev) and chip.html (everything there is to see).
+Train a small network in floating point, compile it for the chip, run it bit-exactly, and predict its time on the chip.
+The output is model.tpu (the program), model.onnx (the same integers in onnxruntime), trace.json (for
+https://ui.perfetto.dev) and chip.html (all reports).
 """
 
 import argparse

@@ -1,18 +1,18 @@
 """Fit the time model of `plan` on published measurements, and write `calibration.json`.
 
-Run: `python scripts/calibrate_plan.py [--write] [--modules FOLDER]`. Each case of `benchmarks/plan_cases` is compiled
-by the TPU's compiler (the modules are kept in FOLDER, so that a second run is quick), priced, and compared with what
-was measured.
+Run: `python scripts/calibrate_plan.py [--write] [--modules FOLDER]`. The TPU's compiler compiles each case of
+`benchmarks/plan_cases`, and its predicted time is compared with the measured one. FOLDER keeps the modules, which makes
+a second run fast.
 
-Idea: what is fitted are factors: a few that all chips share, and for each chip how much longer matrix products and all
-else take than the compiler's cycles say. All are drawn towards what they would be without any measurement; the more
-measurements of a chip there are, the further they move. Then each case is predicted from the others alone.
+Idea: the fit has a few factors that all chips share. Each chip also has two own factors, of matrix products and of all
+other work, over the compiler's cycles. A prior pulls each factor towards its default; more measurements of a chip
+weaken the pull. Then each case is predicted from the other cases (leave-one-out).
 
-What was measured years ago ran what a compiler of its time had made, and a step takes less today: one factor a year, of
-all chips, goes with the measurements, and predictions are for today's.
+Old measurements ran programs of old compilers, and the same step is faster today. One factor per year, for all chips,
+corrects the measurements; predictions are for today's compiler.
 
-Rule: the fit is linear in the logarithms of the factors, around the values before it, and repeated until it stands
-still; so leaving cases out needs no second walk over the modules.
+Rule: the fit is linear in the logarithms of the factors around the last values, and is iterated until it converges. So
+leaving cases out needs no second pass over the modules.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from anytpu.units import format_seconds  # noqa: E402
 TABLE = ROOT / "src/anytpu/planning/timing/calibration.json"
 STEP = 0.02  # of a logarithm, for differences
 SPREADS = {"step": 0.10, "matmul": 0.07, "copy": 0.05, "collective": 0.10}
-"""How far off a measurement is expected to be, as a logarithm, by the kind of case."""
+"""Expected error of a measurement, as a logarithm, by the kind of case."""
 
 
 TODAY = 2026
-"""The year of the compiler that makes the programs here."""
+"""The year of the compiler that compiles the cases here."""
 
-LEAST_SPREAD = 0.05
-"""No prediction of a step is surer than this, however well the few that were measured fit: two runs of one ResNet-50 on
-v3, with software of two years, were published 4 % apart."""
+MIN_SPREAD = 0.05
+"""Minimum spread of a step's prediction, as a logarithm, even if the few measured steps fit better. Two published runs
+of one ResNet-50 on v3, with software of two years, are 4 % apart."""
 
 
 class Knob(NamedTuple):
-    """A factor that is fitted: where it stands in the table, and how far it is expected to be from its start."""
+    """A fitted factor: its place in the table, and its prior spread around the default, as a logarithm."""
 
     chip: str | None
     name: str
@@ -70,14 +70,14 @@ class Knob(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A case, what the compiler made of it, and for what."""
+    """A case with its compiled module and its target."""
 
     case: Case
     module: hlo.Module
     target: Target
 
     def predicted_s(self, table: dict[str, Any]) -> float:
-        """Return what a calibration says that it took, with the compiler of its year."""
+        """Return the predicted seconds of a calibration table, with the compiler of the case's year."""
         rates = rates_from(self.target, table)
         steps = 10**9 if self.case.timed_on == "device" else self.case.steps_per_execution
         today_s = timing.step_time(self.module, self.target, steps_per_execution=steps, rates=rates).step_s
@@ -85,11 +85,11 @@ class Seen:
 
 
 class Parts(NamedTuple):
-    """What the interval of a step depends on beside its misses.
+    """Inputs of a step's interval other than the errors of the fit.
 
     Attributes:
-        variance: what its parts add that are hard to price.
-        kind: what it has in common with other steps.
+        variance: added variance of the parts that are hard to price, as a squared logarithm.
+        kind: the step's kind, for the comparison with other steps.
     """
 
     variance: float
@@ -148,7 +148,7 @@ OF_A_CHIP = {"excess_share": 0.4, "factor": 0.06}
 
 
 def main() -> None:
-    """Fit, print, and write where asked to."""
+    """Fit and print; with --write, also write the table."""
     parser = argparse.ArgumentParser(description="Fit the time model of plan.")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
@@ -202,7 +202,7 @@ def chips(seen: list[Seen]) -> list[str]:
 
 
 def value(table: dict[str, Any], knob: Knob) -> float:
-    """Return what a knob stands at."""
+    """Return the value of a knob."""
     if knob.chip is None:
         return table["shared"][knob.name]
     return table["chips"].get(knob.chip, {}).get(f"{knob.name}_over_shared", 1.0)
@@ -221,7 +221,7 @@ def turned(table: dict[str, Any], knobs: tuple[Knob, ...], by: np.ndarray) -> di
 def fit(
     seen: list[Seen], knobs: tuple[Knob, ...], start: dict[str, Any], rounds: int = 6
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Return the table that fits best, what each knob does to each case there, and what each case is off by."""
+    """Return the best table, and there the derivative of each case by each knob and the error of each case."""
     table, moved = start, np.zeros(len(knobs))
     for _ in range(rounds):
         misses, jacobian = slopes(seen, knobs, table)
@@ -233,7 +233,7 @@ def fit(
 
 
 def slopes(seen: list[Seen], knobs: tuple[Knob, ...], table: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logarithm of predicted over measured of each case, and how it changes with each knob."""
+    """Return each case's logarithm of predicted over measured, and its derivative by each knob."""
     misses = np.array([miss(one, table) for one in seen])
     jacobian = np.zeros((len(seen), len(knobs)))
     for column, knob in enumerate(knobs):
@@ -257,7 +257,7 @@ def solved(
     moved: np.ndarray,
     used: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the change of the knobs that makes cases and expectations fit best."""
+    """Return the knobs' change that minimizes the weighted squared errors of the cases and the priors."""
     weights = np.array([1 / SPREADS[one.case.kind] ** 2 / crowd(one, seen) for one in seen])
     weights = weights if used is None else weights * used
     holds = np.array([1 / knob.spread**2 for knob in knobs])
@@ -266,7 +266,7 @@ def solved(
 
 
 def crowd(one: Seen, seen: list[Seen]) -> float:
-    """Return how many times a case counts too often: cases of one family say much the same."""
+    """Return the factor by which a case would count too often: cases of one family are strongly correlated."""
     return math.sqrt(sum(other.case.family == one.case.family for other in seen))
 
 
@@ -278,7 +278,7 @@ def left_out(
     jacobian: np.ndarray,
     misses: np.ndarray,
 ) -> np.ndarray:
-    """Return what each case is off by where the fit knows nothing of its family."""
+    """Return each case's error when the fit leaves out its family."""
     moved = np.array([math.log(value(table, knob) / value(start, knob)) for knob in knobs])
     result = []
     for row, one in enumerate(seen):
@@ -289,20 +289,20 @@ def left_out(
 
 
 def is_kin(other: Case, case: Case) -> bool:
-    """Tell whether a case is left out together with another: itself, and for a step what is of the same family."""
+    """Return whether a case is left out with another: the case itself and, for a step, the other steps of its family."""
     return other.name == case.name or (case.kind == "step" and other.family == case.family)
 
 
 def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
-    """Return what predictions of a step are off by, as a logarithm: of all chips, and how many and how much of each.
+    """Return the spread of a step's prediction, as a logarithm: over all chips, and count and sum of squares per chip.
 
-    The variance of the parts that are hard to price comes on top of it in each plan, so it is left out here.
+    Each plan adds the variance of the parts that are hard to price, so it is subtracted here.
 
     Args:
         seen: the cases.
-        without: what each is off by where the fit knows nothing of its family.
-        parts: of each.
-        skipped: the row of a case that is left out here as well.
+        without: each case's error when the fit leaves out its family, as a logarithm.
+        parts: the inputs of each case's interval.
+        skipped: index of a case that is left out here as well, or None.
     """
     steps = [
         (one.case.generation, float(off) ** 2 - part.variance)
@@ -314,11 +314,11 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped
         chip: [sum(of == chip for of, _ in steps), sum(max(square, 0.0) for of, square in steps if of == chip)]
         for chip in chips(seen)
     }
-    return {"all": math.sqrt(max(typical, LEAST_SPREAD**2)), "chips": of_chips}
+    return {"all": math.sqrt(max(typical, MIN_SPREAD**2)), "chips": of_chips}
 
 
 def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[Parts]:
-    """Return what the interval of each case depends on beside its misses."""
+    """Return the inputs of each case's interval other than the errors of the fit."""
     times = (timing.step_time(one.module, one.target, rates=rates_from(one.target, table)) for one in seen)
     return [
         Parts(uncertainty.variance_of_parts(time.ops, one.target), step_kind(time.ops))
@@ -327,13 +327,13 @@ def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[Parts]:
 
 
 def steps_of(seen: list[Seen], parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
-    """Return what the steps among the cases are, but for a row that is left out."""
+    """Return the record of the kinds of the step cases, without the skipped row."""
     rows = enumerate(zip(seen, parts, strict=True))
     return steps_record([part.kind for row, (one, part) in rows if is_step(one) and row != skipped])
 
 
 def is_step(one: Seen) -> bool:
-    """Tell whether a case is a training step."""
+    """Return whether a case is a training step."""
     return one.case.kind == "step"
 
 

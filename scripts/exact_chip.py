@@ -1,13 +1,13 @@
-"""Run random networks, and trained ones, on everything that computes them: 0 integers may differ.
+"""Compare random and trained networks on all implementations of the chip's arithmetic: 0 integers may differ.
 
     python scripts/exact_chip.py [--networks 300] [--seeds 5] [--applications ResNet50 ...] [--output FILE]
 
-Random quantized networks (tests/chip_random.py draws them) are computed by the plain reference, by onnxruntime from
-what `to_onnx` wrote (int8 and uint8, with and without its optimizations), by the chip's instructions on three sizes of
-array, and by the systolic array register by register. Then models trained on the digits go the same way, and their
-accuracy in floating point and in whole numbers is told; and one image goes through networks as large as people use.
-Prints what it found, writes it to benchmarks/results/exact_chip.json, and fails if an integer differs. The tests run a
-sample of the same.
+Random quantized networks (drawn by tests/chip_random.py) are computed in four ways: by the plain reference; by
+onnxruntime from the files of `to_onnx` (int8 and uint8, with and without its optimizations); by the chip's instructions
+on three array sizes; and by a register-level systolic array. Then models trained on the digits are compared in the same
+way, and their floating-point and integer accuracy is printed. Last, one image runs through large published networks.
+The results are printed and written to benchmarks/results/exact_chip.json; a differing integer is a failure. The tests
+run a sample of these cases.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def options() -> argparse.Namespace:
 
 
 def contenders(folder: Path, is_small: bool) -> Iterator[tuple[str, Callable[[chip_random.Case], Tensors]]]:
-    """Yield names, and what computes a case: all its tensors (onnxruntime), or those that leave the chip."""
+    """Yield the name and function of each contender: it computes all tensors (onnxruntime), or the chip's outputs."""
     for unsigned in (False, True) if chip_oracle.has_vnni() else (True,):
         for level in ("none", "all"):
             run = functools.partial(chip_oracle.integers, path=folder / "model.onnx", unsigned=unsigned, level=level)
@@ -90,7 +90,7 @@ def contenders(folder: Path, is_small: bool) -> Iterator[tuple[str, Callable[[ch
 
 @dataclasses.dataclass
 class Tally:
-    """What a contender was found to compute."""
+    """Counts of a contender's compared results."""
 
     networks: int = 0
     numbers: int = 0
@@ -100,7 +100,7 @@ class Tally:
 
 @dataclasses.dataclass
 class Found:
-    """What was found so far: by contender, and of all networks together."""
+    """Counts so far, per contender and over all networks."""
 
     tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)
     layers: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -108,7 +108,7 @@ class Found:
 
 
 def run_random(count: int, folder: Path) -> dict[str, Any]:
-    """Run random networks on all contenders; return what was found."""
+    """Run random networks on all contenders; return the counts."""
     found = Found()
     run_some(found, SMALL, count - count // 2, folder)
     run_some(found, LARGE, count // 2, folder)
@@ -173,7 +173,7 @@ def ties(network: QuantizedNetwork, tensors: Tensors) -> int:
 
 
 def run_model(name: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]:
-    """Train a model, run all test digits on the chip and in onnxruntime; return what was found."""
+    """Train a model, run all test digits on the chip and in onnxruntime; return the results."""
     model = chip_models.model_of(name, seed)
     chip_models.train(model, epochs)
     program = tpu.chip.compile(model, chip_models.X_TRAIN[:256], activation_bits=chip_models.BITS[name])
@@ -213,11 +213,11 @@ def run_models(seeds: int, epochs: int, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-# --- Networks as large as people use
+# --- Large published networks
 
 
 def run_application(name: str, folder: Path) -> dict[str, Any]:
-    """Run an image through a network of keras.applications, with random weights; return what was found."""
+    """Run an image through a network of keras.applications with random weights; return the results."""
     keras.utils.set_random_seed(0)
     pixels = 224 if name == "ResNet50" else 128
     model = getattr(keras.applications, name)(weights=None, input_shape=(pixels, pixels, 3), classes=100)
@@ -243,7 +243,7 @@ def run_application(name: str, folder: Path) -> dict[str, Any]:
 
 
 def makers(network: QuantizedNetwork, tensor: str) -> tuple[str, ...]:
-    """Return what the last step of the host made an output of, if it did."""
+    """Return the chip tensors that an output of the host is computed from."""
     return (
         next(node.inputs for node in network.nodes if node.output == tensor)
         if tensor not in network.quantizations
@@ -255,7 +255,7 @@ def makers(network: QuantizedNetwork, tensor: str) -> tuple[str, ...]:
 
 
 def show(random: dict[str, Any], models: list[dict[str, Any]], applications: list[dict[str, Any]]) -> int:
-    """Print what was found; return how many integers differ."""
+    """Print the results; return the number of differing integers."""
     layers = sum(random["layers"].values())
     print(f"{random['networks']} random networks, {layers} layers, {random['numbers']:,} integers")
     print(f"{random['ties']:,} of them lie exactly between two integers before they are rounded")

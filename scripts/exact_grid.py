@@ -1,7 +1,7 @@
-"""Run the whole exact grid: every number of examples, batch and core count, on both backends, against plain Keras.
+"""Run the whole exact grid against plain Keras: all numbers of examples, batch sizes and core counts, on both backends.
 
-Prints a table of the worst errors and writes them to benchmarks/results/exact_grid.json. The 4,200 cases take hours,
-nearly all of it compiling; what is compiled is kept in build/. The tests run a sample of the same cases.
+Print a table of the worst errors and write them to benchmarks/results/exact_grid.json. The 4,200 cases take hours,
+mostly of compilation; compiled programs are kept in build/. The tests run a sample of these cases.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def options() -> argparse.Namespace:
 
 
 def wanted(chosen: argparse.Namespace) -> list[Case]:
-    """Return the cases that were asked for."""
+    """Return the requested cases."""
     sampled = itertools.chain.from_iterable(grid.sample(b, d) for b in grid.BACKENDS for d in grid.DTYPES)
     whole = grid.every_size() if chosen.each_size_once else grid.every_case()
     every = sampled if chosen.sample else whole
@@ -64,7 +64,7 @@ def wanted(chosen: argparse.Namespace) -> list[Case]:
 
 
 def kept() -> list[Result]:
-    """Return the results of a run that was broken off."""
+    """Return the results of an interrupted run."""
     with contextlib.suppress(FileNotFoundError):
         lines = [json.loads(line) for line in SO_FAR.read_text().splitlines()]
         return [Result(**{**fields, "case": Case(**fields["case"])}) for fields in lines]
@@ -104,7 +104,7 @@ def parts_of(cases: Iterable[Case], most: int = 105) -> Iterator[list[Case]]:
 
 
 def kind(case: Case) -> tuple[str, str, str, str]:
-    """Return what a line of the table is about."""
+    """Return the key of a table row."""
     return case.backend, case.dtype, case.model, case.optimizer
 
 
@@ -143,7 +143,7 @@ def table(lines: list[dict]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Return what was measured with."""
+    """Return the machine and the package versions."""
     packages = {name: version(name) for name in ("jax", "jaxlib", "keras", "numpy")}
     return {"machine": f"{platform.machine()}, {os.cpu_count()} CPUs", "python": platform.python_version(), **packages}
 

@@ -1,9 +1,9 @@
-"""Damage every file of an estimator's newest checkpoint, and look at what is trained on then.
+"""Damage every file of an estimator's newest checkpoint, and check which weights are used then.
 
     python scripts/fault_checkpoints.py [--flips 2000] [--cuts 40] [--record benchmarks/results/fault_checkpoints.json]
 
-Each damage is made twice: where there is a checkpoint before, which must be used then, with a warning that names the
-damaged one; and where there is none, which must be an error, unless all files are gone. Exit status 1 for all else.
+Each damage is made twice. With an older checkpoint, that one must be used, with a warning that names the damaged one.
+Without one there must be an error, unless all files are gone. Any other outcome is exit status 1.
 """
 
 from __future__ import annotations

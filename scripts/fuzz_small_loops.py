@@ -1,11 +1,11 @@
-"""Random loops, marked as small calls: does XLA compile them, and to the same numbers?
+"""Compile random loops marked as small calls, and compare their results with unmarked ones.
 
     python scripts/fuzz_small_loops.py [--cases=-2:3000] [--every] [--show 17]
 
-XLA may end the process on a loop that it cannot compile as one kernel. So the cases run in batches in a process of
-their own; when one ends, its case is recorded and the next process goes on behind it. A case is a number: it draws the
-same loop whenever it is run. `--every` marks every loop, whatever the rule of `engine/small_loops.py` says: that shows
-what the rule is there for. Recorded: benchmarks/results/small_loops.txt.
+XLA may end the process on a loop that it cannot compile as one kernel. So batches of cases run in child processes. If
+one ends, its case is recorded and the next process continues after it. A case is a seed: it always draws the same loop.
+`--every` marks every loop, even against the rule of `engine/small_loops.py`, and so shows the failures that the rule
+avoids. Recorded: benchmarks/results/small_loops.txt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What TensorFlow 2.15.1 answers in custom training loops: the golden values of tests/strategy/test_tensorflow.py.
+"""Record TensorFlow 2.15.1's results of custom training loops: the golden values of tests/strategy/test_tensorflow.py.
 
     python3.11 -m venv tf && tf/bin/pip install tensorflow-cpu==2.15.1 "numpy<2"
     tf/bin/python scripts/golden_custom_loops.py > tests/golden/custom_loops.json
 
-A MirroredStrategy over 8 logical CPUs stands in for the TPU, whose strategy shares the code.
+A MirroredStrategy over 8 logical CPUs replaces the TPU; TPUStrategy shares its code.
 """
 
 import json
@@ -148,7 +148,7 @@ def aggregates() -> dict:
 
 
 def plain_reductions() -> dict:
-    """What `reduce` says of a value that is not one a replica."""
+    """Results of `reduce` for a value that is not per replica."""
     given = {"3": np.float32(3), "0": np.float32(0), "vector": np.float32([1, 2]), "zeros": np.zeros(2, "float32")}
     return {
         f"{op} {axis} {name}": answer(
@@ -221,7 +221,7 @@ def gathered() -> dict:
 
 
 def made_in_steps() -> dict:
-    """What two runs return of a variable, a layer, an optimizer and a metric that the first one makes."""
+    """Results of two runs of a step whose first run makes a variable, a layer, an optimizer and a metric."""
 
     def twice(make, use):
         made = []

@@ -1,9 +1,9 @@
-"""Record what TensorFlow's own TPUEstimator does off the TPU: what it returns, logs, refuses, and the numbers.
+"""Record the results, logs and errors of TensorFlow's own TPUEstimator off the TPU.
 
     python -m venv tf && tf/bin/pip install tensorflow-cpu==2.15.1
     tf/bin/python scripts/golden_estimator.py > tests/golden/estimator.json
 
-It needs Python 3.11 or older and nothing of anytpu. tests/train/estimator/test_golden.py compares with the file.
+It needs Python 3.11 or older, and not anytpu. tests/train/estimator/test_golden.py compares with the file.
 """
 
 from __future__ import annotations

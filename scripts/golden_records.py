@@ -1,11 +1,11 @@
 """Make the golden files of tests/pipeline/golden with TensorFlow, and check that TensorFlow reads what anytpu writes.
 
     python scripts/golden_records.py write           in an environment with tensorflow-cpu==2.15.1
-    python scripts/golden_records.py read FOLDER     the same environment; FOLDER holds files that anytpu wrote
+    python scripts/golden_records.py read FOLDER     in the same environment: reads files that anytpu wrote to FOLDER
     python scripts/golden_records.py ours FOLDER     in anytpu's environment: writes these files
 
-`write` also records what TensorFlow parsed from its own files, in golden.json. What `read` printed when it was last run
-is in golden/README.md. TensorFlow is the oracle, never a dependency.
+`write` also records TensorFlow's parsed values of its own files in golden.json. golden/README.md has the output of the
+last `read`. TensorFlow is the oracle, never a dependency.
 """
 
 from __future__ import annotations

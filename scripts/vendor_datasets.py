@@ -24,7 +24,7 @@ def main() -> None:
     from sklearn.datasets import load_digits, load_iris  # pyright: ignore[reportMissingImports]
 
     digits, iris = load_digits(), load_iris()
-    # Pixels are whole numbers from 0 to 16: a byte each. Iris is in centimetres with one decimal.
+    # Pixels are integers from 0 to 16: a byte each. Iris is in centimetres with one decimal.
     write("digits", digits.images.astype(np.uint8), digits.target.astype(np.uint8))
     write("iris", iris.data.astype(np.float32), iris.target.astype(np.uint8))
 
