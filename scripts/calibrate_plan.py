@@ -289,7 +289,7 @@ def left_out(
 
 
 def is_kin(other: Case, case: Case) -> bool:
-    """Return whether a case is left out with another: the case itself and, for a step, the other steps of its family."""
+    """Return whether a case is left out with another: itself and, for a step, the other steps of its family."""
     return other.name == case.name or (case.kind == "step" and other.family == case.family)
 
 
