@@ -52,7 +52,7 @@ COMMAND = Command(
     name="doctor",
     summary="check this machine for training, and name a command for each problem",
     description="""\
-SystemCheck everything that training needs: versions, memory, disk, ports, Keras's
+Check everything that training needs: versions, memory, disk, ports, Keras's
 backend, libtpu, threads, extras. Look for the cores, run a small step on each, and
 an all-reduce over all of them. Each check is ok, a warning, or failed, with the
 command to type next. The exit status is 1 if a check failed.
