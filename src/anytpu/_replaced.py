@@ -395,7 +395,7 @@ _LOW_LEVEL_ROWS = (
         "optimizer = tpu.CrossShardOptimizer(optax.sgd(0.01))",
         "rename",
         target="tpu.CrossShardOptimizer",
-        note="around an optimizer of optax or of Keras; the number of shards is that of the cores",
+        note="around an optax or Keras optimizer; the number of shards is that of the cores",
     ),
     Replacement(
         ("contrib.tpu.python.tpu.tpu_function.get_tpu_context", "python.tpu.tpu_function.get_tpu_context"),
