@@ -11,7 +11,7 @@ import pytest
 
 from anytpu.errors import ProgramError
 from anytpu.files import memory
-from anytpu.program.archive import CHECKSUMS, Parts, write_parts
+from anytpu.program.archive import CHECKSUMS, ArchiveParts, write_parts
 from anytpu.units import format_bytes
 
 PARTS = {"program.json": b"{}", "program.bin": b"code" * 100, "tensors/000.npy": bytes(1000)}
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_round_trip(path: Path):
-    with Parts(path, ("program.json",)) as parts:
+    with ArchiveParts(path, ("program.json",)) as parts:
         assert {name: parts.read(name) for name in PARTS} == PARTS
         assert parts.unchecked("program.bin") == PARTS["program.bin"]
         assert parts.unchecked("nothing") == b""
@@ -58,7 +58,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path):
 
 def test_a_part_that_is_needed(path: Path):
     with pytest.raises(ProgramError) as caught:
-        Parts(path, ("program.json", "layers.json"))
+        ArchiveParts(path, ("program.json", "layers.json"))
     assert str(caught.value) == (
         f"{str(path)!r} is not a program file: it has no part named 'layers.json'. Program files are written by "
         "anytpu.program.write(program, path)."
@@ -71,7 +71,7 @@ def test_checksums_that_are_none(sums: bytes, tmp_path: Path):
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr(CHECKSUMS, sums)
     with pytest.raises(ProgramError) as caught:
-        Parts(place, ())
+        ArchiveParts(place, ())
     assert str(caught.value) == (
         f"The program file {str(place)!r} was altered or damaged after it was written: its part 'checksums.json' is "
         "not what was recorded. Copy it again, or write it again with anytpu.program.write."
@@ -81,7 +81,7 @@ def test_checksums_that_are_none(sums: bytes, tmp_path: Path):
 def test_a_part_without_a_checksum(path: Path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("more", "content")
-    with Parts(path, ()) as parts, pytest.raises(ProgramError, match="its part 'more' is not what was recorded"):
+    with ArchiveParts(path, ()) as parts, pytest.raises(ProgramError, match="its part 'more' is not what was recorded"):
         parts.read("more")
 
 
@@ -90,7 +90,7 @@ def test_parts_that_unpack_to_much_more_than_the_file(tmp_path: Path, monkeypatc
     write_parts(path, parts)
     monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", 2**19)
     with pytest.raises(ProgramError) as caught:
-        Parts(path, ())
+        ArchiveParts(path, ())
     assert str(caught.value) == (
         f"The program file {str(path)!r} cannot be used. Its parts are too large: it unpacks from "
         f"{format_bytes(path.stat().st_size)} to 1 MiB, and above 512 KiB a file may unpack to 100 times its size. "
@@ -98,5 +98,5 @@ def test_parts_that_unpack_to_much_more_than_the_file(tmp_path: Path, monkeypatc
     )
     # What anytpu writes itself is stored, where it is that large.
     write_parts(path, parts)
-    with Parts(path, ()) as found:
+    with ArchiveParts(path, ()) as found:
         assert found.read("program.bin") == parts["program.bin"]

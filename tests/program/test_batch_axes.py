@@ -198,6 +198,6 @@ def test_who_has_its_axis():
     with pytest.raises(ProgramError) as raised:
         of(program, batch_axis=3)
     assert str(raised.value) == (
-        "The program '<lambda>/train' says itself along which axes its examples lie, and cannot be made again with "
+        "The program '<lambda>/train' defines the axes of its examples, and cannot be made again with "
         "batch_axis=3. Give the function that it was made of in its place."
     )

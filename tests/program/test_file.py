@@ -326,7 +326,7 @@ def change_manifest(**changes):
         ({"state": 3}, "Its manifest cannot be understood: TypeError: 'int' object is not subscriptable"),
         (
             {"outputs": {"tree": 0, "leaves": []}},
-            "Its code takes or gives another number of arrays than its manifest lists.",
+            "Its code takes or returns another number of arrays than its manifest lists.",
         ),
         (
             {"outputs": {"tree": 0, "leaves": [{"name": "loss", "dtype": "int8", "shape": []}]}},

@@ -86,7 +86,7 @@ def test_what_is_none(job):
 
 def test_no_specs():
     assert error_of(step) == (
-        "The function of 'step/train' does not know the shapes that it will be given. Pass examples of them, arrays or "
+        "The function of 'step/train' does not define the shapes of its inputs. Pass examples of them, arrays or "
         "jax.ShapeDtypeStruct: anytpu.program.of(step, input_specs=(state, batch))."
     )
 

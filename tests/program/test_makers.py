@@ -72,7 +72,7 @@ def test_shapes_that_are_fixed(tmp_path: Path):
         "The shapes of the program '_linear/train' are fixed: leave input_specs out."
     )
     assert error_of("a.anytpu", (1, 2)) == (
-        "The shapes of the program file 'a.anytpu' are fixed since it was written: leave input_specs out."
+        "The shapes of the program file 'a.anytpu' are fixed in the file: leave input_specs out."
     )
 
 
@@ -156,7 +156,7 @@ def test_makers_are_found_by_entry_points(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     name, error, older = done.stdout.splitlines()
     assert name == "<lambda>/infer"
-    assert error.startswith(f"No Program can be made of 3 (int). {GIVE} These makers could not be asked: ")
+    assert error.startswith(f"No Program can be made of 3 (int). {GIVE} These makers could not be loaded: ")
     assert "'broken' (AttributeError: module 'plug_in' has no attribute 'NOBODY')" in error
     assert older == (
         "The maker 'plug_in' takes no batch_size and no precision: it has make(job, input_specs, mode, tensors). Leave "

@@ -11,28 +11,38 @@ import pytest
 
 from anytpu.errors import ProgramError
 from anytpu.program import REPLICATED, ROWS, Placement
-from anytpu.program.manifest import Group, Leaf, Manifest, format_of, from_json, group_of, to_json, tree_of
+from anytpu.program.manifest import (
+    LeafEntry,
+    ProgramManifest,
+    TreeEntry,
+    format_of,
+    from_json,
+    to_json,
+    tree_entry,
+    tree_of,
+)
 
 TREE = {"x": jax.ShapeDtypeStruct((8, 3), "bfloat16"), "y": [jax.ShapeDtypeStruct((), "bool")]}
-BATCH = Group(
-    {"dict": [["x", 0], ["y", {"list": [0]}]]}, (Leaf("x", "bfloat16", (8, 3), axis=0), Leaf("y/0", "bool", ()))
+BATCH = TreeEntry(
+    {"dict": [["x", 0], ["y", {"list": [0]}]]},
+    (LeafEntry("x", "bfloat16", (8, 3), axis=0), LeafEntry("y/0", "bool", ())),
 )
-MANIFEST = Manifest(
+MANIFEST = ProgramManifest(
     name="mlp/train",
     mode="train",
     replicas=8,
     platforms=("cpu", "tpu"),
     jax="0.10.2",
-    state=Group(0, (Leaf("w", "key<fry>", ()),)),
+    state=TreeEntry(0, (LeafEntry("w", "key<fry>", ()),)),
     batch=BATCH,
-    outputs=Group({"tuple": []}, ()),
+    outputs=TreeEntry({"tuple": []}, ()),
     tensors=("threefry2x32",),
 )
 
 
 def test_group_of_a_tree():
-    assert group_of(TREE, "batch", layouts=[ROWS, REPLICATED]) == BATCH
-    assert group_of(np.zeros(3), "state", names=["w"]) == Group(0, (Leaf("w", "float64", (3,)),))
+    assert tree_entry(TREE, "batch", layouts=[ROWS, REPLICATED]) == BATCH
+    assert tree_entry(np.zeros(3), "state", names=["w"]) == TreeEntry(0, (LeafEntry("w", "float64", (3,)),))
 
 
 def test_tree_of_a_group():

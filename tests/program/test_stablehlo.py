@@ -134,13 +134,13 @@ def test_another_dialect():
 @pytest.mark.parametrize("type_", ["tensor<?x2xf32>", "tensor<*xf32>"])
 def test_a_size_that_is_left_open(type_: str):
     assert error_of(body(type_)) == (
-        f"Its argument 0 is {type_}, which leaves a size open, and a TPU program has one size for each. Lower it again "
+        f"Its argument 0 is {type_}, which has a dynamic size, and a TPU program has static shapes. Lower it again "
         "for arrays of fixed shapes, the batch included."
     )
 
 
 def test_types_that_no_array_has():
-    assert error_of(body("i32")) == "Its argument 0 is i32; a program takes and gives tensors."
+    assert error_of(body("i32")) == "Its argument 0 is i32; a program takes and returns tensors."
     assert error_of(body("tensor<2xi17>")) == "Its argument 0 is tensor<2xi17>, and JAX has no arrays of i17."
     assert error_of(body("tensor<2xf64>")) == (
         "Its argument 0 is tensor<2xf64>, and JAX computes with 32 bits in this process: set JAX_ENABLE_X64=1, or call "

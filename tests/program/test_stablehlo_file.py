@@ -96,7 +96,7 @@ def test_layouts_that_do_not_fit(file: Path):
     start = f"The StableHLO file {str(file)!r} cannot be used. "
     for given in ((ROWS, REPLICATED), {0: "rows"}, (X, W)):
         assert error_of(file, given) == start + (
-            "Its shapes are fixed; input_specs can only say which of its arguments lie split over the devices, as "
+            "Its shapes are fixed; input_specs can only name the arguments that are split over the devices, as "
             f"{{number: anytpu.program.ROWS}}, and not {given!r}."
         )
     assert error_of(file, {2: ROWS}) == start + "It has no argument 2: its 2 arguments count from 0."

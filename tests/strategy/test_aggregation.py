@@ -33,8 +33,7 @@ def test_whole_numbers(strategy):
     with pytest.raises(ReplicaError) as caught:
         strategy.run(mean.assign_add, args=(tpu.PerReplica([1, 2]),))
     assert str(caught.value) == (
-        "the variable 'level' holds int32, and its aggregation is the mean, which is not a whole number: make it with "
-        "a "
+        "the variable 'level' holds int32, and its aggregation is the mean, which is not an integer: make it with a "
         'floating dtype, or with aggregation="sum" or "only_first_replica"'
     )
 

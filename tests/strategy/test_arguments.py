@@ -9,17 +9,18 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS
-from anytpu.strategy.arguments import parted
+from anytpu.strategy.arguments import split_arguments
 
 
 def form_of(*args, **kwargs):
-    return parted(args, kwargs, replicas=2)[0]
+    return split_arguments(args, kwargs, replicas=2)[0]
 
 
 def test_arrays_numbers_and_per_replicas_travel_and_all_else_is_fixed():
     model = object()
     pair = tpu.PerReplica([np.zeros(3, "uint8")] * 2)
-    form, arrays = parted(({"x": pair, "y": np.float64(1)}, 2, True, "sum", model), {"scale": 0.5, "none": None}, 2)
+    args = {"x": pair, "y": np.float64(1)}, 2, True, "sum", model
+    form, arrays = split_arguments(args, {"scale": 0.5, "none": None}, 2)
     assert [type(one) for one in arrays] == [tpu.PerReplica, np.float64, int, float]
     assert [(spec.shape, str(spec.dtype)) for spec in form.specs()] == [
         ((2, 3), "uint8"),

@@ -44,8 +44,8 @@ def test_many_steps_refuse_what_a_tpu_refuses():
     with pytest.raises(DataExhaustedError) as ended:
         default.run_steps(lambda x: x, iter([1, 2]), 3)
     assert str(ended.value) == (
-        "the data ended after 2 of the 3 steps. The model stands at the last finished step. Ask for 2 steps or fewer, "
-        "or let the data go on: dataset.repeat()"
+        "the data ended after 2 of the 3 steps. The model is at the last finished step. Ask for 2 steps or fewer, "
+        "or repeat the data: dataset.repeat()"
     )
     with pytest.raises(SettingError, match="steps must be a positive integer, not 0"):
         default.run_steps(lambda x: x, iter([1]), 0)

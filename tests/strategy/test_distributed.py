@@ -153,7 +153,7 @@ def test_next_is_for_outside_of_a_step():
         strategy.run(lambda: next(iterator))
     assert str(error.value) == (
         "strategy.distribute_dataset joins the values of all replicas, and this is inside one of them, in a function "
-        "that strategy.run runs. Call it outside, on what run returns; inside, use the batch that run was given: "
+        "that strategy.run runs. Call it outside, on the result of run; inside, use the batch that run was given: "
         "strategy.run(fn, args=(next(batches),))"
     )
 

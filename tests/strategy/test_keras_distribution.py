@@ -140,6 +140,6 @@ def test_a_model_that_was_made_under_model_parallelism():
         [sys.executable, "-c", SPLIT], env={**os.environ, **eight}, capture_output=True, text=True, check=False
     )
     assert done.stdout == (
-        "the variable 'small/dense/kernel' of 'small' lies split over 8 devices, and a Program would not follow that. "
+        "the variable 'small/dense/kernel' of 'small' is split over 8 devices, and a Program would not follow that. "
         f"{INSTEAD}\n"
     ), done.stderr

@@ -28,8 +28,8 @@ def test_data_that_ends_leaves_the_model_at_the_last_step(strategy):
     with pytest.raises(DataExhaustedError) as error:
         strategy.run_steps(step, iterator, 5)
     assert str(error.value) == (
-        "the data ended after 3 of the 5 steps. The model stands at the last finished step. Ask for 3 steps or fewer, "
-        "or let the data go on: dataset.repeat()"
+        "the data ended after 3 of the 5 steps. The model is at the last finished step. Ask for 3 steps or fewer, "
+        "or repeat the data: dataset.repeat()"
     )
     assert float(total.value) == 12.0
 
@@ -110,16 +110,16 @@ def test_a_step_takes_one_batch(strategy):
     with pytest.raises(SettingError) as error:
         strategy.run_steps(lambda x, y: x, iter([1]), 1)
     assert str(error.value) == (
-        "<lambda> cannot be called as step(batch): missing a required argument: 'y'. run_steps passes what "
-        "next(iterator) returns as one argument; take it apart inside: x, y = batch"
+        "<lambda> cannot be called as step(batch): missing a required argument: 'y'. run_steps passes the "
+        "result of next(iterator) as one argument; unpack it inside: x, y = batch"
     )
 
 
 def test_a_pure_step_returns_a_pair(strategy):
     with pytest.raises(ReplicaError) as error:
         strategy.run_steps(lambda state, x: state, iter([1]), 1, state=1.0)
-    assert str(error.value).startswith("<lambda> was given a state and must return a pair, (state, metrics), not ")
-    assert str(error.value).endswith("Where there is nothing to report, return (state, None)")
+    assert str(error.value).startswith("<lambda> takes a state and must return a pair, (state, metrics), not ")
+    assert str(error.value).endswith("Without metrics, return (state, None)")
 
 
 def test_a_state_that_differs_between_replicas(strategy):
@@ -134,7 +134,7 @@ def test_inside_of_a_step(strategy):
         strategy.run(lambda: strategy.run_steps(lambda x: x, iter([1]), 1))
     assert str(error.value) == (
         "strategy.run_steps joins the values of all replicas, and this is inside one of them, in a function that "
-        "strategy.run runs. Call it outside, on what run returns; inside, write the loop with jax.lax.fori_loop"
+        "strategy.run runs. Call it outside, on the result of run; inside, write the loop with jax.lax.fori_loop"
     )
 
 
@@ -152,7 +152,7 @@ def test_a_state_of_text_is_refused(strategy):
     with pytest.raises(SettingError) as error:
         strategy.run_steps(lambda state, x: (state, None), iter([np.ones(4)]), 1, state={"name": "x"})
     assert str(error.value) == (
-        "state must be a tree of arrays and numbers, which go through the steps: Value 'x' with dtype <U1 is not a "
+        "state must be a tree of arrays and numbers, which the steps update: Value 'x' with dtype <U1 is not a "
         "valid JAX array type. Only arrays of numeric types are supported by JAX. Let the function close over anything "
         "else"
     )
@@ -162,6 +162,6 @@ def test_data_that_ends_leaves_a_pure_state_to_its_owner(strategy):
     with pytest.raises(DataExhaustedError) as error:
         strategy.run_steps(lambda state, x: (state, x), iter([1.0]), 2, state=0.0)
     assert str(error.value) == (
-        "the data ended after 1 of the 2 steps. The new state is lost, the one that you passed is as it was. Ask for 1 "
-        "steps or fewer, or let the data go on: dataset.repeat()"
+        "the data ended after 1 of the 2 steps. The new state is lost; the state that you passed is unchanged. Ask for "
+        "1 steps or fewer, or repeat the data: dataset.repeat()"
     )

@@ -255,7 +255,7 @@ def test_a_module_that_a_step_rebuilds_is_refused(four):
         four.run(step, args=(linear(),))
     assert str(error.value) == (
         "step changes the structure of an NNX module that strategy.run was given: it adds, removes or replaces a part "
-        "of it, or changes an attribute that is no array. Do that outside of the step, for example model.eval() before "
+        "of it, or changes a non-array attribute. Do that outside of the step, for example model.eval() before "
         "strategy.run"
     )
 

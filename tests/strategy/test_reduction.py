@@ -132,5 +132,5 @@ def test_not_inside_a_replica(strategy):
                 outer.run(lambda call=call: call())
             assert str(caught.value) == (
                 f"strategy.{name} joins the values of all replicas, and this is inside one of them, in a function that "
-                f"strategy.run runs. Call it outside, on what run returns; inside, {instead}"
+                f"strategy.run runs. Call it outside, on the result of run; inside, {instead}"
             )

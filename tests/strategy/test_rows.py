@@ -191,8 +191,8 @@ def test_outside_of_a_step():
     with pytest.raises(StrategyError) as error:
         tpu.row_mask(np.zeros(3))
     assert str(error.value) == (
-        "row_mask tells the real rows of one replica's batch: call it inside a function that you pass to strategy.run. "
-        "Outside, the parts of a PerReplica have no pads"
+        "row_mask returns the real rows of one replica's batch: call it inside a function that you pass to "
+        "strategy.run. Outside, the parts of a PerReplica have no pads"
     )
     with pytest.raises(StrategyError) as error:
         tpu.scale_regularization_loss(1.0)

@@ -1,4 +1,4 @@
-"""`Program`: what every front door makes and everything else consumes, and its form as a file."""
+"""`Program`: a pure step with its shapes and layouts, made from models and functions, and its file format."""
 
 from anytpu.program.file import read, write
 from anytpu.program.lowering import lower

@@ -1,11 +1,11 @@
-"""A zip of named parts with a sha-256 of each: what a program file is on the disk.
+"""The container of a program file: a zip of named parts with a SHA-256 of each.
 
-Idea: a file that was cut short, altered or never was ours must say so in one sentence, whatever byte went wrong; the
-zip's own checks are 32 bits and fail in a dozen foreign ways.
+Idea: a truncated, altered or foreign file must be rejected with one clear sentence, whichever byte is wrong. The zip's
+own checks have 32 bits and raise many different exceptions.
 
-Rule: `checksums.json` names every other part and its sha-256; nothing of a part is looked at before it agrees, and no
-more of it is unpacked than it declares. A file is written beside its place and moved there, so that a reader never sees
-half of one. The same parts give the same bytes.
+Rule: `checksums.json` lists every other part and its SHA-256. No part is parsed before its checksum matches, and no
+more is unpacked than the part declares. A file is written next to its final path and moved there, so a reader never
+sees a partial file. The same parts give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anytpu.files.replacing import replaced
 from anytpu.files.zips import Zip
 
 CHECKSUMS = "checksums.json"
-"""The part that names the others."""
+"""Name of the part that lists the others."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _ZIP_START = b"PK\x03\x04"
@@ -34,8 +34,8 @@ def write_parts(path: Path, parts: Mapping[str, bytes]) -> None:
     """Write parts and their checksums as one file.
 
     Args:
-        path: where; a file that is there is replaced in one move.
-        parts: what each part holds, by name.
+        path: path of the file; an existing file is replaced atomically.
+        parts: content of each part, by name.
 
     Raises:
         ProgramError: the file cannot be written.
@@ -49,15 +49,15 @@ def write_parts(path: Path, parts: Mapping[str, bytes]) -> None:
         raise ProgramError(f"The program file {str(path)!r} cannot be written: {error.strerror or error}.") from error
 
 
-class Parts:
+class ArchiveParts:
     """The parts of a file, each checked against its sha-256 as it is read. A context manager: it holds the file open.
 
     Args:
-        path: the file.
-        needed: the names of the parts without which it is not a program file.
+        path: path of the file.
+        needed: names of the parts that a program file must have.
 
     Raises:
-        ProgramError: the file is not there, is not a program file, or is cut short.
+        ProgramError: the file is missing, is not a program file, or is truncated.
     """
 
     def __init__(self, path: Path, needed: tuple[str, ...]) -> None:
@@ -73,8 +73,8 @@ class Parts:
             self._zip.close()
             raise
 
-    def __enter__(self) -> Parts:
-        """Return the parts themselves."""
+    def __enter__(self) -> ArchiveParts:
+        """Return the parts."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -82,14 +82,14 @@ class Parts:
         self._zip.close()
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a part of that name is there."""
+        """Return whether the file has a part with this name."""
         return name in self._sums
 
     def unchecked(self, name: str) -> bytes:
-        """Return a part without looking at its checksum; empty when it cannot be read.
+        """Return a part without checking its checksum; empty if it cannot be read.
 
         Raises:
-            ProgramError: it is larger than the memory that is free.
+            ProgramError: the part is larger than the free memory.
         """
         try:
             check_memory(self._zip.size_bytes(name) if name in self._zip else 0)
@@ -104,11 +104,11 @@ class Parts:
         """Return a part.
 
         Args:
-            name: its name.
-            most_bytes: the largest size that it may declare; None: what memory is free.
+            name: name of the part.
+            most_bytes: maximum size that the part may declare; None: the free memory.
 
         Raises:
-            ProgramError: the part is not there, is too large, or is not what was written.
+            ProgramError: the part is missing, is too large, or was altered.
         """
         size_bytes = self._zip.size_bytes(name) if name in self._zip else 0
         if most_bytes is not None and size_bytes > most_bytes:
@@ -174,7 +174,7 @@ def _write_zip(path: Path, parts: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
             info = zipfile.ZipInfo(name, _EPOCH)
-            # Values are random bits mostly, and a reader refuses what is packed too well.
+            # Tensor values hardly compress, and a reader rejects parts with a very high compression ratio.
             is_stored = name.endswith(".npy") or len(content) > memory.FREELY_UNPACKED_BYTES
             info.compress_type = zipfile.ZIP_STORED if is_stored else zipfile.ZIP_DEFLATED
             info.external_attr = 0o644 << 16

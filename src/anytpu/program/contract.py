@@ -1,9 +1,9 @@
-"""What a step must return: a pair whose state is of the same form as the state that went in.
+"""Check of a step's result: a pair whose state has the structure, shapes and dtypes of the input state.
 
-Idea: a step is called over and over, its state fed back in; a leaf that changes its shape or its type in the first step
-would make the second one another program.
+Idea: a step is called repeatedly with its own state. A leaf that changes its shape or dtype in the first step would
+make the second step another program.
 
-Rule: checked wherever a step is traced by this package, with an error that names the leaf.
+Rule: this package checks the result at every trace of a step; the error names the leaf.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from anytpu.program.program import Tree
 
 
 def check_result(name: str, state: Tree, result: Any, names: tuple[str, ...] = ()) -> None:
-    """Check what a step returns against the state that went in.
+    """Check the result of a step against its input state.
 
     Args:
-        name: the program, for the error.
-        state: tree of `jax.ShapeDtypeStruct`: the state that went in.
-        result: what the step returned, arrays replaced by `jax.ShapeDtypeStruct`.
-        names: a name per leaf of `state`; None of them: the path of each leaf.
+        name: name of the program, for the error.
+        state: the input state, a tree of `jax.ShapeDtypeStruct`.
+        result: the result of the step, with arrays replaced by `jax.ShapeDtypeStruct`.
+        names: name of each leaf of `state`; empty: the path of each leaf.
 
     Raises:
-        ProgramError: not a pair, or a state of another structure, shape or dtype.
+        ProgramError: the result is not a pair, or its state has another structure, shape or dtype.
     """
     new_state, _ = check_pair(name, result)
     before, after = jax.tree.structure(state), jax.tree.structure(new_state)
@@ -48,16 +48,16 @@ def check_result(name: str, state: Tree, result: Any, names: tuple[str, ...] = (
 
 
 def check_pair(name: str, result: Any) -> tuple[Any, Any]:
-    """Return what a step returned, if it is a pair (state, outputs); else raise `ProgramError`."""
+    """Return the result of a step if it is a pair (state, outputs); otherwise raise `ProgramError`."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ProgramError(
-        f"The step of {name!r} must return a pair (state, outputs), not {_what(result)}. "
+        f"The step of {name!r} must return a pair (state, outputs), not {_text(result)}. "
         "Where there is nothing to report, return (state, {})."
     )
 
 
-def _what(result: Any) -> str:
+def _text(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of {len(result)}"
     if result is None:

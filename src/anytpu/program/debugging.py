@@ -1,9 +1,9 @@
-"""`without_debugging`: a traced step without the calls of Python that only print or watch.
+"""`without_debugging`: removes debugging callbacks from a traced step.
 
-Idea: `jax.debug.print` and its siblings return nothing, so no number depends on them, and a step without them computes
-the same. A plan leaves them out and says so.
+Idea: `jax.debug.print` and similar functions return nothing, so no result depends on them. A plan removes them and
+reports that.
 
-Rule: what returns a value (`pure_callback`, `io_callback`) stays: without it the step would be another one.
+Rule: callbacks that return a value (`pure_callback`, `io_callback`) are kept: the step depends on them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NAMES = {
 
 
 def without_debugging(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[str, ...]]:
-    """Return a traced step without what only prints or watches, and each such call: "jax.debug.print at step.py:12".
+    """Return a traced step without debugging callbacks, and the removed calls, "jax.debug.print at step.py:12".
 
     Args:
-        jaxpr: the step as it was traced.
+        jaxpr: the trace of the step.
 
     Example:
         >>> traced = jax.make_jaxpr(lambda x: jax.debug.print("{}", x) or x + 1)(1.0)
@@ -41,37 +41,37 @@ def without_debugging(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[str, ...]]
 
 
 def _quiet(value: Any, left_out: list[JaxprEqn]) -> Any:
-    """Return a jaxpr, or a parameter of an equation that may hold some, without the equations that are left out."""
+    """Return a jaxpr, or an equation parameter that may contain jaxprs, without debugging equations."""
     # `Jaxpr` first: since jax 0.11 the two are one class, and `.jaxpr` of an instance is itself.
     if isinstance(value, Jaxpr):
         return _quiet_jaxpr(value, left_out)
     if isinstance(value, ClosedJaxpr):
         return value.replace(jaxpr=_quiet(value.jaxpr, left_out))
-    if isinstance(value, tuple | list) and any(isinstance(one, ClosedJaxpr | Jaxpr) for one in value):
-        return with_items(value, [_quiet(one, left_out) for one in value])
+    if isinstance(value, tuple | list) and any(isinstance(item, ClosedJaxpr | Jaxpr) for item in value):
+        return with_items(value, [_quiet(item, left_out) for item in value])
     return value
 
 
 def _quiet_jaxpr(jaxpr: Jaxpr, left_out: list[JaxprEqn]) -> Jaxpr:
-    kept, here = [], list[JaxprEqn]()
+    kept, removed = [], list[JaxprEqn]()
     for equation in jaxpr.eqns:
         if equation.primitive.name in _NAMES:
-            here.append(equation)
+            removed.append(equation)
         else:
-            params = {name: _quiet(value, here) for name, value in equation.params.items()}
+            params = {name: _quiet(value, removed) for name, value in equation.params.items()}
             kept.append(equation.replace(params=params))
-    left_out += here
-    # An equation around another has its effects: they go with it. All that has these effects is left out.
-    gone = {effect for equation in here for effect in equation.effects}
-    return jaxpr.replace(eqns=kept, effects=jaxpr.effects - gone) if here else jaxpr
+    left_out += removed
+    # An equation inherits the effects of the equations inside it. Remove these effects too: no other equation has them.
+    removed_effects = {effect for equation in removed for effect in equation.effects}
+    return jaxpr.replace(eqns=kept, effects=jaxpr.effects - removed_effects) if removed else jaxpr
 
 
 def _described(equations: Iterable[JaxprEqn]) -> list[str]:
-    return [f"{_called(one)} at {summarize(one.source_info)}" for one in equations]
+    return [f"{_called(equation)} at {summarize(equation.source_info)}" for equation in equations]
 
 
 def _called(equation: JaxprEqn) -> str:
-    """Return the function that the user called."""
+    """Return the name of the function that the user called."""
     frames = getattr(equation.source_info.traceback, "frames", ())
     is_breakpoint = any(frame.function_name == "breakpoint" for frame in frames)
     return "jax.debug.breakpoint" if is_breakpoint else _NAMES[equation.primitive.name]

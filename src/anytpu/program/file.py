@@ -1,4 +1,4 @@
-"""The file form of a Program: written here, run in another process that has never seen the model's code.
+"""The file format of a Program, which another process can run without the model's code.
 
 Idea: a `.anytpu` file is a zip of
 
@@ -7,12 +7,11 @@ Idea: a `.anytpu` file is a zip of
     tensors/000.npy ... (optional) the values of the state, one file per leaf
     checksums.json      the sha-256 of each part
 
-Rule: weights are inputs, never constants; no pickle anywhere. The file form of per-replica code is its form for one
-device: the leading axis of each split array is the replica, there are no collectives, and so what is read back is
-whole-batch code.
+Rule: weights are inputs, never constants; no pickle anywhere. Per-replica code is stored in its form for one device:
+the leading axis of each split array is the replica, and there are no collectives. So it is read back as whole-batch
+code.
 
-Reading a program file is for files that you trust, as `jax.export` says of deserialising: the checksums find accidents,
-not malice.
+Read only files that you trust, as `jax.export` also requires: the checksums detect accidental damage, not attacks.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ import jax
 import jax.export
 
 from anytpu.errors import ProgramError
-from anytpu.program.archive import Parts, write_parts
+from anytpu.program.archive import ArchiveParts, write_parts
 from anytpu.program.fixed import check_fixed
 from anytpu.program.leaves import leaf_names, leaf_text, state_names
 from anytpu.program.lowering import check_platforms, lower_traced, trace
-from anytpu.program.manifest import FORMAT, Manifest, format_of, from_json, group_of, to_json, tree_of
+from anytpu.program.manifest import FORMAT, ProgramManifest, format_of, from_json, to_json, tree_entry, tree_of
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.program.stablehlo_file import SUFFIX as STABLEHLO_SUFFIX
 from anytpu.program.stablehlo_file import read_stablehlo
-from anytpu.program.tensors import most_bytes, npy_to_tensors, tensor_part, tensors_to_npy
+from anytpu.program.tensors import max_npy_bytes, npy_to_tensors, tensor_part, tensors_to_npy
 
 SUFFIX = ".anytpu"
-"""How the name of a program file ends."""
+"""File name suffix of a program file."""
 
 _MAX_QUOTED = 600
 _CODE, _MANIFEST = "program.bin", "program.json"
@@ -50,11 +49,10 @@ def write(
     """Write a Program as a file that runs without the code that made it.
 
     Args:
-        program: what to write.
-        path: where; the name ends in ".anytpu". A file that is there is replaced.
-        tensors: values of the state, of its structure, to write along; None: those that the program carries, if any.
-        platforms: where it will run: some of "cpu", "cuda" and "tpu". More than one costs the source lines in what
-            `plan` shows.
+        program: the program to write.
+        path: path of the file; the name ends in ".anytpu". An existing file is replaced.
+        tensors: values of the state to store, in its structure; None: those that the program carries, if any.
+        platforms: target platforms, some of "cpu", "cuda" and "tpu". With more than one, `plan` shows no source lines.
 
     Raises:
         ProgramError: the program cannot be lowered or serialised, `tensors` do not fit its state, or the file cannot be
@@ -66,21 +64,21 @@ def write(
         >>> read("step.anytpu", tensors=True).tensors["w"].shape
         (3,)
     """
-    place = _place(path)
+    place = _checked_path(path)
     check_platforms(platforms)
     values = program.tensors if tensors is None else tensors
     stored = [] if values is None else tensors_to_npy(program, values)
     traced = trace(program)
     code = _serialise(program, lower_traced(program, traced, platforms))
-    manifest = Manifest(
+    manifest = ProgramManifest(
         name=program.name,
         mode=program.mode,
         replicas=program.replicas,
         platforms=platforms,
         jax=jax.__version__,
-        state=group_of(program.state, "state", names=program.state_names),
-        batch=group_of(program.batch, "batch", layouts=[layout for _, layout in program.leaves()]),
-        outputs=group_of(traced.out_info[1], "outputs"),
+        state=tree_entry(program.state, "state", names=program.state_names),
+        batch=tree_entry(program.batch, "batch", layouts=[layout for _, layout in program.leaves()]),
+        outputs=tree_entry(traced.out_info[1], "outputs"),
         tensors=None if values is None else tuple(generator for generator, _ in stored),
         placement=program.placement,
     )
@@ -89,28 +87,28 @@ def write(
 
 
 def read(path: str | Path, tensors: bool = False) -> Program:
-    """Read a Program from a file. Only for files that you trust.
+    """Read a Program from a file. Read only files that you trust.
 
-    The program runs on the platforms that it was written for. Containers other than dict, list and tuple come back as
-    tuples. Per-replica code comes back as whole-batch code (`replicas` is None) on stacked arrays.
+    The program runs on the platforms that it was written for. Containers other than dict, list and tuple are read back
+    as tuples. Per-replica code is read back as whole-batch code (`replicas` is None) on stacked arrays.
 
     Args:
-        path: the file.
-        tensors: read the values of the state too, into `program.tensors`, as NumPy arrays.
+        path: path of the file.
+        tensors: also read the values of the state into `program.tensors`, as NumPy arrays.
 
     Raises:
-        ProgramError: the file is not there, is not a program file, is cut short, was altered, is of a newer format, or
-            has no values of the state when `tensors` asks for them.
+        ProgramError: the file is missing, is not a program file, is truncated, was altered, or has a newer format; or
+            `tensors` is true and the file has no values of the state.
 
     Example:
         >>> write(program, "step.anytpu")
         >>> state, outputs = read("step.anytpu").step(state, batch)
     """
-    place = _place(path)
-    with Parts(place, (_MANIFEST, _CODE)) as parts:
+    place = _checked_path(path)
+    with ArchiveParts(place, (_MANIFEST, _CODE)) as parts:
         _check_format(place, parts)
         description, code = parts.read(_MANIFEST), parts.read(_CODE)
-        with _said_of(place):
+        with _naming_file(place):
             manifest = from_json(description)
             program = _program(manifest, code)
             _check_width(program)
@@ -122,15 +120,15 @@ def read(path: str | Path, tensors: bool = False) -> Program:
                 "anytpu.program.write(program, path, tensors=state)."
             )
         arrays = [
-            parts.read(tensor_part(index), most_bytes(spec))
+            parts.read(tensor_part(index), max_npy_bytes(spec))
             for index, spec in enumerate(jax.tree.leaves(program.state))
         ]
-    with _said_of(place):
+    with _naming_file(place):
         return dataclasses.replace(program, tensors=npy_to_tensors(program, arrays, manifest.tensors))
 
 
 class FileMaker:
-    """Makes a Program of the path of a program file: reads it."""
+    """Makes a Program from the path of a program file."""
 
     def claims(self, job: Any) -> bool:
         """Return whether the job is the path of a file that holds a step."""
@@ -147,20 +145,20 @@ class FileMaker:
         precision: str | None = None,
         batch_axis: Tree = None,
     ) -> Program:
-        """Read the program. Its shapes, its precision and its mode are those that it was written with.
+        """Read the program. Its shapes, precision and mode are fixed in the file.
 
         Args:
             job: the path of a program file (".anytpu") or of a StableHLO file (".mlir").
-            input_specs: None; for a StableHLO file also the `Layout` of arguments, by their numbers.
-            mode: not looked at.
-            tensors: read the values of the state too; a StableHLO file has none.
-            batch_size: None, or the rows that it has.
+            input_specs: None; for a StableHLO file also the `Layout` of arguments, by index.
+            mode: ignored.
+            tensors: also read the values of the state; a StableHLO file has none.
+            batch_size: None, or the number of rows in the file.
             precision: None.
-            batch_axis: None; a file says itself along which axes its examples lie.
+            batch_axis: None; the file defines its example axes.
 
         Raises:
-            ProgramError: the file cannot be read, or shapes, a precision, another batch or values that it does not have
-                are asked for.
+            ProgramError: the file cannot be read, or the caller requests shapes, a precision, a batch size or values
+                that the file does not have.
         """
         if Path(job).suffix == STABLEHLO_SUFFIX:
             if tensors:
@@ -170,7 +168,7 @@ class FileMaker:
             return program
         if input_specs is not None:
             raise ProgramError(
-                f"The shapes of the program file {str(job)!r} are fixed since it was written: leave input_specs out."
+                f"The shapes of the program file {str(job)!r} are fixed in the file: leave input_specs out."
             )
         program = read(job, tensors=tensors)
         check_fixed(f"The program file {str(job)!r}", program, batch_size, precision, batch_axis)
@@ -181,7 +179,7 @@ FILE_MAKER = FileMaker()
 """The entry point "file" of the group "anytpu.programs"."""
 
 
-def _place(path: str | Path) -> Path:
+def _checked_path(path: str | Path) -> Path:
     place = Path(path)
     if place.suffix == STABLEHLO_SUFFIX:
         raise ProgramError(
@@ -194,19 +192,19 @@ def _place(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def _said_of(place: Path) -> Iterator[None]:
-    """Say which file it is that an error inside is about."""
+def _naming_file(place: Path) -> Iterator[None]:
+    """Add the path of the file to errors raised in a block."""
     try:
         yield
     except ProgramError as error:
         why = str(error)
-        # A damaged manifest is quoted in the errors below, and may be as long as it likes.
+        # The inner error may quote a damaged manifest of any length.
         why = why if len(why) <= _MAX_QUOTED else f"{why[:_MAX_QUOTED]}..."
         raise ProgramError(f"The program file {str(place)!r} cannot be used. {why}") from error
 
 
-def _check_format(place: Path, parts: Parts) -> None:
-    # Before any checksum: a newer format may well keep its checksums elsewhere.
+def _check_format(place: Path, parts: ArchiveParts) -> None:
+    # Check the version before any checksum: a newer format may store its checksums elsewhere.
     version = format_of(parts.unchecked(_MANIFEST))
     if version is not None and version > FORMAT:
         raise ProgramError(
@@ -222,20 +220,20 @@ def _serialise(program: Program, exported: jax.export.Exported) -> bytes:
         raise ProgramError(f"The program {program.name!r} cannot be written as a file: {error}") from error
 
 
-def _deserialise(manifest: Manifest, code: bytes) -> jax.export.Exported:
+def _deserialise(manifest: ProgramManifest, code: bytes) -> jax.export.Exported:
     try:
         return jax.export.deserialize(bytearray(code))
-    except Exception as error:  # JAX parses it with flatbuffers and MLIR, and wraps none of what they raise.
+    except Exception as error:  # JAX parses it with flatbuffers and MLIR, and does not wrap their exceptions.
         raise ProgramError(
             f"JAX {jax.__version__} cannot read the code in it, which JAX {manifest.jax} wrote: {error}"
         ) from error
 
 
-def _program(manifest: Manifest, code: bytes) -> Program:
+def _program(manifest: ProgramManifest, code: bytes) -> Program:
     exported = _deserialise(manifest, code)
     states, batches = len(manifest.state.leaves), len(manifest.batch.leaves)
     if (len(exported.in_avals), len(exported.out_avals)) != (states + batches, states + len(manifest.outputs.leaves)):
-        raise ProgramError("Its code takes or gives another number of arrays than its manifest lists.")
+        raise ProgramError("Its code takes or returns another number of arrays than its manifest lists.")
     if manifest.placement is not None and len(manifest.placement.specs) != states + batches:
         raise ProgramError("Its manifest places another number of arrays than it lists.")
     state = tree_of(manifest.state, exported.in_avals[:states])

@@ -1,6 +1,6 @@
-"""What a Program that is made already cannot be asked for: another batch, another precision.
+"""Rejection of a new batch size, precision or batch axis for an existing Program.
 
-Rule: the answer names the way that can, the model or the function that the Program was made of.
+Rule: the error names the alternative: the model or function from which the Program was made.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from anytpu.program.program import Program, Tree
 def check_fixed(
     what: str, program: Program, batch_size: int | None, precision: str | None, batch_axis: Tree = None
 ) -> None:
-    """Check that nothing is asked of a program but what it has.
+    """Check that the requested settings are those of the program.
 
     Args:
-        what: what it is, as the start of a sentence: "The program file 'a.anytpu'".
+        what: description of the program, as the start of a sentence: "The program file 'a.anytpu'".
         program: the program.
-        batch_size: the rows that are asked for; None, or those that it has, is fine.
-        precision: the precision that is asked for; None is fine.
-        batch_axis: the axis of the batch that is asked for; None is fine.
+        batch_size: requested number of rows; None, or the program's own number, is valid.
+        precision: requested precision; only None is valid.
+        batch_axis: requested axis of the batch; only None is valid.
 
     Raises:
-        ProgramError: another batch, any precision or an axis of the batch is asked for.
+        ProgramError: another batch size, a precision or a batch axis is requested.
     """
     if batch_axis is not None:
         raise ProgramError(
-            f"{what} says itself along which axes its examples lie, and cannot be made again with "
-            f"batch_axis={batch_axis!r}. Give the function that it was made of in its place."
+            f"{what} defines the axes of its examples, and cannot be made again with batch_axis={batch_axis!r}. Give "
+            "the function that it was made of in its place."
         )
     if batch_size in (None, program.rows) and precision is None:
         return
     has = "" if program.rows is None else f" of {program.rows} rows"
-    asked = f"batch_size={batch_size!r}" if precision is None else f"precision={precision!r}"
+    setting = f"batch_size={batch_size!r}" if precision is None else f"precision={precision!r}"
     raise ProgramError(
-        f"{what} has one batch{has} and one precision, and cannot be made again with {asked}. Give the model or the "
-        f"function that it was made of in its place: anytpu.program.of(model, {asked})."
+        f"{what} has one batch{has} and one precision, and cannot be made again with {setting}. Give the model or the "
+        f"function that it was made of in its place: anytpu.program.of(model, {setting})."
     )

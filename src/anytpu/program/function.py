@@ -1,10 +1,10 @@
 """A JAX function as a Program.
 
-Idea: whoever writes `step(state, batch) -> (state, outputs)` has a Program already, but for the shapes.
+Idea: a function `step(state, batch) -> (state, outputs)` is a Program except for the shapes.
 
-Rule: the function is whole-batch code. The leaves of the batch that hold examples are split over the cores along the
-axis of the examples (`batch_axes`), the others are held by all; that is a matter of speed only, since XLA partitions
-whole-batch code. Code that brings shardings of its own is laid by those (`placed`).
+Rule: the function is whole-batch code. Batch leaves with examples are split over the cores along the example axis
+(`batch_axes`), and the others are replicated. This affects only the speed, since XLA partitions whole-batch code. Code
+with its own shardings keeps them (`placed`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from anytpu.program.step_shardings import StepShardings, step_shardings
 
 
 class FunctionMaker:
-    """Makes a Program of a JAX function `step(state, batch) -> (state, outputs)`."""
+    """Makes a Program from a JAX function `step(state, batch) -> (state, outputs)`."""
 
     def claims(self, job: Any) -> bool:
-        """Return whether the job is a function, a method, a partial or what `jax.jit` returns; no other callable."""
+        """Return whether the job is a function, a method, a partial or a `jax.jit` result, but no other callable."""
         return inspect.isroutine(job) or isinstance(job, functools.partial | jax.stages.Wrapped)
 
     def make(
@@ -59,41 +59,45 @@ class FunctionMaker:
         Args:
             job: the step.
             input_specs: the pair (state, batch): trees of arrays or of `jax.ShapeDtypeStruct`. Their shardings over a
-                mesh with named axes, and those that the step asks for its inputs, become the program's placement.
+                mesh with named axes, and those that the step requests for its inputs, become the program's placement.
             mode: "train" or "infer".
             tensors: keep the arrays of the state as `program.tensors`.
-            batch_size: rows to put in the place of those of each leaf of the batch that is split; None: as it is.
-            precision: None; a function has the precision that it is written in.
-            batch_axis: the axis along which examples lie, for all leaves of the batch or a tree with one for each; see
-                `batch_layout`. None: the axis that the sharding of the batch splits over a data axis, else axis 0.
+            batch_size: number of rows for each split leaf of the batch; None: as in `input_specs`.
+            precision: None; a function computes in the precision of its code.
+            batch_axis: the example axis, for all leaves of the batch or a tree with one for each; see `batch_layout`.
+                None: the axis that the sharding of the batch splits over a data axis, or else axis 0.
 
         Raises:
-            ProgramError: the specs are missing or of another form, or the step does not take (state, batch) and return
-                (state, outputs) with a state of the same form, or a precision is asked for; or a sharding cannot be
-                followed, or batch_axis does not fit the batch.
+            ProgramError: the specs are missing or have another form; the step does not take (state, batch) and return
+                (state, outputs) with a state of the same form; a precision is requested; a sharding is not supported;
+                or `batch_axis` does not fit the batch.
         """
+        # 1. Check the arguments.
         name = f"{_name(job)}/{mode}"
-        given = _state_and_batch(name, input_specs)
+        examples = _state_and_batch(name, input_specs)
         if precision is not None:
-            raise ProgramError(_one_precision(name, precision))
-        state, _ = _specs(name, given)
+            raise ProgramError(_precision_message(name, precision))
+        state, _ = _specs(name, examples)
         _check_takes_two(name, job)
-        first = placement_of(name, *given)
-        asked = _Asked(batch_size, batch_axis)
-        batch, layout, said = _batch(name, given[1], first, asked)
+        # 2. Trace the step with the shardings of the inputs.
+        first = placement_of(name, *examples)
+        request = _BatchRequest(batch_size, batch_axis)
+        batch, layout, note = _batch(name, examples[1], first, request)
         step, result, placement = _traced(name, job, state, batch, first)
+        # 3. Add the shardings that the step requests. They may change the batch; then trace again.
         if any((*step.inputs, *step.outputs)):
-            placement = placement_of(name, *given, step, device=placement.device if placement else None)
+            placement = placement_of(name, *examples, step, device=placement.device if placement else None)
             before = batch
-            batch, layout, said = _batch(name, given[1], placement, asked)
+            batch, layout, note = _batch(name, examples[1], placement, request)
             if batch != before:
                 step, result, placement = _traced(name, job, state, batch, placement)
         check_result(name, state, result)
+        # 4. Complete the placement, and note its assumptions.
         if placement is None and step.meshes:
             placement = spread_over(step.meshes[0], state, batch, layout)
-            said = f"{said} {_inner_mesh(placement)}".strip()
+            note = f"{note} {_inner_mesh(placement)}".strip()
         elif placement is not None:
-            said = f"{said} {whole_state(name, given[0], step, placement)}".strip()
+            note = f"{note} {whole_state(name, examples[0], step, placement)}".strip()
         if placement is not None:
             check_divides(name, state, batch, placement)
         return Program(
@@ -104,15 +108,20 @@ class FunctionMaker:
             layout=layout,
             mode=mode,
             state_names=leaf_names(state, "state"),
-            tensors=_tensors(name, given[0], state) if tensors else None,
+            tensors=_tensors(name, examples[0], state) if tensors else None,
             placement=placement,
-            notes=(*filter(None, [said]), *_notes(state, batch, placement, step)),
+            notes=(*filter(None, [note]), *_notes(state, batch, placement, step)),
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
-    """What is asked of the batch: its rows, and the axis along which they lie; None where nothing is."""
+class _BatchRequest:
+    """Requested settings of the batch.
+
+    Attributes:
+        batch_size: number of rows, or None.
+        batch_axis: the example axis, or a tree of axes, or None.
+    """
 
     batch_size: int | None
     batch_axis: Tree
@@ -131,7 +140,7 @@ A step takes that pair and returns one, step(state, batch) -> (state, outputs):
 
 
 def _briefly(value: Any) -> str:
-    """Return what a value is, without what is in it."""
+    """Return a short description of a value, without its content."""
     kind = type(value).__name__
     return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"one {kind}"
 
@@ -143,8 +152,8 @@ def _name(job: Any) -> str:
 def _state_and_batch(name: str, input_specs: Any) -> tuple[Tree, Tree]:
     if input_specs is None:
         raise ProgramError(
-            f"The function of {name!r} does not know the shapes that it will be given. Pass examples of them, arrays "
-            f"or jax.ShapeDtypeStruct: {_HOW}."
+            f"The function of {name!r} does not define the shapes of its inputs. Pass examples of them, arrays or "
+            f"jax.ShapeDtypeStruct: {_HOW}."
         )
     if not isinstance(input_specs, tuple | list) or len(input_specs) != 2:
         raise ProgramError(
@@ -154,8 +163,8 @@ def _state_and_batch(name: str, input_specs: Any) -> tuple[Tree, Tree]:
     return input_specs[0], input_specs[1]
 
 
-def _specs(name: str, given: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-    for which, tree in zip(("state", "batch"), given, strict=True):
+def _specs(name: str, examples: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    for which, tree in zip(("state", "batch"), examples, strict=True):
         for leaf_name, leaf in zip(leaf_names(tree, which), jax.tree.leaves(tree), strict=True):
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 continue
@@ -166,26 +175,26 @@ def _specs(name: str, given: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
                     f"{leaf_name!r} in the {which} of {name!r} must be an array or a jax.ShapeDtypeStruct, not "
                     f"{leaf!r}."
                 ) from error
-    return spec_of(given[0]), spec_of(given[1])
+    return spec_of(examples[0]), spec_of(examples[1])
 
 
-def _batch(name: str, given: Tree, placement: Placement | None, asked: _Asked) -> tuple[Tree, Tree, str]:
-    """Return the specs of the batch with the rows asked for, its layout, and a sentence on what was assumed."""
-    batch = spec_of(given)
-    layout, said = batch_layout(name, batch, placement, asked.batch_axis, asked.batch_size)
-    if asked.batch_size is not None:
-        batch = with_rows(name, batch, layout, asked.batch_size)
-    return batch, layout, said
+def _batch(name: str, example: Tree, placement: Placement | None, request: _BatchRequest) -> tuple[Tree, Tree, str]:
+    """Return the specs of the batch with the requested rows, its layout, and a sentence on assumptions."""
+    batch = spec_of(example)
+    layout, note = batch_layout(name, batch, placement, request.batch_axis, request.batch_size)
+    if request.batch_size is not None:
+        batch = with_rows(name, batch, layout, request.batch_size)
+    return batch, layout, note
 
 
 def _traced(
     name: str, job: Any, state: Tree, batch: Tree, placement: Placement | None
 ) -> tuple[StepShardings, Any, Placement | None]:
-    """Trace the step, and return what it asks for, the specs of what it returns, and the placement it was traced in.
+    """Trace the step, and return its requested shardings, the specs of its result, and the placement of the trace.
 
     Raises:
-        ProgramError: it names a mesh that is not there, or asks JAX for what only the outermost jit may ask; or the
-            devices do not divide an axis of a leaf.
+        ProgramError: the step names a missing mesh, or uses a JAX setting that only the outermost jit may use; or an
+            axis of a leaf is not divisible by its devices.
     """
     if placement is not None:
         check_divides(name, state, batch, placement)
@@ -205,16 +214,20 @@ def _traced(
 
 
 def _in_its_mesh(job: Any, state: Tree, batch: Tree, placement: Placement | None) -> tuple[Any, Any, Placement | None]:
-    """Trace the step over a mesh of the kind of devices that the step names itself, if it names any."""
+    """Trace the step over a mesh with the kind of devices that the step itself names, if it names any.
+
+    JAX demands that a `shard_map` has the mesh of its context, kind of devices included. So this tries the kinds in
+    turn: that of the inputs, none, and that of this machine.
+    """
     if placement is None:
         return *jax.make_jaxpr(job, return_shape=True)(state, batch), None
-    tries = [placement, *(dataclasses.replace(placement, device=kind) for kind in (None, this_kind()))]
-    for number, one in enumerate(tries, 1):
+    candidates = [placement, *(dataclasses.replace(placement, device=kind) for kind in (None, this_kind()))]
+    for count, candidate in enumerate(candidates, 1):
         try:
-            with inside(one):
-                return *jax.make_jaxpr(job, return_shape=True)(*over_mesh(one, state, batch)), one
+            with inside(candidate):
+                return *jax.make_jaxpr(job, return_shape=True)(*over_mesh(candidate, state, batch)), candidate
         except ValueError as error:
-            if OTHER_MESH not in str(error) or number == len(tries):
+            if OTHER_MESH not in str(error) or count == len(candidates):
                 raise
     raise AssertionError
 
@@ -228,33 +241,33 @@ def _inner_mesh(placement: Placement) -> str:
 
 
 def _notes(state: Tree, batch: Tree, placement: Placement | None, step: StepShardings) -> list[str]:
-    """Return what has to be said of how state and batch lie."""
-    said = []
+    """Return the notes on the shardings of state and batch."""
+    notes = []
     names, specs = leaf_names(batch, "batch"), placement.specs if placement else ()
     whole = [
-        of
-        for of, leaf, spec in zip(names, jax.tree.leaves(batch), specs[len(specs) - len(names) :], strict=False)
+        leaf_name
+        for leaf_name, leaf, spec in zip(names, jax.tree.leaves(batch), specs[len(specs) - len(names) :], strict=False)
         if leaf.shape and not any(spec)
     ]
     if placement is not None and placement.devices > 1 and len(whole) == len(names):
-        said.append(
+        notes.append(
             f"No leaf of the batch is split over the mesh ({axes_text(placement.axes)}): each device takes all of it. "
             "Give its specs a sharding to split it."
         )
     kept = [flag for flag in step.donated[: len(jax.tree.leaves(state))] if not flag]
     if kept and step.is_jitted:
-        said.append(
+        notes.append(
             "The new state takes the memory of the old one, as anytpu runs a step. By jax.jit alone that needs "
             "donate_argnums=0; without it the state takes its memory twice."
         )
-    return said
+    return notes
 
 
 def _check_takes_two(name: str, job: Any) -> None:
     try:
         signature = inspect.signature(job)
     except ValueError:
-        return  # Written in C: it has no signature to look at.
+        return  # A function written in C has no signature to check.
     try:
         signature.bind(None, None)
     except TypeError as error:
@@ -264,7 +277,7 @@ def _check_takes_two(name: str, job: Any) -> None:
         ) from error
 
 
-def _one_precision(name: str, precision: str) -> str:
+def _precision_message(name: str, precision: str) -> str:
     return (
         f"The function of {name!r} computes in the precision that it is written in, and cannot be made again with "
         f"precision={precision!r}. Cast inside it, x.astype(jnp.{precision}), or give it state and batch of that type."

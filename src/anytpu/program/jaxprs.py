@@ -1,4 +1,4 @@
-"""The jaxprs inside an equation: all of them, the one that it calls, and the container that holds several."""
+"""Access to the jaxprs inside an equation: all of them, the called one, and the container of several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CALLS = ("jaxpr", "call_jaxpr", "call")
 
 
 def level_of(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
-    """Return a jaxpr without its constants."""
+    """Return the open jaxpr of a closed one, without its constants."""
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
@@ -32,11 +32,11 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[ClosedJaxpr | Jaxpr]:
 def with_items(container: Any, items: Sequence[Any]) -> Any:
     """Return a tuple, a namedtuple or a list of the same type with other items.
 
-    `custom_linear_solve` keeps its jaxprs in a namedtuple, whose class takes them one by one.
+    `custom_linear_solve` has its jaxprs in a namedtuple, whose class takes them as separate arguments.
 
     Args:
         container: a parameter of an equation.
-        items: as many as it has.
+        items: the new items, as many as the container has.
 
     Example:
         >>> with_items((1, 2), [3, 4])

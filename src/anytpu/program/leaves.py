@@ -1,6 +1,6 @@
-"""The leaves of a tree, as people read them: a name ("dense/kernel") and a text ("float32[784,128]").
+"""Readable names ("dense/kernel") and types ("float32[784,128]") of the leaves of a tree.
 
-Rule: a name is the path to the leaf, its parts joined by "/"; a tree that is one bare array has the name of its root.
+Rule: a name is the path of the leaf, joined by "/". A tree that is a single leaf has the name of its root.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def leaf_names(tree: Tree, root: str) -> tuple[str, ...]:
 
     Args:
         tree: any pytree.
-        root: the name of the leaf when the tree is one bare leaf.
+        root: the name of the leaf if the tree is a single leaf.
 
     Example:
         >>> leaf_names({"dense": {"kernel": 1.0, "bias": 2.0}}, "state")
@@ -28,12 +28,12 @@ def leaf_names(tree: Tree, root: str) -> tuple[str, ...]:
 
 
 def state_names(program: Program) -> tuple[str, ...]:
-    """Return the names that the program gives the leaves of its state, or their paths where it gives none."""
+    """Return the program's names of its state leaves, or their paths if it has no names."""
     return program.state_names or leaf_names(program.state, "state")
 
 
 def leaf_text(leaf: Any) -> str:
-    """Return the dtype and shape of an array, or of a `jax.ShapeDtypeStruct`, as one short text.
+    """Return the dtype and shape of an array, or of a `jax.ShapeDtypeStruct`, as a short text.
 
     Example:
         >>> leaf_text(jax.ShapeDtypeStruct((784, 128), "float32"))

@@ -1,13 +1,13 @@
-"""Lowering: a Program as one function on stacked arrays, and as StableHLO.
+"""Lowering of a Program: to one function on stacked arrays, and to StableHLO.
 
-Idea: per-replica code runs on any ONE device as its `jax.vmap` form: each split array carries a leading axis with one
-entry per replica, and collectives over `REPLICA_AXIS` become reductions over that axis. Whole-batch code is already a
+Idea: per-replica code runs on any ONE device in its `jax.vmap` form: each split array has a leading axis with one entry
+per replica, and collectives over `REPLICA_AXIS` become reductions over that axis. Whole-batch code is already a
 function of whole arrays. So each Program has a form for one device, `one_device_step`; the virtual backend runs it, and
-`lower` turns it into StableHLO.
+`lower` converts it to StableHLO.
 
-Rule: what is lowered takes and gives FLAT lists of arrays (leaves of the state, then of the batch; leaves of the new
-state, then of the outputs), because `jax.export` refuses container types that it does not know. Weights are inputs,
-never constants, and no Python is called back.
+Rule: the lowered function takes and returns FLAT lists of arrays: leaves of the state, then of the batch; leaves of the
+new state, then of the outputs. `jax.export` rejects unknown container types. Weights are inputs, never constants, and
+the function does not call back into Python.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree
 from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""The platforms that a Program can be lowered for."""
+"""The target platforms of a lowering."""
 
 
 def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree]]:
     """Return the program as a function on stacked arrays that any one device can run.
 
-    For whole-batch code that is the step itself. For per-replica code it is the step under `jax.vmap`: a split leaf of
-    the batch comes as `(replicas, ...)`, the state comes and goes unstacked, each output leaves as `(replicas, ...)`,
-    or as a `SharedOutput` where the program shares outputs and this one does not differ between the replicas.
+    For whole-batch code that is the step itself. For per-replica code it is the step under `jax.vmap`. A split leaf of
+    the batch has the shape `(replicas, ...)`, and the state is unstacked. An output has the shape `(replicas, ...)`. It
+    is a `SharedOutput` if the program shares outputs and this one is equal on all replicas.
 
     Raises:
-        ReplicaError: (when the function is traced) a new state differs between the replicas.
+        ReplicaError: (during the trace of the function) a new state differs between the replicas.
 
     Example:
         >>> def step(state, batch):
@@ -60,27 +60,27 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
         return program.step
 
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        sharing = _Sharing()
+        sharing = _OutputSharing(replicas)
 
         def pair(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             new_state, outputs = check_pair(program.name, program.step(state, batch))
-            return new_state, sharing.parted(outputs) if program.shares_outputs else outputs
+            return new_state, sharing.split(outputs) if program.shares_outputs else outputs
 
         try:
             new_state, outputs = _over_replicas(program, pair, (None, 0), state, batch)
-            return new_state, sharing.joined(outputs, replicas) if program.shares_outputs else outputs
+            return new_state, sharing.merge(outputs) if program.shares_outputs else outputs
         except ValueError as error:
             if "out_axes" not in str(error):
                 raise
             if names := _names_that_differ(program, state, batch):
-                raise ReplicaError(_differs(program, names)) from error
+                raise ReplicaError(_state_differs_message(program, names)) from error
             raise
 
     return step
 
 
 def trace(program: Program) -> Traced:
-    """Trace the form for one device, check what it returns, and refuse what cannot leave this process.
+    """Trace the form for one device, and check that it can run in another process.
 
     Raises:
         ProgramError: the step does not return (state, outputs), calls back into Python, or holds a large constant.
@@ -92,14 +92,14 @@ def trace(program: Program) -> Traced:
 
 
 def trace_for_plan(program: Program, device: Any = None) -> tuple[Traced, tuple[str, ...]]:
-    """Trace as `trace` does, leave out what only prints or watches, and say what that was.
+    """Trace like `trace`, but remove debugging callbacks, and return the removed calls.
 
     Args:
-        program: what to trace.
-        device: the kind of device that hand-written kernels are traced for; see `inside`.
+        program: the program to trace.
+        device: kind of device for the trace of hand-written kernels; see `inside`.
 
     Raises:
-        ProgramError: as `trace` says; `jax.debug.print` and its siblings are no reason.
+        ProgramError: as in `trace`, except that `jax.debug.print` and similar functions are allowed.
         ReplicaError: a new state differs between the replicas.
     """
     traced = _traced(program, device)
@@ -107,10 +107,10 @@ def trace_for_plan(program: Program, device: Any = None) -> tuple[Traced, tuple[
     refuse_callbacks(program.name, quiet)
     if not left_out:
         return traced, ()
-    into, flat = jax.tree.structure(traced.out_info), jaxpr_as_fun(quiet)
+    structure, flat = jax.tree.structure(traced.out_info), jaxpr_as_fun(quiet)
     with inside(program.placement, device):
-        again = jax.jit(lambda *trees: jax.tree.unflatten(into, flat(*jax.tree.leaves(trees))))
-        return again.trace(*placed_specs(program)), left_out
+        quiet_step = jax.jit(lambda *trees: jax.tree.unflatten(structure, flat(*jax.tree.leaves(trees))))
+        return quiet_step.trace(*placed_specs(program)), left_out
 
 
 def _traced(program: Program, device: Any = None) -> Traced:
@@ -118,7 +118,7 @@ def _traced(program: Program, device: Any = None) -> Traced:
     step = one_device_step(program)
     try:
         with inside(program.placement, device):
-            # A fresh function: jit's cache would hand back what a backend traced under a switch that it cannot see.
+            # A new function object: jit's cache could return a backend's trace under a setting that is not in its key.
             traced = jax.jit(lambda state, batch: step(state, batch)).trace(state, batch)
     except RuntimeError as error:
         if (ours := explained(program.name, error)) is None:
@@ -133,14 +133,14 @@ def lower(program: Program, *platforms: str) -> jax.export.Exported:
     """Lower a Program to StableHLO: a function of a flat list of arrays, on one device, or on those of its placement.
 
     Args:
-        program: what to lower.
-        platforms: one or more of "cpu", "cuda" and "tpu"; none means "cpu". More than one costs the source lines.
+        program: the program to lower.
+        platforms: one or more of "cpu", "cuda" and "tpu"; none means "cpu". With more than one, source lines are lost.
 
     Returns:
-        The exported function: `call(*state_leaves, *batch_leaves)` gives the tuple `(*state_leaves, *output_leaves)`.
+        The exported function: `call(*state_leaves, *batch_leaves)` returns `(*state_leaves, *output_leaves)`.
 
     Raises:
-        SettingError: a platform that is not known.
+        SettingError: a platform is unknown.
         ProgramError: the step cannot be lowered.
         ReplicaError: a new state of per-replica code differs between the replicas.
 
@@ -152,7 +152,7 @@ def lower(program: Program, *platforms: str) -> jax.export.Exported:
 
 
 def lower_traced(program: Program, traced: Traced, platforms: tuple[str, ...]) -> jax.export.Exported:
-    """Lower what `trace` returned, without tracing the step again."""
+    """Lower the result of `trace`, without tracing the step again."""
     check_platforms(platforms)
     flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
     try:
@@ -166,34 +166,35 @@ def lower_traced(program: Program, traced: Traced, platforms: tuple[str, ...]) -
 
 
 def check_platforms(platforms: tuple[str, ...]) -> None:
-    """Raise `SettingError` unless each platform is one that a Program can be lowered for."""
+    """Raise `SettingError` unless each platform is a valid target platform."""
     for platform in platforms:
         if platform not in PLATFORMS:
             raise SettingError(f"A platform must be 'cpu', 'cuda' (for a GPU) or 'tpu', not {platform!r}.")
 
 
-class _Sharing:
-    """Takes the outputs that are the same on every replica around `vmap`, which would make one copy for each."""
+class _OutputSharing:
+    """Passes outputs that are equal on every replica around `vmap`, which would copy them for each replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
         self._tree: Any = None
         self._shared: dict[int, Any] = {}
 
-    def parted(self, outputs: Tree) -> list[Any]:
-        """Return the outputs that differ between the replicas, and keep the others, inside `vmap`.
+    def split(self, outputs: Tree) -> list[Any]:
+        """Return the outputs that differ between the replicas, and keep the others. Call it inside `vmap`.
 
-        A value that `vmap` does not map is one of the trace around it, so it may be used out there.
+        A value that `vmap` does not map belongs to the outer trace, so it may be used outside.
         """
         leaves, self._tree = jax.tree.flatten(outputs)
         self._shared = {index: leaf for index, leaf in enumerate(leaves) if not is_mapped(leaf)}
         return [leaf for index, leaf in enumerate(leaves) if index not in self._shared]
 
-    def joined(self, mapped: list[Any], replicas: int) -> Tree:
-        """Return all outputs in their tree, outside `vmap`. Those of a single replica are all shared."""
-        own = iter([SharedOutput(leaf[0]) for leaf in mapped] if replicas == 1 else mapped)
+    def merge(self, mapped: list[Any]) -> Tree:
+        """Return all outputs in their tree. Call it outside `vmap`. The outputs of a single replica are all shared."""
+        unshared = iter([SharedOutput(leaf[0]) for leaf in mapped] if self._replicas == 1 else mapped)
         count = self._tree.num_leaves
         shared = {index: SharedOutput(jnp.asarray(leaf)) for index, leaf in self._shared.items()}
-        return self._tree.unflatten([shared[i] if i in shared else next(own) for i in range(count)])
+        return self._tree.unflatten([shared[i] if i in shared else next(unshared) for i in range(count)])
 
 
 def _over_replicas(program: Program, step: Callable[..., Any], out_axes: Any, state: Tree, batch: Tree) -> Any:
@@ -203,14 +204,18 @@ def _over_replicas(program: Program, step: Callable[..., Any], out_axes: Any, st
     def replica(state: Tree, *leaves: Any) -> Any:
         return step(state, jax.tree.unflatten(structure, leaves))
 
-    over = jax.vmap(
+    run_all = jax.vmap(
         replica, in_axes=(None, *in_axes), out_axes=out_axes, axis_name=REPLICA_AXIS, axis_size=program.replicas
     )
-    return over(state, *leaves)
+    return run_all(state, *leaves)
 
 
 def _names_that_differ(program: Program, state: Tree, batch: Tree) -> list[str]:
-    """Trace once more with a mark on the new state that is told which of its leaves vmap carries one per replica."""
+    """Return the names of the state leaves that differ between the replicas.
+
+    This traces the step again, with an identity `custom_vmap` around the new state. The rule of the `custom_vmap`
+    receives the batched flag of each leaf.
+    """
     differs: list[bool] = []
 
     @custom_vmap
@@ -225,11 +230,11 @@ def _names_that_differ(program: Program, state: Tree, batch: Tree) -> list[str]:
     def marked(state: Tree, batch: Tree) -> Any:
         return mark(*jax.tree.leaves(program.step(state, batch)[0]))
 
-    jax.eval_shape(lambda *given: _over_replicas(program, marked, 0, *given), state, batch)
+    jax.eval_shape(lambda *trees: _over_replicas(program, marked, 0, *trees), state, batch)
     return [name for name, flag in zip(state_names(program), differs, strict=False) if flag]
 
 
-def _differs(program: Program, names: list[str]) -> str:
+def _state_differs_message(program: Program, names: list[str]) -> str:
     named = " and ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return (
         f"The step of {program.name!r} returns a state that differs between its {program.replicas} replicas: {named}. "

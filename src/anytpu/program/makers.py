@@ -1,9 +1,9 @@
-"""`of`: whatever somebody wants to run, as a Program.
+"""`of`: converts a job (a model, a function, a file) to a Program.
 
-Idea: `plan`, `chip` and the workers take "a job" and call this; they import no front door.
+Idea: `plan`, `chip` and the workers take a job and call `of`; they do not import the code of each kind of job.
 
-Rule: makers are found by name, through the entry points of the group "anytpu.programs". Each is an object that says
-whether it claims a job, without loading anything to say no, and makes a Program of it. Exactly one claims a job.
+Rule: makers are found through the entry points of the group "anytpu.programs". A maker tells whether it claims a job,
+without importing a framework to reject it, and makes a Program from it. Exactly one maker claims a job.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from anytpu.program.program import Program, Tree
 from anytpu.program.repeats import Repeats
 
 GROUP = "anytpu.programs"
-"""The group of entry points in which makers are found."""
+"""The entry point group of makers."""
 
 _ROWS_FIRST = ": its examples lie along axis 0"
 
 
 class Maker(Protocol):
-    """What an entry point of the group "anytpu.programs" is."""
+    """The protocol of the objects in the entry point group "anytpu.programs"."""
 
     def claims(self, job: Any) -> bool:
-        """Return whether this maker is the one for the job. Loads neither JAX nor Keras to say no."""
+        """Return whether this maker handles the job. It must not import JAX or Keras to return False."""
         ...
 
     def make(
@@ -41,19 +41,19 @@ class Maker(Protocol):
         precision: str | None = None,
         batch_axis: Tree = None,
     ) -> Program:
-        """Make the Program; the arguments are those of `of`, with `mode` "train" where it was left out.
+        """Make the Program; the arguments are those of `of`, with default `mode` "train".
 
-        A maker may do without `batch_size`, `precision` and `batch_axis`: they are handed over only where they were
-        given, and `of` says which maker does not take them.
+        A maker may omit `batch_size`, `precision` and `batch_axis` from its signature. `of` passes them only if they
+        are not None, and raises an error that names a maker without them.
 
         Args:
-            job: what `claims` said yes to.
-            input_specs: the shapes that go in, or None.
+            job: a job that `claims` accepted.
+            input_specs: shapes of the inputs, or None.
             mode: "train" or "infer".
-            tensors: bring the values of the state along.
-            batch_size: the rows of the global batch, at least 1; None: those of `input_specs`.
-            precision: what to compute in, "float32" or "bfloat16"; None: as the job has it.
-            batch_axis: the axis of the batch along which examples lie; None: as the job has it.
+            tensors: include the values of the state.
+            batch_size: number of rows of the global batch, at least 1; None: that of `input_specs`.
+            precision: "float32" or "bfloat16"; None: the precision of the job.
+            batch_axis: the example axis of the batch; None: that of the job.
         """
         ...
 
@@ -72,22 +72,22 @@ def of(
 
     Args:
         job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, the path of a program file or of a
-            StableHLO file (".mlir"), or a Program, which is returned as it is.
-        input_specs: the shapes that go in, as the job's maker wants them: for a function the pair (state, batch) of
-            trees of arrays or `jax.ShapeDtypeStruct`; None for a job that knows its own.
-        mode: "train" or "infer"; None means the mode that the job has, which is "train" for a job that can do both.
-        tensors: bring the values of the state along, as `program.tensors`.
-        batch_size: the rows of the global batch. A Keras model that knows the shapes of its inputs needs no
-            `input_specs` beside it; where they are given, their rows are counted anew. None: as `input_specs` has them.
+            StableHLO file (".mlir"), or a Program, which is returned unchanged.
+        input_specs: shapes of the inputs in the form of the job's maker: for a function the pair (state, batch) of
+            trees of arrays or `jax.ShapeDtypeStruct`; None for a job with known shapes.
+        mode: "train" or "infer"; None means the mode of the job, which is "train" if the job supports both.
+        tensors: include the values of the state, as `program.tensors`.
+        batch_size: number of rows of the global batch; it replaces that of `input_specs`. With it, a Keras model with
+            known input shapes needs no `input_specs`. None: the rows of `input_specs`.
         precision: compute in "bfloat16" (variables stay float32: Keras's policy "mixed_bfloat16") or in "float32". A
-            Keras model is made again for it, without its values, and left as it is. None: as the job has it.
-        batch_axis: of a function: the axis of the batch along which examples lie, one for all leaves or a tree like
-            the batch, as `jax.vmap` takes it for `in_axes`. None: the axis that the sharding of the batch splits over a
-            data axis of its mesh, else axis 0; `Program.notes` says where that was assumed.
+            Keras model is cloned for it, without its values, and is not changed. None: the precision of the job.
+        batch_axis: for a function, the example axis of the batch, one for all leaves or a tree like the batch, as
+            `in_axes` of `jax.vmap`. None: the axis that the sharding of the batch splits over a data axis of its mesh,
+            or else axis 0; `Program.notes` reports the assumption.
 
     Raises:
-        ProgramError: nobody makes a Program of such a job, or this one cannot be made; the message says what is
-        missing. SettingError: an unknown mode or precision, or a batch size that is no positive integer.
+        ProgramError: no maker claims the job, or the Program cannot be made; the message names the reason.
+        SettingError: an unknown mode or precision, or a batch size that is not a positive integer.
 
     Example:
         >>> step = lambda state, batch: (state + batch.sum(), {"rows": batch.shape[0] * jnp.ones(())})
@@ -99,22 +99,21 @@ def of(
     _check_settings(mode, batch_size, precision)
     if isinstance(job, Program):
         program = job
-        _check_as_it_is(job, input_specs, tensors)
+        _check_unchanged(job, input_specs, tensors)
         check_fixed(f"The program {job.name!r}", job, batch_size, precision, batch_axis)
     else:
-        asked = {"batch_size": batch_size, "precision": precision, "batch_axis": batch_axis}
-        program = _make(
-            job, (input_specs, mode or "train", tensors), {name: x for name, x in asked.items() if x is not None}
-        )
+        options = {"batch_size": batch_size, "precision": precision, "batch_axis": batch_axis}
+        options = {name: value for name, value in options.items() if value is not None}
+        program = _make(job, (input_specs, mode or "train", tensors), options)
     if mode is not None and program.mode != mode:
         raise ProgramError(f"The program {program.name!r} is one for mode {program.mode!r}; it has none for {mode!r}.")
     return program
 
 
 def repeats_of(job: Any) -> Repeats | None:
-    """Return how often equal blocks of layers follow each other in a job; None where none do, or nobody can tell.
+    """Return the repeated equal blocks of layers in a job; None if there are none, or if the maker cannot find them.
 
-    A maker may say so with a method `repeats_of(job)`.
+    A maker can support this with a method `repeats_of(job)`.
     """
     _, maker = _maker_of(job, [])
     find = getattr(maker, "repeats_of", None)
@@ -122,7 +121,7 @@ def repeats_of(job: Any) -> Repeats | None:
 
 
 def is_job(job: Any) -> bool:
-    """Return whether `of` can try to make a Program of something: it is one, or some maker claims it."""
+    """Return whether `of` accepts an object: it is a Program, or a maker claims it."""
     return isinstance(job, Program) or _maker_of(job, [])[1] is not None
 
 
@@ -135,17 +134,17 @@ def _check_settings(mode: Any, batch_size: Any, precision: Any) -> None:
         raise SettingError(f"precision must be 'float32' or 'bfloat16', or None for the job's own, not {precision!r}.")
 
 
-def _make(job: Any, arguments: tuple[Any, str, bool], asked: dict[str, Any]) -> Program:
+def _make(job: Any, arguments: tuple[Any, str, bool], options: dict[str, Any]) -> Program:
     broken: list[str] = []
     name, maker = _maker_of(job, broken)
     if maker is None:
-        raise ProgramError(_nobody(job, broken))
-    _check_takes(name, maker, job, asked)
-    return maker.make(job, *arguments, **asked)
+        raise ProgramError(_no_maker_message(job, broken))
+    _check_takes(name, maker, job, options)
+    return maker.make(job, *arguments, **options)
 
 
 def _maker_of(job: Any, broken: list[str]) -> tuple[str, Maker | None]:
-    """Return the name of the maker that claims a job, and the maker; those that cannot be loaded go into `broken`."""
+    """Return the name of the maker that claims a job, and the maker; failed imports are appended to `broken`."""
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
             maker: Maker = entry.load()
@@ -157,12 +156,12 @@ def _maker_of(job: Any, broken: list[str]) -> tuple[str, Maker | None]:
     return "", None
 
 
-def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> None:
-    """Refuse what was asked of a maker that was written without it."""
-    takes = inspect.signature(maker.make).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+def _check_takes(name: str, maker: Maker, job: Any, options: dict[str, Any]) -> None:
+    """Reject options that are not in the signature of a maker."""
+    parameters = inspect.signature(maker.make).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    if missing := [one for one in asked if one not in takes]:
+    if missing := [option for option in options if option not in parameters]:
         them = "it" if len(missing) == 1 else "them"
         instead = f", and give {job!r} input_specs of the batch wanted" if missing != ["batch_axis"] else _ROWS_FIRST
         raise ProgramError(
@@ -171,15 +170,15 @@ def _check_takes(name: str, maker: Maker, job: Any, asked: dict[str, Any]) -> No
         )
 
 
-def _nobody(job: Any, broken: list[str]) -> str:
+def _no_maker_message(job: Any, broken: list[str]) -> str:
     return (
         f"No Program can be made of {job!r} ({type(job).__name__}). Give a Keras model, a JAX function step(state, "
         "batch) with input_specs=(state, batch), the path of a '.anytpu' or '.mlir' file, or an anytpu.program.Program."
-        + (f" These makers could not be asked: {', '.join(broken)}." if broken else "")
+        + (f" These makers could not be loaded: {', '.join(broken)}." if broken else "")
     )
 
 
-def _check_as_it_is(program: Program, input_specs: Any, tensors: bool) -> None:
+def _check_unchanged(program: Program, input_specs: Any, tensors: bool) -> None:
     if input_specs is not None:
         raise ProgramError(f"The shapes of the program {program.name!r} are fixed: leave input_specs out.")
     if tensors and program.tensors is None:

@@ -1,7 +1,7 @@
-"""What a program file says about its program, as JSON that people can read too.
+"""The manifest of a program file: its description as readable JSON.
 
-Rule: a manifest repeats what the StableHLO of the file declares (shapes and dtypes), so that both can be held against
-each other; a file in which they differ is not read.
+Rule: a manifest repeats the shapes and dtypes that the StableHLO of the file declares, so that both can be compared. A
+file in which they differ is rejected.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from anytpu.program.program import Layout, Placement, Tree
 from anytpu.program.tree_json import Json, json_to_tree, tree_to_json
 
 KIND = "anytpu program"
-"""What the manifest calls itself."""
+"""The value of "kind" in the manifest."""
 
 FORMAT = 2
-"""The newest version of the format that this release writes and reads; 2 is 1 with a placement."""
+"""Newest version of the format that this release reads and writes; version 2 adds the placement."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
-    """One array that goes into the step or comes out of it.
+class LeafEntry:
+    """One input or output array of the step.
 
     Attributes:
-        name: "dense/kernel".
-        dtype: "float32".
-        shape: its shape.
-        axis: for a leaf of the batch, the axis that is split over the cores; else None.
+        name: name of the array, such as "dense/kernel".
+        dtype: dtype of the array, such as "float32".
+        shape: shape of the array.
+        axis: for a leaf of the batch, the axis that is split over the cores; otherwise None.
     """
 
     name: str
@@ -43,34 +43,34 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-    """The arrays of the state, of the batch or of the outputs, and how they nest.
+class TreeEntry:
+    """The arrays of the state, of the batch or of the outputs, and their tree structure.
 
     Attributes:
-        tree: the structure, as `tree_to_json` writes it.
+        tree: the structure, in the form of `tree_to_json`.
         leaves: the arrays, in the order of `jax.tree.leaves`.
     """
 
     tree: Json
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafEntry, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What a program file says about its program.
+class ProgramManifest:
+    """The description of the program in a program file.
 
     Attributes:
-        name: the program's name.
+        name: name of the program.
         mode: "train" or "infer".
-        replicas: the number of replicas that the leading axes stand for, or None for whole-batch code.
-        platforms: what it was lowered for: "cpu", "cuda", "tpu".
-        jax: the version of JAX that wrote it.
-        state: the state.
-        batch: the batch.
-        outputs: the outputs.
-        tensors: for each leaf of the state whose value the file holds, the random generator of a typed key, or None for
-            an ordinary array; None when the file holds no values.
-        placement: how the state and the batch lie on a mesh, for code that brings shardings of its own; else None.
+        replicas: size of the leading replica axes, or None for whole-batch code.
+        platforms: target platforms of the lowering: "cpu", "cuda", "tpu".
+        jax: version of JAX that wrote the file.
+        state: arrays of the state.
+        batch: arrays of the batch.
+        outputs: arrays of the outputs.
+        tensors: for each stored leaf of the state, the random generator of a typed key, or None for an ordinary array;
+            None if the file stores no values.
+        placement: shardings of the state and the batch over a mesh, for code with its own shardings; otherwise None.
     """
 
     name: str
@@ -78,91 +78,99 @@ class Manifest:
     replicas: int | None
     platforms: tuple[str, ...]
     jax: str
-    state: Group
-    batch: Group
-    outputs: Group
+    state: TreeEntry
+    batch: TreeEntry
+    outputs: TreeEntry
     tensors: tuple[str | None, ...] | None = None
     placement: Placement | None = None
 
 
-def group_of(tree: Tree, root: str, names: Sequence[str] = (), layouts: Sequence[Layout] | None = None) -> Group:
-    """Return the group that describes a tree of `jax.ShapeDtypeStruct`.
+def tree_entry(tree: Tree, root: str, names: Sequence[str] = (), layouts: Sequence[Layout] | None = None) -> TreeEntry:
+    """Return the description of a tree of `jax.ShapeDtypeStruct`.
 
     Args:
         tree: the tree.
-        root: the name of a leaf that is the whole tree.
-        names: the names of its leaves; none of them: their paths.
-        layouts: how each leaf lies on the cores; None: all of them whole on every core.
+        root: the name of the leaf if the tree is a single leaf.
+        names: names of the leaves; empty: their paths.
+        layouts: layout of each leaf on the cores; None: all leaves are replicated.
     """
     leaves = jax.tree.leaves(tree)
     names = names or leaf_names(tree, root)
     axes = [layout.axis for layout in layouts] if layouts is not None else [None] * len(leaves)
-    described = [Leaf(n, x.dtype.name, tuple(x.shape), axis) for n, x, axis in zip(names, leaves, axes, strict=True)]
-    return Group(tree_to_json(tree), tuple(described))
+    entries = [
+        LeafEntry(name, leaf.dtype.name, tuple(leaf.shape), axis)
+        for name, leaf, axis in zip(names, leaves, axes, strict=True)
+    ]
+    return TreeEntry(tree_to_json(tree), tuple(entries))
 
 
-def tree_of(group: Group, avals: Sequence[Any]) -> Tree:
-    """Return the tree of `jax.ShapeDtypeStruct` that a group describes, if that is what the StableHLO declares.
+def tree_of(entry: TreeEntry, avals: Sequence[Any]) -> Tree:
+    """Return the described tree of `jax.ShapeDtypeStruct`, after a comparison with the arrays of the StableHLO.
+
+    Args:
+        entry: the description in the manifest.
+        avals: the arrays that the StableHLO declares, with shape and dtype.
 
     Raises:
         ProgramError: they differ.
     """
     declared = [(aval.dtype.name, tuple(aval.shape)) for aval in avals]
-    if declared != [(leaf.dtype, leaf.shape) for leaf in group.leaves]:
-        described = [(leaf.dtype, leaf.shape) for leaf in group.leaves]
+    if declared != [(leaf.dtype, leaf.shape) for leaf in entry.leaves]:
+        described = [(leaf.dtype, leaf.shape) for leaf in entry.leaves]
         raise ProgramError(f"Its manifest describes arrays of {described!r}, and its code has {declared!r}.")
-    return json_to_tree(group.tree, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals])
+    return json_to_tree(entry.tree, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals])
 
 
-def to_json(manifest: Manifest) -> bytes:
+def to_json(manifest: ProgramManifest) -> bytes:
     """Return the manifest as JSON."""
-    said = dataclasses.asdict(manifest)
+    fields = dataclasses.asdict(manifest)
     if manifest.placement is None:
-        del said["placement"]  # Most have none, and are files that older releases read.
-    return json.dumps({"kind": KIND, "format": 1 + ("placement" in said), **said}, indent=1).encode()
+        del fields["placement"]  # Without a placement the file has format 1, which older releases can read.
+    return json.dumps({"kind": KIND, "format": 1 + ("placement" in fields), **fields}, indent=1).encode()
 
 
 def format_of(content: bytes) -> int | None:
-    """Return the version of the format that some JSON claims, or None when it claims none."""
+    """Return the format version in the JSON of a manifest, or None if there is none."""
     try:
-        said = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    is_ours = isinstance(said, dict) and said.get("kind") == KIND and type(said.get("format")) is int
-    return said["format"] if is_ours else None
+    is_ours = isinstance(fields, dict) and fields.get("kind") == KIND and type(fields.get("format")) is int
+    return fields["format"] if is_ours else None
 
 
-def from_json(content: bytes) -> Manifest:
-    """Return the manifest that some JSON holds.
+def from_json(content: bytes) -> ProgramManifest:
+    """Parse the JSON of a manifest.
 
     Raises:
-        ProgramError: it holds none.
+        ProgramError: it is not a manifest.
     """
     try:
-        said: dict[str, Any] = json.loads(content)
-        groups: dict[str, Any] = {part: _group(said.pop(part)) for part in ("state", "batch", "outputs")}
-        if said.pop("kind") != KIND or said.pop("format") not in range(1, FORMAT + 1):
+        fields: dict[str, Any] = json.loads(content)
+        groups: dict[str, Any] = {part: _parse_tree(fields.pop(part)) for part in ("state", "batch", "outputs")}
+        if fields.pop("kind") != KIND or fields.pop("format") not in range(1, FORMAT + 1):
             raise ValueError("it is of another kind")
-        tensors = said.pop("tensors")
+        tensors = fields.pop("tensors")
         lists: dict[str, Any] = {
-            "platforms": tuple(said.pop("platforms")),
+            "platforms": tuple(fields.pop("platforms")),
             "tensors": None if tensors is None else tuple(tensors),
-            "placement": _placement(said.pop("placement", None)),
+            "placement": _parse_placement(fields.pop("placement", None)),
         }
-        return Manifest(**said, **groups, **lists)
+        return ProgramManifest(**fields, **groups, **lists)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ProgramError(f"Its manifest cannot be understood: {type(error).__name__}: {error}") from error
 
 
-def _placement(said: Any) -> Placement | None:
-    if said is None:
+def _parse_placement(fields: Any) -> Placement | None:
+    if fields is None:
         return None
     return Placement(
-        axes=tuple((str(name), int(size)) for name, size in said["axes"]),
-        specs=tuple(tuple(tuple(map(str, names)) for names in spec) for spec in said["specs"]),
-        explicit=tuple(map(str, said["explicit"])),
+        axes=tuple((str(name), int(size)) for name, size in fields["axes"]),
+        specs=tuple(tuple(tuple(map(str, names)) for names in spec) for spec in fields["specs"]),
+        explicit=tuple(map(str, fields["explicit"])),
     )
 
 
-def _group(said: Any) -> Group:
-    return Group(said["tree"], tuple(Leaf(**leaf | {"shape": tuple(leaf["shape"])}) for leaf in said["leaves"]))
+def _parse_tree(fields: Any) -> TreeEntry:
+    leaves = (LeafEntry(**leaf | {"shape": tuple(leaf["shape"])}) for leaf in fields["leaves"])
+    return TreeEntry(fields["tree"], tuple(leaves))

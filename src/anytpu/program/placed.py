@@ -1,10 +1,10 @@
-"""What lies on a mesh: a `Placement` as JAX's abstract mesh and shardings, and back.
+"""Conversion between a `Placement` and JAX's abstract meshes and shardings.
 
-Idea: code that brings shardings of its own names the axes of a mesh, not its devices. So it is traced and lowered over
-an abstract mesh of those axes; who compiles it lays real devices under them.
+Idea: code with its own shardings names the axes of a mesh, not its devices. So it is traced and lowered over an
+abstract mesh of these axes; the compiler assigns real devices to them.
 
-Rule: a sharding is followed, or refused by name. Shardings come from the specs or arrays of the inputs, from the step
-(`step_shardings`), and from the mesh that `jax.set_mesh` has set.
+Rule: a sharding is either supported or rejected with an error that names it. Shardings come from the specs or arrays of
+the inputs, from the step (`step_shardings`), and from the mesh of `jax.set_mesh`.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ _NAMED = (
 def placement_of(
     name: str, state: Tree, batch: Tree, step: StepShardings | None = None, *, device: Any = None
 ) -> Placement | None:
-    """Return the placement that specs, arrays, a step and the mesh in force ask for; None where nobody asks.
+    """Return the placement requested by specs, arrays, a step and the current mesh; None without any request.
 
-    A leaf that nobody lays is whole on each device. An array on one device does not ask: that is where it happens to
-    be. A leaf of the state for which the step asks only as a result lies so from the second step on, so it is laid so.
+    A leaf without a request is replicated. An array on one device is not a request: its device is accidental. If the
+    step requests a sharding for a new state only, the state has it from the second step on, so it is used from the
+    first.
 
     Args:
-        name: the program, for the error.
+        name: name of the program, for errors.
         state: tree of arrays or `jax.ShapeDtypeStruct`.
-        batch: the same.
-        step: what the step itself asks for, or None.
-        device: the kind of devices to take, or None: that of a mesh that is named.
+        batch: tree of arrays or `jax.ShapeDtypeStruct`.
+        step: shardings requested by the step, or None.
+        device: kind of devices, or None: that of a named mesh.
 
     Raises:
-        ProgramError: a sharding cannot be followed, two of them contradict each other, or the leaves lie on different
+        ProgramError: a sharding is not supported, two requests contradict each other, or the leaves are on different
             meshes.
     """
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
     asks = _asks(name, state, batch, step)
-    asked = [(of, ask) for of, ask in zip(names, asks, strict=True) if ask is not None]
-    for of, ask in asked:
-        _check(name, of, ask)
-    named = [ask.sharding.mesh.abstract_mesh for _, ask in asked]  # type: ignore[attr-defined]
+    requests = [(leaf_name, ask) for leaf_name, ask in zip(names, asks, strict=True) if ask is not None]
+    for leaf_name, ask in requests:
+        _check(name, leaf_name, ask)
+    named = [ask.sharding.mesh.abstract_mesh for _, ask in requests]  # type: ignore[attr-defined]
     current = jax.sharding.get_abstract_mesh()
     named += [current] if current.size > 1 else []
     if not named:
@@ -66,7 +67,7 @@ def placement_of(
     meshes = {_axes(mesh) for mesh in named}
     device = device or next((mesh.abstract_device for mesh in named if mesh.abstract_device is not None), None)
     if len(meshes) > 1:
-        listed = " and ".join(_mesh_text(*one) for one in sorted(meshes))
+        listed = " and ".join(_mesh_text(*mesh) for mesh in sorted(meshes))
         raise ProgramError(f"The leaves of {name!r} lie on different meshes, {listed}; a program has one.")
     axes, explicit = meshes.pop()
     specs = tuple(() if ask is None else _spec(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
@@ -74,22 +75,22 @@ def placement_of(
 
 
 def whole_state(name: str, state: Tree, step: StepShardings, placement: Placement) -> str:
-    """Return a sentence on the leaves of the state that are whole on each device since nobody lays them; "" if small.
+    """Return a sentence on the state leaves that are replicated because no sharding is requested; "" if they are small.
 
     Args:
-        name: the program, for errors.
+        name: name of the program, for errors.
         state: tree of arrays or `jax.ShapeDtypeStruct`, with their shardings.
-        step: what the step itself asks for.
-        placement: of the program.
+        step: shardings requested by the step.
+        placement: placement of the program.
     """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(spec_of(state))]
     asks = _asks(name, state, (), step)
     names = leaf_names(state, "state")
-    whole = {of: size for of, size, ask in zip(names, sizes, asks, strict=True) if ask is None}
+    whole = {leaf_name: size for leaf_name, size, ask in zip(names, sizes, asks, strict=True) if ask is None}
     whole_bytes = sum(whole.values())
     if placement.devices == 1 or whole_bytes < max(_MIN_WHOLE_BYTES, _MIN_WHOLE_SHARE * sum(sizes)):
         return ""
-    largest = max(whole, key=lambda of: whole[of])
+    largest = max(whole, key=lambda leaf_name: whole[leaf_name])
     which = f"{largest!r} ({format_bytes(whole[largest])})"
     if len(whole) == 1:
         return f"{which} is whole on each of {placement.devices} devices: no spec says otherwise."
@@ -100,22 +101,22 @@ def whole_state(name: str, state: Tree, step: StepShardings, placement: Placemen
 
 
 def spread_over(mesh: AbstractMesh, state: Tree, batch: Tree, layout: Tree) -> Placement:
-    """Return the placement for a step that names a mesh and does not say how its inputs lie on it.
+    """Return the placement for a step that names a mesh but no shardings of its inputs.
 
-    The state is whole on each device, and examples are split over as many axes of the mesh as divide them.
+    The state is replicated, and examples are split over all mesh axes that divide their number.
     """
     specs: list[tuple[tuple[str, ...], ...]] = [()] * len(jax.tree.leaves(state))
-    for leaf, of_leaf in zip(jax.tree.leaves(batch), jax.tree.leaves(layout), strict=True):
-        if of_leaf.axis is None:
+    for leaf, leaf_layout in zip(jax.tree.leaves(batch), jax.tree.leaves(layout), strict=True):
+        if leaf_layout.axis is None:
             specs.append(())
             continue
         parts: list[str] = []
         pieces = 1
         for axis, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True):
-            if leaf.shape[of_leaf.axis] % (pieces * size) == 0:
+            if leaf.shape[leaf_layout.axis] % (pieces * size) == 0:
                 parts.append(axis)
                 pieces *= size
-        specs.append((*[()] * of_leaf.axis, tuple(parts)))
+        specs.append((*[()] * leaf_layout.axis, tuple(parts)))
     axes, explicit = _axes(mesh)
     return Placement(axes, tuple(specs), explicit, mesh.abstract_device)
 
@@ -128,12 +129,12 @@ def mesh_of(placement: Placement) -> AbstractMesh:
 
 
 def placed_specs(program: Program) -> tuple[Tree, Tree]:
-    """Return the specs of state and batch, with their shardings where the program has a placement."""
+    """Return the specs of state and batch, with shardings if the program has a placement."""
     return over_mesh(program.placement, program.state, program.batch)
 
 
 def over_mesh(placement: Placement | None, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-    """Return the specs of a state and a batch with the shardings of a placement; without any where there is none."""
+    """Return the specs of a state and a batch with the shardings of a placement, or without shardings for None."""
     specs = spec_of((state, batch))
     if placement is None:
         return specs
@@ -146,13 +147,13 @@ def over_mesh(placement: Placement | None, state: Tree, batch: Tree) -> tuple[Tr
 
 
 def inside(placement: Placement | None, device: Any = None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which shardings that only name axes are over the mesh of a placement.
+    """Return a context in which shardings that only name axes refer to the mesh of a placement.
 
     Args:
-        placement: of the program, or None.
-        device: the kind of device that hand-written kernels are traced for, a `jax.sharding.AbstractDevice`; None: this
-            machine's. Not for a program with a mesh: the step may hand its own to `shard_map`, and JAX demands that
-            both are the same.
+        placement: placement of the program, or None.
+        device: kind of device for the trace of hand-written kernels, a `jax.sharding.AbstractDevice`; None: this
+            machine's. It is ignored for a program with a mesh: the step may pass its own mesh to `shard_map`, and JAX
+            demands that both meshes are equal.
     """
     if placement is not None and placement.axes:
         return jax.sharding.use_abstract_mesh(mesh_of(placement))
@@ -162,40 +163,40 @@ def inside(placement: Placement | None, device: Any = None) -> contextlib.Abstra
 
 
 def tpu_kind(device_kind: str, cores: int) -> Any:
-    """Return the kind of a TPU's devices, as an abstract mesh has it.
+    """Return the kind of a TPU's devices for an abstract mesh, a `jax.sharding.AbstractDevice`.
 
     Args:
-        device_kind: as JAX calls it: "TPU v5 lite".
-        cores: TensorCores of one device.
+        device_kind: JAX's name of the device kind, such as "TPU v5 lite".
+        cores: number of TensorCores of one device.
     """
     fields = {"device_kind": device_kind, "num_cores": cores, "platform": "tpu"}
-    # jax 0.10.0 has no platform.
+    # jax 0.10.0 has no `platform` field.
     known = inspect.signature(jax.sharding.AbstractDevice).parameters
     return jax.sharding.AbstractDevice(**{name: value for name, value in fields.items() if name in known})
 
 
 def this_kind() -> Any:
-    """Return the kind of this machine's devices, as a mesh of them has it."""
+    """Return the kind of this machine's devices, a `jax.sharding.AbstractDevice`."""
     return Mesh(np.array(jax.devices()[:1]), ("one",)).abstract_mesh.abstract_device
 
 
 def axes_text(axes: Sequence[tuple[str, int]]) -> str:
-    """Return the axes of a mesh as people read them: "data=4, model=2"."""
+    """Return the axes of a mesh as readable text: "data=4, model=2"."""
     return ", ".join(f"{name}={size}" for name, size in axes)
 
 
 def _asks(name: str, state: Tree, batch: Tree, step: StepShardings | None) -> list[Ask | None]:
-    """Return what is asked for each leaf of the state, then of the batch."""
-    asks = [_own(leaf) for leaf in jax.tree.leaves((state, batch))]
+    """Return the requested sharding of each leaf of the state, then of the batch; None without a request."""
+    asks = [_leaf_request(leaf) for leaf in jax.tree.leaves((state, batch))]
     if step is None:
         return asks
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
     results = [*step.outputs[: len(jax.tree.leaves(state))], *[None] * len(asks)]
-    return [_one(name, *four) for four in zip(names, asks, step.inputs, results, strict=False)]
+    return [_merge_requests(name, *leaf) for leaf in zip(names, asks, step.inputs, results, strict=False)]
 
 
-def _own(leaf: Any) -> Ask | None:
-    """Return what a spec or an array of an input asks for."""
+def _leaf_request(leaf: Any) -> Ask | None:
+    """Return the sharding of an input's spec or array as a request."""
     sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else None
     if sharding is None:
         return None
@@ -203,28 +204,36 @@ def _own(leaf: Any) -> Ask | None:
     return None if is_whole_array else Ask(sharding, _SPECS)
 
 
-def _one(name: str, of: str, own: Ask | None, taken: Ask | None, returned: Ask | None) -> Ask | None:
-    """Return how one input lies, of what its spec, the step that takes it and the step that returns it ask for."""
+def _merge_requests(name: str, leaf_name: str, own: Ask | None, taken: Ask | None, returned: Ask | None) -> Ask | None:
+    """Return the sharding of one input from up to three requests.
+
+    Args:
+        name: name of the program, for errors.
+        leaf_name: name of the input, for errors.
+        own: request of its spec or array.
+        taken: request of the step for its input.
+        returned: request of the step for the new state.
+    """
     if taken is not None and returned is not None and taken.by != JIT == returned.by:
-        taken = None  # It is changed inside of the step; from the second step on it comes as jax.jit returns it.
-    for before, after, does in ((own, taken, "takes"), (own or taken, returned, "returns")):
+        taken = None  # The step reshards it inside; from the second step on it has the sharding of jax.jit's result.
+    for before, after, verb in ((own, taken, "takes"), (own or taken, returned, "returns")):
         if before is not None and after is not None and after.by == JIT and _differ(before, after):
             raise ProgramError(
-                f"{of!r} of {name!r} lies as {_text(before)} by {before.by}, and the step {does} it as {_text(after)} "
-                f"by {after.by}: JAX refuses to call it. Give both the same sharding."
+                f"{leaf_name!r} of {name!r} lies as {_text(before)} by {before.by}, and the step {verb} it as "
+                f"{_text(after)} by {after.by}: JAX refuses to call it. Give both the same sharding."
             )
     return own or taken or returned
 
 
-def _differ(one: Ask, other: Ask) -> bool:
-    if not isinstance(one.sharding, NamedSharding) or not isinstance(other.sharding, NamedSharding):
-        return False  # Refused by name in any case.
-    return _axes(one.sharding.mesh)[0] != _axes(other.sharding.mesh)[0] or _trimmed(one) != _trimmed(other)
+def _differ(first: Ask, second: Ask) -> bool:
+    if not isinstance(first.sharding, NamedSharding) or not isinstance(second.sharding, NamedSharding):
+        return False  # `_check` rejects it in any case.
+    return _axes(first.sharding.mesh)[0] != _axes(second.sharding.mesh)[0] or _trimmed(first) != _trimmed(second)
 
 
 def _trimmed(ask: Ask) -> tuple[tuple[str, ...], ...]:
     parts = _spec(ask.sharding.spec)  # type: ignore[attr-defined]
-    used = [number for number, part in enumerate(parts) if part]
+    used = [index for index, part in enumerate(parts) if part]
     return parts[: used[-1] + 1] if used else ()
 
 
@@ -232,25 +241,26 @@ def _text(ask: Ask) -> str:
     return str(getattr(ask.sharding, "spec", ask.sharding))
 
 
-def _check(name: str, of: str, ask: Ask) -> None:
+def _check(name: str, leaf_name: str, ask: Ask) -> None:
     sharding = ask.sharding
     if not isinstance(sharding, NamedSharding):
         by = "" if ask.by == _SPECS else f" by {ask.by}"
         also = " Leave device= and backend= out of jax.jit." if ask.by == JIT else ""
         raise ProgramError(
-            f"{of!r} of {name!r} has the sharding {sharding!r}{by}; a program is placed on a mesh with named axes: "
-            f"{_NAMED}.{also}"
+            f"{leaf_name!r} of {name!r} has the sharding {sharding!r}{by}; a program is placed on a mesh with named "
+            f"axes: {_NAMED}.{also}"
         )
     if sharding.memory_kind not in _device_memories(sharding):
         raise ProgramError(
-            f"{of!r} of {name!r} lies in the memory {sharding.memory_kind!r} by {ask.by}, and a program's inputs lie "
-            "in the memory of its devices. Leave memory_kind out; what a step keeps on the host is not planned."
+            f"{leaf_name!r} of {name!r} lies in the memory {sharding.memory_kind!r} by {ask.by}, and a program's "
+            "inputs lie in the memory of its devices. Leave memory_kind out; what a step keeps on the host "
+            "is not planned."
         )
     spec = sharding.spec
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in spec:
         raise ProgramError(
-            f"{of!r} of {name!r} lies as {spec} by {ask.by}; an input has for each axis names of the mesh or None: "
-            "jax.sharding.PartitionSpec('data', None)."
+            f"{leaf_name!r} of {name!r} lies as {spec} by {ask.by}; an input has for each axis names of the mesh or "
+            "None: jax.sharding.PartitionSpec('data', None)."
         )
 
 
@@ -261,17 +271,17 @@ def _device_memories(sharding: NamedSharding) -> tuple[str | None, ...]:
 
 
 def check_divides(name: str, state: Tree, batch: Tree, placement: Placement) -> None:
-    """Refuse a split that leaves a remainder, as JAX does of an argument.
+    """Reject a split with a remainder, as JAX does for an argument.
 
     Raises:
-        ProgramError: an axis of a leaf is no multiple of the devices that it is split over.
+        ProgramError: the size of an axis is not a multiple of the number of devices that split it.
     """
     sizes = dict(placement.axes)
     names, leaves = (*leaf_names(state, "state"), *leaf_names(batch, "batch")), jax.tree.leaves((state, batch))
-    for of, leaf, spec in zip(names, leaves, placement.specs, strict=True):
+    for leaf_name, leaf, spec in zip(names, leaves, placement.specs, strict=True):
         if len(spec) > len(leaf.shape):
             raise ProgramError(
-                f"{of!r} of {name!r} has the shape {leaf.shape}, and its sharding is for {len(spec)} axes."
+                f"{leaf_name!r} of {name!r} has the shape {leaf.shape}, and its sharding is for {len(spec)} axes."
             )
         for axis, parts in enumerate(spec):
             pieces = 1
@@ -279,14 +289,15 @@ def check_divides(name: str, state: Tree, batch: Tree, placement: Placement) -> 
                 pieces *= sizes[part]
             if leaf.shape[axis] % pieces:
                 raise ProgramError(
-                    f"{of!r} of {name!r} has the shape {leaf.shape}, and its sharding splits axis {axis} over "
+                    f"{leaf_name!r} of {name!r} has the shape {leaf.shape}, and its sharding splits axis {axis} over "
                     f"{pieces} devices ({axes_text([(part, sizes[part]) for part in parts])}), which do not divide "
                     f"{leaf.shape[axis]:,}. Make it a multiple of {pieces}."
                 )
 
 
 def _axes(mesh: Any) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-    explicit = [name for name, of in zip(mesh.axis_names, mesh.axis_types, strict=True) if of == AxisType.Explicit]
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = [name for name, axis_type in types if axis_type == AxisType.Explicit]
     return tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True)), tuple(explicit)
 
 

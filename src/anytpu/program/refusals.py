@@ -1,10 +1,10 @@
-"""What a Program may not take along when it leaves this process: Python code that it calls back, and large constants.
+"""Rejection of Programs that cannot leave this process: with Python callbacks or large constants.
 
-Idea: both are found in the traced step (its jaxpr) rather than in a failure of the exporter, because there each
-equation still knows the line of source that made it.
+Idea: both are detected in the traced step (its jaxpr), not in a failure of the exporter, because an equation of the
+jaxpr still has its source line.
 
-Rule: weights are inputs. An array that a step closed over would be frozen into the program at its present value, and be
-carried by every copy of it.
+Rule: weights are inputs. An array in the closure of a step would be fixed at its present value, and stored in every
+copy of the program.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CALLBACKS = {
     "debug_print": "remove the jax.debug.print",
     "outside_call": "return the value with the outputs of the step, and use it between the steps",
 }
-"""The primitives that call back into Python, each with what to do instead."""
+"""The primitives that call back into Python, each with the alternative."""
 
 _CHECK = "check"
-"""The primitive of `checkify.check` that nobody made into a value: it stops the program from Python."""
+"""The primitive of a `checkify.check` without `checkify.checkify`: it raises the error from Python."""
 
 CONSTANT_BYTES = 2**20
-"""The largest constant that a program may hold."""
+"""Maximum size of a constant in a program, in bytes."""
 
 
 def refuse_callbacks(name: str, jaxpr: ClosedJaxpr) -> None:
@@ -69,18 +69,18 @@ def refuse_large_constants(name: str, jaxpr: ClosedJaxpr) -> None:
 
 
 def _constants(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, JaxprEqn | None]]:
-    """Yield each array that the jaxpr, or one inside it, holds, with the first equation that uses it."""
+    """Yield each constant array of the jaxpr and its nested jaxprs, with the first equation that uses it."""
     for level, constants, _ in _levels(jaxpr, ""):
         for variable, value in zip(level.constvars, constants, strict=False):
-            yield value, next((eqn for eqn in level.eqns if any(variable is given for given in eqn.invars)), None)
+            yield value, next((eqn for eqn in level.eqns if any(variable is operand for operand in eqn.invars)), None)
         for equation in level.eqns:
-            for given in equation.invars:
-                if isinstance(given, Literal) and getattr(given.val, "shape", ()):
-                    yield given.val, equation
+            for operand in equation.invars:
+                if isinstance(operand, Literal) and getattr(operand.val, "shape", ()):
+                    yield operand.val, equation
 
 
 def _levels(jaxpr: ClosedJaxpr | Jaxpr, scope: str) -> Iterator[tuple[Jaxpr, Sequence[Any], str]]:
-    """Yield the jaxpr and each one inside it, with the constants that it holds and the scopes around it."""
+    """Yield the jaxpr and each nested one, with its constants and its name scope."""
     level, constants = (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
     yield level, constants, scope
     for equation in level.eqns:

@@ -1,9 +1,9 @@
-"""`Remembered`: what was made of an object, for as long as the object lives.
+"""`Remembered`: a cache of values by object identity, with weak references to the objects.
 
-Idea: a program is traced once and an image is decoded once, however often they are used. Objects count by identity, so
-none of them need be hashable.
+Idea: a program is traced once and an image is decoded once, however often they are used. Objects are compared by
+identity, so they need not be hashable.
 
-Rule: a value must not hold its object, or neither is ever freed.
+Rule: a value must not reference its object, or neither is ever freed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class Remembered(Generic[Value]):
-    """Values by the object that each was made of.
+    """A cache of one value for each living object.
 
     Example:
         >>> class Model: pass
@@ -33,24 +33,24 @@ class Remembered(Generic[Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, one: Any) -> Value | None:
-        """Return what was kept of an object, or None."""
-        entry = self._entries.get(id(one))
-        return entry[1] if entry is not None and entry[0]() is one else None
+    def get(self, owner: Any) -> Value | None:
+        """Return the value of an object, or None."""
+        entry = self._entries.get(id(owner))
+        return entry[1] if entry is not None and entry[0]() is owner else None
 
-    def keep(self, one: Any, value: Value) -> Value:
-        """Keep a value until an object dies, and return it.
+    def keep(self, owner: Any, value: Value) -> Value:
+        """Store the value of an object until the object is freed, and return it.
 
         Raises:
             TypeError: the object cannot be weakly referenced.
         """
-        entries, key = self._entries, id(one)
+        entries, key = self._entries, id(owner)
 
         def forget(reference: weakref.ref[Any]) -> None:
-            # This may run in any thread at any moment, also when another object has the same address already.
+            # The garbage collector may run this in any thread at any moment, even after another object got this id.
             entry = entries.get(key)
             if entry is not None and entry[0] is reference:
                 del entries[key]
 
-        entries[key] = weakref.ref(one, forget), value
+        entries[key] = weakref.ref(owner, forget), value
         return value

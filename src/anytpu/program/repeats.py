@@ -1,7 +1,7 @@
-"""`Repeats`: how often equal blocks of layers follow each other in a job, and the job with fewer of them.
+"""`Repeats`: consecutive equal blocks of layers in a job, and a way to make the job with fewer of them.
 
-Idea: what n equal blocks take grows with n in a straight line, so a job that is too large to be compiled is known from
-two that are not.
+Idea: the cost of n equal blocks is linear in n. So the cost of a job that is too large to compile follows from two
+smaller jobs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Repeats:
-    """Equal blocks of layers of a job, one after the other.
+    """Consecutive equal blocks of layers of a job.
 
     Attributes:
-        count: how many there are, at least 2.
-        block: the names of the layers of the first one.
-        with_count: makes the job with so many of them, 1 to `count`; what it returns is a job as `program.of` takes it.
+        count: number of blocks, at least 2.
+        block: names of the layers in the first block.
+        with_count: returns the job with a given number of blocks, 1 to `count`; a job for `program.of`.
     """
 
     count: int

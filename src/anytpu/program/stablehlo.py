@@ -1,10 +1,10 @@
-"""A module of StableHLO text: what its main function takes and returns, and the module as `jax.export` calls it.
+"""Parsing of StableHLO modules: the arguments and results of the main function, and the module as a JAX export.
 
-Idea: `jax.export` runs and compiles what it has serialised, and all that it needs is a module in the portable form of
-StableHLO. So text that anyone wrote (JAX, PyTorch/XLA, a compiler's dump) is parsed and brought to that form; JAX
-exports a function of the same arguments and results that computes nothing, and the module takes the place of its code.
+Idea: `jax.export` can run and compile any module in the portable form of StableHLO. So a module from any source (JAX,
+PyTorch/XLA, a compiler's dump) is parsed and converted to that form. Then JAX exports a dummy function with the same
+arguments and results, and the module replaces its code.
 
-Rule: every shape is fixed. What is not StableHLO is refused here, by its line, before a compiler sees it.
+Rule: every shape is static. Anything that is not StableHLO is rejected here with its line, before a compiler sees it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from jax.interpreters import mlir
 from anytpu.errors import ProgramError
 
 MAIN = "main"
-"""The function that is run."""
+"""Name of the entry function."""
 
 DIALECTS = ("builtin", "func", "stablehlo", "chlo", "sdy", "mhlo", "vhlo")
-"""The dialects of MLIR whose operations XLA takes."""
+"""The MLIR dialects whose operations XLA accepts."""
 
 _DTYPES = {
     "i1": "bool",
@@ -42,13 +42,13 @@ _DONATED = "tf.aliasing_output"
 
 
 @dataclasses.dataclass(frozen=True)
-class Argument:
+class MainArgument:
     """One argument of the main function.
 
     Attributes:
-        spec: its shape and dtype.
-        sharding: the axes of the mesh that each of its dimensions is split over, or None where nothing is said.
-        becomes: the number of the result that takes its memory, or None.
+        spec: shape and dtype.
+        sharding: for each dimension the mesh axes that split it; None without a sharding attribute.
+        becomes: index of the result that reuses its memory, or None.
     """
 
     spec: jax.ShapeDtypeStruct
@@ -61,14 +61,14 @@ class StableHLO:
     """A module that can be called.
 
     Attributes:
-        arguments: what its main function takes.
-        results: the specs of what it returns.
-        mesh: name and size of each axis of the mesh that it was written for; () where it names none.
-        exported: the module as JAX calls it, on any platform; on as many devices as its mesh has where something inside
-            of it lies on the mesh, else on any number.
+        arguments: the arguments of its main function.
+        results: specs of the results.
+        mesh: (name, size) of each axis of its mesh; () without a mesh.
+        exported: the module as a JAX export for any platform. It needs as many devices as the mesh if an operation in
+            it has a sharding; otherwise any number.
     """
 
-    arguments: tuple[Argument, ...]
+    arguments: tuple[MainArgument, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
     mesh: tuple[tuple[str, int], ...]
     exported: jax.export.Exported
@@ -78,16 +78,17 @@ def parse(content: bytes) -> StableHLO:
     """Parse StableHLO, as text or as MLIR's bytecode.
 
     Raises:
-        ProgramError: it is none, or has no one main function, or leaves a size open; a sentence about "it".
+        ProgramError: the content is not StableHLO, has not exactly one main function, or has a dynamic shape. The
+            message is a sentence about "it".
     """
     with mlir.make_ir_context():
         module = _module(content)
         _check_dialects(module)
         main = _main(module)
         arguments = tuple(_arguments(main))
-        results = tuple(_spec(f"result {number}", of) for number, of in enumerate(_type(main).results))
+        results = tuple(_spec(f"result {index}", result) for index, result in enumerate(_type(main).results))
         mesh = _mesh(module)
-        _plain(module, main)
+        _remove_call_attributes(module, main)
         code, devices = _portable(module), 1 if _is_unplaced(module) else math.prod(size for _, size in mesh)
     return StableHLO(arguments, results, mesh, _exported(arguments, results, devices, code))
 
@@ -99,18 +100,18 @@ def _module(content: bytes) -> ir.Module:
         raise ProgramError(f"It is not StableHLO: {_diagnostic(error)}.") from error
 
 
-_MOST_SAID = 300
-"""Characters of the parser's complaint that are shown: it repeats names, however long."""
+_MAX_DIAGNOSTIC = 300
+"""Maximum number of characters of a parser diagnostic in an error: it repeats names of any length."""
 
 
 def _diagnostic(error: Exception) -> str:
-    """Return the first complaint of MLIR's parser, with its line: 'line 4, column 21: invalid SSA name'."""
-    found = re.search(r'error: "-":(\d+):(\d+): (.*)', str(error))
-    if found is None:
-        return str(error).strip().splitlines()[-1][:_MOST_SAID]
-    line, column, said = found.groups()
-    said = said.strip().rstrip(".")[:_MOST_SAID]
-    return f"line {line}, column {column}: {said}" if int(line) else said
+    """Return the first diagnostic of MLIR's parser, with its line: 'line 4, column 21: invalid SSA name'."""
+    match = re.search(r'error: "-":(\d+):(\d+): (.*)', str(error))
+    if match is None:
+        return str(error).strip().splitlines()[-1][:_MAX_DIAGNOSTIC]
+    line, column, message = match.groups()
+    message = message.strip().rstrip(".")[:_MAX_DIAGNOSTIC]
+    return f"line {line}, column {column}: {message}" if int(line) else message
 
 
 def _check_dialects(module: ir.Module) -> None:
@@ -130,12 +131,12 @@ def _operations(operation: Any) -> Iterator[Any]:
 
 
 def _main(module: ir.Module) -> Any:
-    """Return the function named main, or the only one that is public; it is named main then."""
-    functions = [one for one in module.body.operations if one.operation.name == "func.func"]
-    names = [ir.StringAttr(one.attributes["sym_name"]).value for one in functions]
+    """Return the function named main, or the only public one, which is renamed to main."""
+    functions = [operation for operation in module.body.operations if operation.operation.name == "func.func"]
+    names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
     if MAIN in names:
         return functions[names.index(MAIN)]
-    public = [one for one in functions if not _is_private(one)]
+    public = [function for function in functions if not _is_private(function)]
     if len(public) != 1:
         listed = ", ".join(map(repr, names[:5])) or "none"
         raise ProgramError(f"It has no function named 'main', and no single public one; its functions are {listed}.")
@@ -152,32 +153,33 @@ def _type(main: Any) -> ir.FunctionType:
     return ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
 
 
-def _arguments(main: Any) -> Iterator[Argument]:
+def _arguments(main: Any) -> Iterator[MainArgument]:
     types = _type(main).inputs
-    given = list(ir.ArrayAttr(main.attributes["arg_attrs"])) if "arg_attrs" in main.attributes else [None] * len(types)
-    for number, (of, attributes) in enumerate(zip(types, given, strict=True)):
-        known = {one.name: one.attr for one in ir.DictAttr(attributes)} if attributes is not None else {}
+    has_attributes = "arg_attrs" in main.attributes
+    attributes = list(ir.ArrayAttr(main.attributes["arg_attrs"])) if has_attributes else [None] * len(types)
+    for index, (argument, dictionary) in enumerate(zip(types, attributes, strict=True)):
+        known = {entry.name: entry.attr for entry in ir.DictAttr(dictionary)} if dictionary is not None else {}
         if _OLD_SHARDING in known:
             raise ProgramError(
-                f"Its argument {number} is laid out by {_OLD_SHARDING}, which XLA's older partitioner reads. Lower it "
+                f"Its argument {index} is laid out by {_OLD_SHARDING}, which XLA's older partitioner reads. Lower it "
                 'again with jax.config.update("jax_use_shardy_partitioner", True), which writes sdy.sharding.'
             )
-        yield Argument(
-            spec=_spec(f"argument {number}", of),
-            sharding=_sharding(number, str(known[_SHARDING])) if _SHARDING in known else None,
+        yield MainArgument(
+            spec=_spec(f"argument {index}", argument),
+            sharding=_sharding(index, str(known[_SHARDING])) if _SHARDING in known else None,
             becomes=ir.IntegerAttr(known[_DONATED]).value if _DONATED in known else None,
         )
 
 
-def _spec(what: str, of: Any) -> jax.ShapeDtypeStruct:
-    text = str(of)
+def _spec(what: str, tensor_type: Any) -> jax.ShapeDtypeStruct:
+    text = str(tensor_type)
     if not text.startswith("tensor<"):
-        raise ProgramError(f"Its {what} is {text}; a program takes and gives tensors.")
-    ranked = ir.RankedTensorType(of) if not text.startswith("tensor<*") else None
+        raise ProgramError(f"Its {what} is {text}; a program takes and returns tensors.")
+    ranked = ir.RankedTensorType(tensor_type) if not text.startswith("tensor<*") else None
     if ranked is None or not ranked.has_static_shape:
         raise ProgramError(
-            f"Its {what} is {text}, which leaves a size open, and a TPU program has one size for each. Lower it again "
-            "for arrays of fixed shapes, the batch included."
+            f"Its {what} is {text}, which has a dynamic size, and a TPU program has static shapes. Lower it again for "
+            "arrays of fixed shapes, the batch included."
         )
     element = str(ranked.element_type)
     if element not in _DTYPES:
@@ -196,8 +198,9 @@ def _dtype(what: str, text: str, name: str) -> Any:
 
 
 def _mesh(module: ir.Module) -> tuple[tuple[str, int], ...]:
-    """Return the axes of the mesh; () where none of more than one device is declared."""
-    texts = {str(one.attributes["mesh"]) for one in module.body.operations if one.operation.name == "sdy.mesh"}
+    """Return the axes of the mesh; () if no mesh of more than one device is declared."""
+    declared = [operation for operation in module.body.operations if operation.operation.name == "sdy.mesh"]
+    texts = {str(operation.attributes["mesh"]) for operation in declared}
     meshes = {tuple((name, int(size)) for name, size in re.findall(r'"([^"]+)"=(\d+)', text)) for text in texts}
     meshes.discard(())
     if len(meshes) > 1:
@@ -205,29 +208,33 @@ def _mesh(module: ir.Module) -> tuple[tuple[str, int], ...]:
     return meshes.pop() if meshes else ()
 
 
-def _sharding(number: int, text: str) -> tuple[tuple[str, ...], ...]:
+def _sharding(index: int, text: str) -> tuple[tuple[str, ...], ...]:
     """Return the axes of each dimension, from '#sdy.sharding<@mesh, [{"x"}, {}]>'."""
     dimensions = re.search(r"\[(.*?)\]", text)
     if dimensions is None or ":(" in text:
-        raise ProgramError(f"Its argument {number} is laid out by {text}, which splits an axis of the mesh in parts.")
-    return tuple(tuple(re.findall(r'"([^"]+)"', one)) for one in re.findall(r"\{(.*?)\}", dimensions.group(1)))
+        raise ProgramError(f"Its argument {index} is laid out by {text}, which splits an axis of the mesh in parts.")
+    return tuple(tuple(re.findall(r'"([^"]+)"', axes)) for axes in re.findall(r"\{(.*?)\}", dimensions.group(1)))
 
 
-def _plain(module: ir.Module, main: Any) -> None:
-    """Take off what only says how a whole module is called: donations, shardings, the mesh. The caller says that."""
+def _remove_call_attributes(module: ir.Module, main: Any) -> None:
+    """Remove attributes that only describe the call of the module: donations, shardings, the mesh.
+
+    The caller sets them again.
+    """
     for name in ("arg_attrs", "res_attrs"):
         if name in main.attributes:
             del main.attributes[name]
     if _is_unplaced(module):
-        for mesh in [one for one in module.body.operations if one.operation.name == "sdy.mesh"]:
+        for mesh in [operation for operation in module.body.operations if operation.operation.name == "sdy.mesh"]:
             mesh.operation.erase()
 
 
 def _is_unplaced(module: ir.Module) -> bool:
-    """Say whether nothing inside of a module lies on a mesh, so that it can be called on any number of devices."""
+    """Return whether no operation of a module has a sharding, so that it can run on any number of devices."""
     return not any(
-        (one.name.startswith("sdy.") and one.name != "sdy.mesh") or "#sdy.sharding" in str(one.attributes)
-        for one in _operations(module.operation)
+        (operation.name.startswith("sdy.") and operation.name != "sdy.mesh")
+        or "#sdy.sharding" in str(operation.attributes)
+        for operation in _operations(module.operation)
     )
 
 
@@ -239,13 +246,14 @@ def _portable(module: ir.Module) -> bytes:
         except TypeError:  # jaxlib 0.10.0 takes bytecode; delete this with the pin jax>=0.10.1.
             return serialize_portable_artifact(mlir.module_to_bytecode(module), version, True)
     except (ValueError, RuntimeError, ir.MLIRError) as error:
-        raise ProgramError(f"It cannot be brought to StableHLO's portable form: {_diagnostic(error)}.") from error
+        raise ProgramError(f"It cannot be converted to StableHLO's portable form: {_diagnostic(error)}.") from error
 
 
 def _exported(
-    arguments: tuple[Argument, ...], results: tuple[jax.ShapeDtypeStruct, ...], devices: int, code: bytes
+    arguments: tuple[MainArgument, ...], results: tuple[jax.ShapeDtypeStruct, ...], devices: int, code: bytes
 ) -> jax.export.Exported:
-    nothing = jax.jit(lambda *_: tuple(jnp.zeros(one.shape, one.dtype) for one in results), keep_unused=True)
-    export = jax.export.export(nothing, platforms=("tpu",), disabled_checks=[jax.export.DisabledSafetyCheck.platform()])
-    exported = export(*[one.spec for one in arguments])
+    """Return the export of a dummy function with these arguments and results, with its code replaced by `code`."""
+    dummy = jax.jit(lambda *_: tuple(jnp.zeros(result.shape, result.dtype) for result in results), keep_unused=True)
+    export = jax.export.export(dummy, platforms=("tpu",), disabled_checks=[jax.export.DisabledSafetyCheck.platform()])
+    exported = export(*[argument.spec for argument in arguments])
     return dataclasses.replace(exported, mlir_module_serialized=code, nr_devices=devices)

@@ -1,9 +1,9 @@
 """A StableHLO file (".mlir") as a Program.
 
-Idea: such a file says nothing of states, names or rows; what it does say is kept. An argument whose memory a result
-takes (it was donated) is state, that result the new state. Where arguments are laid out over a mesh, the Program is
-placed on it, and examples lie along the axis that a data axis of the mesh splits. All else is batch, and lies whole on
-each device unless the user says that its rows are split.
+Idea: such a file has no states, names or rows, but some attributes. A donated argument, whose memory a result reuses,
+is state, and that result is the new state. If arguments have shardings over a mesh, the Program has that placement, and
+the example axis is the one that a data axis of the mesh splits. All other arguments are batch. They are replicated
+unless the user declares that their rows are split.
 
 Rule: nothing is guessed from shapes.
 """
@@ -24,20 +24,19 @@ from anytpu.program.stablehlo import StableHLO, parse
 from anytpu.program.trial import try_parsing
 
 SUFFIX = ".mlir"
-"""How the name of a StableHLO file ends."""
+"""File name suffix of a StableHLO file."""
 
 
 def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None) -> Program:
     """Read a Program from a StableHLO file, text or bytecode.
 
     Args:
-        path: the file.
-        layouts: how arguments of its main function, by their numbers, lie on the devices: `{1: ROWS}`; those that are
-            left out lie whole on each.
+        path: path of the file.
+        layouts: layouts of arguments of its main function, by index: `{1: ROWS}`; other arguments are replicated.
 
     Raises:
-        ProgramError: the file cannot be read, is no StableHLO of one main function and fixed shapes, or the layouts do
-            not fit its arguments.
+        ProgramError: the file cannot be read, is not StableHLO with one main function and static shapes, or the layouts
+            do not fit its arguments.
     """
     try:
         content = read_file(Path(path))
@@ -45,79 +44,78 @@ def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None
             raise ProgramError("The file is empty: write jax.jit(step).lower(...).as_text() into it.")
         try_parsing(content)
         module = parse(content)
-        given = _layouts(module, layouts)
-        return _program(Path(path).stem, module, given)
+        return _program(Path(path).stem, module, _layouts(module, layouts))
     except OSError as error:
         raise ProgramError(f"The StableHLO file {str(path)!r} cannot be read: {error.strerror or error}.") from error
     except ProgramError as error:
         raise ProgramError(f"The StableHLO file {str(path)!r} cannot be used. {error}") from error
 
 
-def _layouts(module: StableHLO, given: Mapping[int, Layout] | None) -> list[Layout]:
+def _layouts(module: StableHLO, layouts: Mapping[int, Layout] | None) -> list[Layout]:
     count = len(module.arguments)
-    is_mapping = isinstance(given, Mapping) and all(isinstance(one, Layout) for one in given.values())
-    if given is not None and not is_mapping:
+    is_mapping = isinstance(layouts, Mapping) and all(isinstance(layout, Layout) for layout in layouts.values())
+    if layouts is not None and not is_mapping:
         raise ProgramError(
-            "Its shapes are fixed; input_specs can only say which of its arguments lie split over the devices, as "
-            f"{{number: anytpu.program.ROWS}}, and not {given!r}."
+            "Its shapes are fixed; input_specs can only name the arguments that are split over the devices, as "
+            f"{{number: anytpu.program.ROWS}}, and not {layouts!r}."
         )
-    for number, layout in (given or {}).items():
-        if number not in range(count):
-            raise ProgramError(f"It has no argument {number!r}: its {count} arguments count from 0.")
-        argument = module.arguments[number]
+    for index, layout in (layouts or {}).items():
+        if index not in range(count):
+            raise ProgramError(f"It has no argument {index!r}: its {count} arguments count from 0.")
+        argument = module.arguments[index]
         if layout.axis is not None and argument.becomes is not None:
-            raise ProgramError(f"Its argument {number} is state, whose memory a result takes: that is REPLICATED.")
+            raise ProgramError(f"Its argument {index} is state, whose memory a result takes: that is REPLICATED.")
         if layout.axis is not None and len(argument.spec.shape) <= layout.axis:
-            raise ProgramError(f"Its argument {number} has the shape {argument.spec.shape} and no rows to split.")
-    return [(given or {}).get(number, REPLICATED) for number in range(count)]
+            raise ProgramError(f"Its argument {index} has the shape {argument.spec.shape} and no rows to split.")
+    return [(layouts or {}).get(index, REPLICATED) for index in range(count)]
 
 
 def _program(name: str, module: StableHLO, layouts: list[Layout]) -> Program:
-    state, batch = _numbers(module)
+    state, batch = _indices(module)
     arguments, placement = module.arguments, _placement(module, (*state, *batch))
-    specs = [arguments[number].spec for number in batch]
-    layout, said = tuple(layouts[number] for number in batch), ""
-    if placement is not None and all(one == REPLICATED for one in layout):
-        layout, said = split_layout(tuple(f"argument {number}" for number in batch), specs, placement)
+    specs = [arguments[index].spec for index in batch]
+    layout, note = tuple(layouts[index] for index in batch), ""
+    if placement is not None and all(leaf_layout == REPLICATED for leaf_layout in layout):
+        layout, note = split_layout(tuple(f"argument {index}" for index in batch), specs, placement)
     return Program(
         name=f"{name}/{'train' if state else 'infer'}",
         step=_step(module, state, batch),
-        state=tuple(arguments[number].spec for number in state),
+        state=tuple(arguments[index].spec for index in state),
         batch=tuple(specs),
         layout=layout,
         mode="train" if state else "infer",
-        state_names=tuple(f"argument {number}" for number in state),
+        state_names=tuple(f"argument {index}" for index in state),
         placement=placement,
-        notes=(said,) if said else (),
+        notes=(note,) if note else (),
     )
 
 
-def _numbers(module: StableHLO) -> tuple[list[int], list[int]]:
-    """Return the numbers of the arguments that are state, and of the others."""
-    numbers = range(len(module.arguments))
-    state = [number for number in numbers if _is_state(module, number)]
-    return state, [number for number in numbers if number not in state]
+def _indices(module: StableHLO) -> tuple[list[int], list[int]]:
+    """Return the indices of the state arguments, and of the batch arguments."""
+    indices = range(len(module.arguments))
+    state = [index for index in indices if _is_state(module, index)]
+    return state, [index for index in indices if index not in state]
 
 
-def _is_state(module: StableHLO, number: int) -> bool:
-    argument = module.arguments[number]
+def _is_state(module: StableHLO, index: int) -> bool:
+    argument = module.arguments[index]
     return argument.becomes is not None and module.results[argument.becomes] == argument.spec
 
 
-def _placement(module: StableHLO, numbers: Sequence[int]) -> Placement | None:
+def _placement(module: StableHLO, indices: Sequence[int]) -> Placement | None:
     if not module.mesh:
         return None
-    return Placement(module.mesh, tuple(module.arguments[number].sharding or () for number in numbers))
+    return Placement(module.mesh, tuple(module.arguments[index].sharding or () for index in indices))
 
 
 def _step(module: StableHLO, state: list[int], batch: list[int]) -> Callable[[Any, Any], tuple[Any, Any]]:
     order = [*state, *batch]
-    new = [module.arguments[number].becomes for number in state]
+    new_state = [module.arguments[index].becomes for index in state]
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        given = dict(zip(order, jax.tree.leaves((state, batch)), strict=True))
-        results = module.exported.call(*[given[number] for number in range(len(given))])
-        outputs = tuple(one for number, one in enumerate(results) if number not in new)
-        return tuple(results[number] for number in new if number is not None), outputs
+        arguments = dict(zip(order, jax.tree.leaves((state, batch)), strict=True))
+        results = module.exported.call(*[arguments[index] for index in range(len(arguments))])
+        outputs = tuple(result for index, result in enumerate(results) if index not in new_state)
+        return tuple(results[index] for index in new_state if index is not None), outputs
 
     return step

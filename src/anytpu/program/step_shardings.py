@@ -1,12 +1,12 @@
-"""`StepShardings`: the shardings that a step itself asks for its inputs and outputs.
+"""`StepShardings`: the shardings that a step itself requests for its inputs and outputs.
 
-Idea: `jax.jit(step, in_shardings=...)`, `jax.shard_map` and a sharding constraint on an input each say how that input
-lies. JAX lays the arrays of a call so; a program that holds the step lays its inputs so too, or each call would begin
-with moving them.
+Idea: `jax.jit(step, in_shardings=...)`, `jax.shard_map` and a sharding constraint request a sharding of an input. JAX
+reshards the arrays of a call to it. A program with this step uses the same shardings for its inputs; otherwise each
+call would begin with a reshard.
 
-Rule: read from the equations that take the inputs, as they are or in another dtype; inside of jitted functions,
-`jax.checkpoint`, `custom_jvp` and `custom_vjp` too. The first equation that asks counts. What is asked deeper stays in
-the step, and XLA honours it there.
+Rule: requests are read from the equations that take the inputs, unchanged or in another dtype, also inside jitted
+functions, `jax.checkpoint`, `custom_jvp` and `custom_vjp`. The first request counts. Requests for intermediate values
+stay in the step, and XLA follows them there.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from jax.sharding import AbstractMesh, NamedSharding, Sharding
 from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of
 
 JIT = "jax.jit"
-"""The asker whose shardings JAX enforces: an array that lies in another way is refused by it."""
+"""The source of requests that JAX enforces: it rejects an array with another sharding."""
 
 _CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 """Equations that run a jaxpr once, on their own operands."""
 
 _KEEPS = ("convert_element_type", "copy", "copy_p", "name", "reduce_precision", "optimization_barrier")
-"""Equations whose results are their operands: the same elements, at most in another dtype."""
+"""Equations whose results have the elements of their operands, at most in another dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """A sharding that a step asks for.
+    """A sharding that a step requests.
 
     Attributes:
         sharding: the sharding.
-        by: who asks: "jax.jit", "jax.shard_map" or "a sharding constraint".
+        by: source of the request: "jax.jit", "jax.shard_map" or "a sharding constraint".
     """
 
     sharding: Sharding
@@ -45,15 +45,15 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class StepShardings:
-    """The shardings that a step asks for.
+    """The shardings that a step requests.
 
     Attributes:
-        inputs: for each flat argument, or None where the step does not ask.
-        outputs: for each flat result, or None.
-        donated: for each flat argument whether `jax.jit` may use its memory for a result.
-        is_jitted: whether the step is one jitted function; else nothing is donated.
-        has_memory_layout: whether `jax.jit` asks for an order of dimensions in memory.
-        meshes: the meshes of more than one device that anything in the step names.
+        inputs: request for each flat argument, or None.
+        outputs: request for each flat result, or None.
+        donated: for each flat argument, whether `jax.jit` may reuse its memory for a result.
+        is_jitted: whether the step is a single jitted function; otherwise nothing is donated.
+        has_memory_layout: whether `jax.jit` requests an order of dimensions in memory.
+        meshes: the meshes of more than one device in the step.
     """
 
     inputs: tuple[Ask | None, ...]
@@ -65,7 +65,7 @@ class StepShardings:
 
 
 def step_shardings(traced: ClosedJaxpr) -> StepShardings:
-    """Return what a traced step asks for.
+    """Return the shardings that a traced step requests.
 
     Example:
         >>> step_shardings(jax.make_jaxpr(jax.jit(step, in_shardings=(whole, rows)))(state, batch)).inputs[1].by
@@ -73,49 +73,59 @@ def step_shardings(traced: ClosedJaxpr) -> StepShardings:
     """
     jaxpr = traced.jaxpr
     inputs: dict[int, Ask] = {}
-    _inputs(jaxpr, {variable: number for number, variable in enumerate(jaxpr.invars)}, inputs)
+    _collect_inputs(jaxpr, {variable: index for index, variable in enumerate(jaxpr.invars)}, inputs)
     outputs = tuple(_output(jaxpr, variable) for variable in jaxpr.outvars)
-    asked = tuple(inputs.get(number) for number in range(len(jaxpr.invars)))
+    requests = tuple(inputs.get(index) for index in range(len(jaxpr.invars)))
     is_jitted = len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name == "jit"
     donated = _donated(jaxpr.eqns[0]) if is_jitted else []
-    flags = tuple(any(variable is one for one in donated) for variable in jaxpr.invars)
-    return StepShardings(asked, outputs, flags, is_jitted, _has_memory_layout(jaxpr), tuple(_meshes(jaxpr)))
+    flags = tuple(any(variable is other for other in donated) for variable in jaxpr.invars)
+    return StepShardings(requests, outputs, flags, is_jitted, _has_memory_layout(jaxpr), tuple(_meshes(jaxpr)))
 
 
-def _inputs(jaxpr: Jaxpr, numbers: Mapping[Any, int], found: dict[int, Ask]) -> dict[Any, int]:
-    """Find what the equations of a jaxpr ask of the variables that are inputs, by number; return all such variables."""
-    known = dict(numbers)
+def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int, Ask]) -> dict[Any, int]:
+    """Add the requests of a jaxpr's equations for input variables to `requests`.
+
+    Args:
+        jaxpr: the jaxpr.
+        inputs: index of the step's argument, by variable of the jaxpr that holds it.
+        requests: first request for each argument, by index.
+
+    Returns:
+        The extended `inputs`: with the variables that hold an argument unchanged or in another dtype.
+    """
+    known = dict(inputs)
     for equation in jaxpr.eqns:
-        given = enumerate(equation.invars)
-        taken = {place: known[one] for place, one in given if not isinstance(one, Literal) and one in known}
+        operands = enumerate(equation.invars)
+        taken = {at: known[atom] for at, atom in operands if not isinstance(atom, Literal) and atom in known}
         asks = _asks(equation, len(equation.invars), "in")
-        for place, number in taken.items():
-            ask = asks[place]
+        for position, index in taken.items():
+            ask = asks[position]
             if ask is not None:
-                found.setdefault(number, ask)
+                requests.setdefault(index, ask)
         inner = _called(equation)
         if inner is not None:
-            inside = _inputs(inner, {inner.invars[place]: number for place, number in taken.items()}, found)
+            inner_inputs = {inner.invars[position]: index for position, index in taken.items()}
+            inner_known = _collect_inputs(inner, inner_inputs, requests)
             known |= {
-                outer: inside[one]
-                for outer, one in zip(equation.outvars, inner.outvars, strict=True)
-                if not isinstance(one, Literal) and one in inside
+                outer: inner_known[atom]
+                for outer, atom in zip(equation.outvars, inner.outvars, strict=True)
+                if not isinstance(atom, Literal) and atom in inner_known
             }
         elif equation.primitive.name in _KEEPS:
-            known |= {equation.outvars[place]: number for place, number in taken.items()}
+            known |= {equation.outvars[position]: index for position, index in taken.items()}
     return known
 
 
 def _output(jaxpr: Jaxpr, variable: Any) -> Ask | None:
-    """Return what is asked for a result of a jaxpr by the equation that makes it."""
+    """Return the request for a result of a jaxpr by the equation that computes it."""
     for equation in jaxpr.eqns:
         if variable in equation.outvars:
-            place = equation.outvars.index(variable)
-            ask, inner = _asks(equation, len(equation.outvars), "out")[place], _called(equation)
+            position = equation.outvars.index(variable)
+            ask, inner = _asks(equation, len(equation.outvars), "out")[position], _called(equation)
             if ask is None and inner is not None:
-                return _output(inner, inner.outvars[place])
+                return _output(inner, inner.outvars[position])
             if ask is None and equation.primitive.name in _KEEPS:
-                return _output(jaxpr, equation.invars[place])
+                return _output(jaxpr, equation.invars[position])
             return ask
     return None
 
@@ -125,10 +135,11 @@ def _called(equation: JaxprEqn) -> Jaxpr | None:
 
 
 def _asks(equation: JaxprEqn, count: int, side: str) -> Sequence[Ask | None]:
-    """Return what an equation asks for each of its operands ("in") or results ("out")."""
+    """Return the request of an equation for each of its operands ("in") or results ("out")."""
     name, params = equation.primitive.name, equation.params
     if name == "jit":
-        return [Ask(one, JIT) if isinstance(one, Sharding) else None for one in params[f"{side}_shardings"]]
+        shardings = params[f"{side}_shardings"]
+        return [Ask(sharding, JIT) if isinstance(sharding, Sharding) else None for sharding in shardings]
     if name == "shard_map":
         return [Ask(NamedSharding(params["mesh"], spec), "jax.shard_map") for spec in params[f"{side}_specs"]]
     if name == "sharding_constraint":
@@ -137,23 +148,23 @@ def _asks(equation: JaxprEqn, count: int, side: str) -> Sequence[Ask | None]:
 
 
 def _donated(equation: JaxprEqn) -> list[Any]:
-    """Return the variables that a jitted function takes and may overwrite."""
-    return [one for one, flag in zip(equation.invars, equation.params["donated_invars"], strict=True) if flag]
+    """Return the operands that a jitted function may overwrite."""
+    return [operand for operand, flag in zip(equation.invars, equation.params["donated_invars"], strict=True) if flag]
 
 
 def _has_memory_layout(jaxpr: Jaxpr) -> bool:
     jits = [equation for equation in jaxpr.eqns if equation.primitive.name == "jit"]
-    return any(one is not None for each in jits for one in (*each.params["in_layouts"], *each.params["out_layouts"]))
+    return any(layout is not None for jit in jits for layout in (*jit.params["in_layouts"], *jit.params["out_layouts"]))
 
 
 def _meshes(jaxpr: Jaxpr) -> dict[AbstractMesh, None]:
-    """Return the meshes that the equations of a jaxpr name, those inside of others too, each once."""
-    found: dict[AbstractMesh, None] = {}
+    """Return the distinct meshes in the equations of a jaxpr and its nested jaxprs, as the keys of a dict."""
+    meshes: dict[AbstractMesh, None] = {}
     for equation in jaxpr.eqns:
         for side, operands in (("in", equation.invars), ("out", equation.outvars)):
             for ask in _asks(equation, len(operands), side):
                 if ask is not None and isinstance(ask.sharding, NamedSharding) and ask.sharding.mesh.size > 1:
-                    found[ask.sharding.mesh.abstract_mesh] = None
+                    meshes[ask.sharding.mesh.abstract_mesh] = None
         for inner in inner_jaxprs(equation):
-            found |= _meshes(level_of(inner))
-    return found
+            meshes |= _meshes(level_of(inner))
+    return meshes

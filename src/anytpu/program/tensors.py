@@ -1,7 +1,7 @@
-"""The values of a state as .npy files, which NumPy alone can read.
+"""Storage of state values as .npy files, which NumPy alone can read.
 
-Rule: a .npy file knows NumPy's own types only. bfloat16 and its kin are stored as the unsigned integers of their width,
-a typed random key as its raw words; the manifest says what they were.
+Rule: a .npy file supports only NumPy's own dtypes. bfloat16 and other extended dtypes are stored as unsigned integers
+of their width, and a typed random key as its raw words. The manifest has the original types.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from anytpu.program.leaves import leaf_text, state_names
 from anytpu.program.program import Program, Tree
 
 _MAGIC_BYTES = 16
-"""More than stands before the header of an .npy file."""
+"""Upper bound of the bytes before the header of an .npy file."""
 
 
 def tensor_part(index: int) -> str:
-    """Return the name of the part that holds the value of the leaf of that number."""
+    """Return the name of the part with the value of the leaf at an index."""
     return f"tensors/{index:03d}.npy"
 
 
-def most_bytes(spec: Any) -> int:
-    """Return the largest size that the part of a leaf of this shape and dtype can have.
+def max_npy_bytes(spec: Any) -> int:
+    """Return the maximum size in bytes of the part of a leaf of this shape and dtype.
 
     Example:
-        >>> most_bytes(jax.ShapeDtypeStruct((250,), "float32"))
+        >>> max_npy_bytes(jax.ShapeDtypeStruct((250,), "float32"))
         11016
     """
     return math.prod(spec.shape) * spec.dtype.itemsize + _MAGIC_BYTES + MAX_HEADER_BYTES
 
 
 def tensors_to_npy(program: Program, tensors: Tree) -> list[tuple[str | None, bytes]]:
-    """Return each value as the random generator of a typed key (None for an ordinary array) and its .npy file.
+    """Return, for each value, the random generator of a typed key (None for an ordinary array) and its .npy file.
 
     Args:
-        program: whose state it is.
-        tensors: tree of arrays with the structure, shapes and dtypes of the state.
+        program: the program.
+        tensors: tree of arrays with the structure, shapes and dtypes of the program's state.
 
     Raises:
-        ProgramError: they differ from the state; the message names the leaf.
+        ProgramError: the tensors do not match the state; the message names the leaf.
     """
     structure = jax.tree.structure(program.state)
     if jax.tree.structure(tensors) != structure:
@@ -59,7 +59,7 @@ def tensors_to_npy(program: Program, tensors: Tree) -> list[tuple[str | None, by
     for name, value, spec in zip(
         state_names(program), jax.tree.leaves(tensors), jax.tree.leaves(program.state), strict=True
     ):
-        value = value if isinstance(value, jax.Array) else _as_jax_would(value)
+        value = value if isinstance(value, jax.Array) else _canonical(value)
         if (value.shape, value.dtype) != (spec.shape, spec.dtype):
             raise ProgramError(
                 f"The tensor {name!r} of {program.name!r} must be {leaf_text(spec)}, not {leaf_text(value)}."
@@ -69,21 +69,22 @@ def tensors_to_npy(program: Program, tensors: Tree) -> list[tuple[str | None, by
 
 
 def npy_to_tensors(program: Program, contents: Sequence[bytes], generators: Sequence[str | None]) -> Tree:
-    """Return the tree of the values, from what `tensors_to_npy` returned.
+    """Return the tree of values from the results of `tensors_to_npy`.
 
     Raises:
-        ProgramError: a file holds something else than the state of the program declares.
+        ProgramError: a file does not match the state of the program.
     """
     leaves, structure = jax.tree.flatten(program.state)
     try:
         loaded = [read_npy(io.BytesIO(content), len(content)) for content in contents]
-        values = [_value(*given) for given in zip(loaded, generators, leaves, strict=True)]
+        values = [_value(*leaf) for leaf in zip(loaded, generators, leaves, strict=True)]
     except (ValueError, TypeError) as error:
         raise ProgramError(f"The values of its state are not what the state declares: {error}") from error
     return jax.tree.unflatten(structure, values)
 
 
-def _as_jax_would(value: Any) -> np.ndarray:
+def _canonical(value: Any) -> np.ndarray:
+    """Return a value as a NumPy array with the dtype that JAX would use."""
     array = np.asarray(value)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 

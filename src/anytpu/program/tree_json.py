@@ -1,15 +1,15 @@
-"""The structure of a pytree as JSON: no pickle, and nothing that a reader must import.
+"""The structure of a pytree as JSON, without pickle and without imports on reading.
 
-Idea: a program file must open where its model's code is not. dicts, lists, tuples and None are written as they are. Any
-other container (an optax NamedTuple, an OrderedDict, a registered dataclass) is written as the plain tuple of its
-children; the names of the leaves still say what is what.
+Idea: a program file must open without the code of its model. Dicts, lists, tuples and None keep their type. Any other
+container (an optax NamedTuple, an OrderedDict, a registered dataclass) is written as the plain tuple of its children;
+the names of the leaves still identify them.
 
     a leaf            0
     None              null
     {"a": leaf}       {"dict": [["a", 0]]}
     [leaf], (leaf,)   {"list": [0]}, {"tuple": [0]}
 
-Rule: what is read back has the same leaves in the same order.
+Rule: the tree that is read back has the same leaves in the same order.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from anytpu.errors import ProgramError
 from anytpu.program.program import Tree
 
 Json = Any
-"""What `json.loads` returns."""
+"""A result of `json.loads`."""
 
 LEAF = 0
-"""What stands for a leaf."""
+"""The JSON value of a leaf."""
 
 
 def tree_to_json(tree: Tree) -> Json:
@@ -42,10 +42,10 @@ def tree_to_json(tree: Tree) -> Json:
 
 
 def json_to_tree(structure: Json, leaves: list[Any]) -> Tree:
-    """Return the tree that has this structure and these leaves.
+    """Return the tree with this structure and these leaves.
 
     Raises:
-        ProgramError: the JSON is not one that `tree_to_json` writes, or has another number of leaves.
+        ProgramError: the JSON is not in the form of `tree_to_json`, or has another number of leaves.
 
     Example:
         >>> json_to_tree({"list": [0, None]}, ["leaf"])
@@ -83,7 +83,7 @@ def _read(structure: Json) -> Tree:
             return None
         case int() if structure == LEAF and not isinstance(structure, bool):
             return LEAF
-        # JAX sorts the keys of a dictionary, and numbers are not sorted with text.
+        # JAX sorts the keys of a dictionary, and cannot sort integers with strings.
         case {"dict": list(pairs), **rest} if (
             not rest and all(_is_pair(pair) for pair in pairs) and _is_sortable(pairs)
         ):

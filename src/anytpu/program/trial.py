@@ -1,10 +1,10 @@
-"""`try_parsing`: StableHLO of a file, parsed first in a process that may end.
+"""`try_parsing`: parses the StableHLO of a file in a child process first.
 
-Idea: MLIR's parser ends the process on some damaged modules, text and bytecode. What a child has parsed and lowered,
-this process parses too: it is the same parser and the same bytes.
+Idea: MLIR's parser aborts the process on some damaged modules, both text and bytecode. If a child process has parsed
+and lowered a module, this process can parse it too: the parser and the bytes are the same.
 
-Rule: a child is started for each content that was not tried before, which takes a second or two. Modules that were made
-in this process are not tried.
+Rule: a child is started for each new content, which takes one or two seconds. Modules made in this process are not
+tried.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from anytpu import _env
 from anytpu.errors import ProgramError
 
 LIMIT_S = 300.0
-"""How long the parser may take, seconds."""
+"""Time limit of the parser, in seconds."""
 
 _REFUSED = 3
 _BEGAN = b"anytpu: the parser begins\n"
-_PARSED: set[str] = set()  # Digests of what a child has parsed, with the width of integers.
-_CRASHES = {-one for one in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
+_PARSED: set[str] = set()  # Keys of contents that a child has parsed: the jax_enable_x64 flag and a digest.
+_CRASHES = {-number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _AGAIN = "Write it again, with jax.jit(step).lower(...).as_text()."
-# After the standard library and before other packages, where this anytpu would not be found anyway.
+# Insert our folder after the standard library and before other packages, unless it is in sys.path already.
 _CHILD = """
 import sys
 folder = sys.argv[1]
@@ -40,13 +40,14 @@ main(sys.argv[2] == "True")
 
 
 def try_parsing(content: bytes) -> None:
-    """Parse StableHLO in a child process, and return when it could be.
+    """Parse StableHLO in a child process, and return on success.
 
     Args:
         content: the module, as text or as MLIR's bytecode.
 
     Raises:
-        ProgramError: it is not StableHLO, or the parser could not start, ended or took too long; sentences about "it".
+        ProgramError: the content is not StableHLO, or the parser could not start, crashed or timed out. The message is
+            a sentence about "it".
     """
     wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
     key = f"{wide} {hashlib.sha256(content).hexdigest()}"
@@ -56,7 +57,7 @@ def try_parsing(content: bytes) -> None:
 
 
 def main(wide: bool) -> None:
-    """Parse what standard input holds, and lower it; the exit status says whether that could be done."""
+    """Parse and lower the module on standard input; the exit status is 0 on success."""
     jax.config.update("jax_enable_x64", wide)
     from anytpu.program.stablehlo import parse
 
@@ -76,21 +77,27 @@ def _try(content: bytes, wide: bool) -> None:
     command = [sys.executable, "-P", "-c", _CHILD, str(_env.package_folder()), str(wide)]
     environment = _env.compiler_environment()
     try:
-        tried = subprocess.run(command, input=content, capture_output=True, env=environment, timeout=LIMIT_S)
+        child = subprocess.run(command, input=content, capture_output=True, env=environment, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise ProgramError(f"MLIR's parser does not come to an end with it in {LIMIT_S:g} s.") from None
+        raise ProgramError(f"MLIR's parser did not finish with it in {LIMIT_S:g} s.") from None
     except OSError as error:
         raise ProgramError(_unstarted(str(error))) from error
-    _, began, said = tried.stdout.partition(_BEGAN)
-    printed = tried.stderr.decode(errors="replace")
-    if began and tried.returncode == _REFUSED:
-        raise ProgramError(said.decode())
-    if tried.returncode or not began:
-        raise ProgramError(_ended(tried.returncode, printed, bool(began)))
+    _, began, message = child.stdout.partition(_BEGAN)
+    printed = child.stderr.decode(errors="replace")
+    if began and child.returncode == _REFUSED:
+        raise ProgramError(message.decode())
+    if child.returncode or not began:
+        raise ProgramError(_crash_message(child.returncode, printed, bool(began)))
 
 
-def _ended(status: int, printed: str, has_begun: bool) -> str:
-    """Return the sentences for a child that ended without a result."""
+def _crash_message(status: int, printed: str, has_begun: bool) -> str:
+    """Return the error text for a child that ended without a result.
+
+    Args:
+        status: exit status of the child.
+        printed: its standard error.
+        has_begun: whether the parser had started.
+    """
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     complaint = next((line for line in lines if "error:" in line or "LLVM ERROR" in line), lines[-1] if lines else "")

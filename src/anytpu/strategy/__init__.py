@@ -1,6 +1,6 @@
-"""Replicas: a strategy, what runs on each replica, and how their values become one."""
+"""Replicas: strategies, step functions on each replica, and reductions over replicas."""
 
-# ruff: noqa: E402 - what comes after the check imports Keras, whose backend cannot be changed afterwards.
+# ruff: noqa: E402 - the imports below the check import Keras, whose backend cannot be changed afterwards.
 from anytpu import _env
 
 _env.require_keras_on_jax()

@@ -1,10 +1,10 @@
-"""How the values that the replicas give one variable become one.
+"""Aggregation of the replicas' values of one variable.
 
 Rule: a variable keeps the aggregation that it was made with, and its assignments are aggregated at once
-(`assignments.py`). Metrics are made with "sum" and synchronization "on_read": each replica has its own value until the
-step ends; then what each added is added up, and what replaces the value unread (`metric.reset_state()`) is added up by
-itself. BatchNorm statistics are known by their names and take the mean. Any other variable that would differ is an
-error, where TensorFlow silently showed replica 0's.
+(`assignments.py`). Metrics have aggregation "sum" and synchronization "on_read": each replica has its own value until
+the step ends. Then the replicas' changes are summed. If the step overwrites the value without reading it
+(`metric.reset_state()`), the new values are summed instead. BatchNorm statistics are recognized by name and averaged.
+Any other variable that would differ is an error; TensorFlow silently showed the value of replica 0.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import jax.numpy as jnp
 
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.replicas import Shard
+from anytpu.strategy.replicas import ReplicaShard
 
-Merge = Callable[[Any, Any, Shard | None], Any]
-"""`merge(old, new, shard) -> value`: from the value before the step and this replica's new one, the same on every
-replica; `shard` is the replica's part of a batch that does not fill all of them."""
+Merge = Callable[[Any, Any, ReplicaShard | None], Any]
+"""`merge(old, new, shard) -> value`: the merged value, equal on every replica. `old` is the value before the step,
+`new` this replica's value after it, `shard` the replica's part of a batch that does not fill all replicas."""
 
 _BATCH_STATISTICS = frozenset({"moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev"})
-"""The names of the variables of `keras.layers.BatchNormalization` that follow the batches."""
+"""Names of the running statistics of `keras.layers.BatchNormalization`."""
 
 
 def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None:
-    """Return how the replicas' new values of a variable become one; None when they are the same already.
+    """Return the function that merges the replicas' new values of a variable; None if they are already equal.
 
     Args:
         variable: a Keras variable that the step writes.
-        is_overwritten: the step writes it without having read it.
-        differs: the replicas' new values may differ.
+        is_overwritten: True if the step writes it without reading it first.
+        differs: True if the replicas' new values may differ.
 
     Raises:
-        ReplicaError: they differ, and the variable has no aggregation that says what to do.
+        ReplicaError: the values may differ, and the variable has no aggregation.
     """
     if variable.aggregation == "sum" and is_local(variable):
-        # Eight replicas that count 4 rows each write the same number, and it is 32 rows all the same.
+        # Equal values are summed too: eight replicas that each count 4 rows make 32 rows.
         return _sum if is_overwritten else _sum_of_changes
     if not differs:
         return None
@@ -61,54 +61,58 @@ def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None
 
 
 def is_local(variable: Any) -> bool:
-    """Say whether each replica has its own value of a variable until the step ends: that of a metric."""
+    """Return whether each replica has its own value of a variable until the step ends, as a metric has."""
     return variable.synchronization == "on_read"
 
 
 def follows_batches(variable: Any) -> bool:
-    """Say whether a variable is a statistic of BatchNorm."""
+    """Return whether a variable is a running statistic of BatchNorm."""
     return variable.name in _BATCH_STATISTICS
 
 
-def _sum(_: Any, new: Any, __: Any) -> Any:
+def _sum(old: Any, new: Any, shard: ReplicaShard | None) -> Any:
+    del old, shard
     return jax.lax.psum(new, REPLICA_AXIS)
 
 
-def _sum_of_changes(old: Any, new: Any, _: Any) -> Any:
+def _sum_of_changes(old: Any, new: Any, shard: ReplicaShard | None) -> Any:
+    del shard
     return old + jax.lax.psum(new - old, REPLICA_AXIS)
 
 
-def _mean(_: Any, new: Any, __: Any) -> Any:
+def _mean(old: Any, new: Any, shard: ReplicaShard | None) -> Any:
+    del old, shard
     return jax.lax.pmean(new, REPLICA_AXIS)
 
 
-def _mean_over_rows(_: Any, new: Any, shard: Shard | None) -> Any:
+def _mean_over_rows(old: Any, new: Any, shard: ReplicaShard | None) -> Any:
+    del old
     return mean_over_rows(new, shard)
 
 
-def mean_over_rows(new: Any, shard: Shard | None) -> Any:
-    """Return the mean weighted by real rows, so that a replica that got none counts for nothing."""
+def mean_over_rows(new: Any, shard: ReplicaShard | None) -> Any:
+    """Return the mean over the replicas, weighted by real rows; a replica without rows has weight 0."""
     if shard is None:
         return jax.lax.pmean(new, REPLICA_AXIS)
     rows = shard.rows.astype(new.dtype)
     return jax.lax.psum(new * rows, REPLICA_AXIS) / jax.lax.psum(rows, REPLICA_AXIS)
 
 
-def _first(_: Any, new: Any, __: Any) -> Any:
+def _first(old: Any, new: Any, shard: ReplicaShard | None) -> Any:
+    del old, shard
     return first(new)
 
 
 def first(value: Any) -> Any:
-    """Return the first replica's value, on every replica."""
-    mine = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, value, jnp.zeros_like(value))
-    return jax.lax.psum(mine, REPLICA_AXIS).astype(value.dtype)
+    """Return the first replica's value on every replica."""
+    own_term = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, value, jnp.zeros_like(value))
+    return jax.lax.psum(own_term, REPLICA_AXIS).astype(value.dtype)
 
 
 def check_has_mean(variable: Any) -> None:
-    """Raise where the mean is no value of a variable's dtype."""
+    """Raise `ReplicaError` if the dtype of a variable cannot hold a mean."""
     if not jnp.issubdtype(variable.dtype, jnp.inexact):
         raise ReplicaError(
-            f"the variable {variable.path!r} holds {variable.dtype}, and its aggregation is the mean, which is not a "
-            "whole "
-            'number: make it with a floating dtype, or with aggregation="sum" or "only_first_replica"'
+            f"the variable {variable.path!r} holds {variable.dtype}, and its aggregation is the mean, which is not an "
+            'integer: make it with a floating dtype, or with aggregation="sum" or "only_first_replica"'
         )

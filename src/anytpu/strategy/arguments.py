@@ -1,10 +1,10 @@
-"""The arguments of one run, parted into what travels to the cores and what is part of the step's code.
+"""The arguments of one run, split into array leaves and static leaves.
 
-Idea: arrays, numbers and `PerReplica` travel; a bool, a string, None or a model is fixed when the step is compiled, as
-if it were written in it.
+Idea: arrays, numbers and `PerReplica` are passed to the compiled step. A bool, a string, None or a model is static: it
+is fixed when the step is compiled, like a literal in its code.
 
-Rule: a `Form` says everything about the arguments but the values that travel, so a compiled step is kept by its `key`.
-The form holds the fixed objects that it compares by identity, the key does not.
+Rule: an `ArgumentForm` describes everything about the arguments except the values of array leaves, so compiled steps
+are cached by its `key`. The form holds the static objects that are compared by identity; the key does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS, Layout
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.replicas import RowCounts, Shard
+from anytpu.strategy.replicas import ReplicaShard, RowCounts
 
 _BY_VALUE = (bool, str, bytes, type(None))
 _NUMBERS = (int, float, complex)
@@ -27,14 +27,14 @@ _NOT_NUMBERS = "USOMm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Travels:
-    """A leaf that travels.
+class ArrayLeaf:
+    """A leaf that is passed to the compiled step.
 
     Attributes:
-        shape: of the array; of the stacked one, `(replicas, ...)`, for a `PerReplica`.
-        dtype: the one that JAX computes with.
-        is_split: each replica gets its own part.
-        is_padded: the parts have pads.
+        shape: shape of the array; for a `PerReplica` that of the stacked array, `(replicas, ...)`.
+        dtype: dtype that JAX computes with.
+        is_split: True if each replica gets its own part.
+        is_padded: True if the parts have pad rows.
     """
 
     shape: tuple[int, ...]
@@ -44,13 +44,17 @@ class Travels:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fixed:
-    """A leaf that is part of the code: an equal bool or string is the same, any other object only itself."""
+class StaticLeaf:
+    """A leaf that is part of the code. Bools and strings are compared by value, other objects by identity.
+
+    Attributes:
+        value: the bool, string, None or object.
+    """
 
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fixed):
+        if not isinstance(other, StaticLeaf):
             return False
         return self.value is other.value or self.key == other.key
 
@@ -59,109 +63,111 @@ class Fixed:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether an equal value is the same."""
+        """Whether the value is compared by equality, not by identity."""
         return isinstance(self.value, _BY_VALUE)
 
     @property
     def key(self) -> tuple[type, Any]:
-        """What equal leaves have in common. It does not hold an object that counts by identity."""
+        """Cache key of the leaf, the same for equal leaves. It holds no object that is compared by identity."""
         return type(self.value), self.value if self.is_by_value else id(self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Form:
-    """Everything about the arguments of a run but the values that travel.
+class ArgumentForm:
+    """The form of the arguments of a run: everything except the values of array leaves.
 
-    Where the batch does not fill all replicas, the real rows of each replica travel too, behind the leaves.
+    If the batch does not fill all replicas, the counts of real rows are passed to the step too, after the leaves.
 
     Attributes:
-        tree: the structure of `(args, kwargs)`, a `PerReplica` being a leaf.
-        leaves: each leaf, in order.
-        room: the rows of each replica with pads, where some are pads; else None.
-        counts: the real rows of each replica, where some are pads. They travel, so they make no other form; a step that
-            asks for them is compiled for them.
+        tree: structure of `(args, kwargs)`, with each `PerReplica` as a leaf.
+        leaves: the leaves, in order.
+        room: number of rows of each replica including pads, if the batch has pads; otherwise None.
+        counts: number of real rows of each replica, if the batch has pads; otherwise None. They are passed to the step,
+            so they do not change the form. A step that depends on them is compiled for these counts.
     """
 
     tree: Any
-    leaves: tuple[Travels | Fixed, ...]
+    leaves: tuple[ArrayLeaf | StaticLeaf, ...]
     room: int | None = None
     counts: RowCounts | None = dataclasses.field(default=None, compare=False)
 
     @property
     def key(self) -> tuple:
-        """What equal forms have in common. It does not hold the objects of `objects`."""
-        return self.tree, tuple([one.key if type(one) is Fixed else one for one in self.leaves]), self.room
+        """Cache key of the form, the same for equal forms. It does not hold the objects of `objects`."""
+        return self.tree, tuple([leaf.key if type(leaf) is StaticLeaf else leaf for leaf in self.leaves]), self.room
 
     @property
     def objects(self) -> list[Any]:
-        """The leaves that are part of the code and count by identity, such as a model."""
-        return [one.value for one in self.leaves if type(one) is Fixed and not one.is_by_value]
+        """The static leaves that are compared by identity, such as a model."""
+        return [leaf.value for leaf in self.leaves if type(leaf) is StaticLeaf and not leaf.is_by_value]
 
     def rebuilt(self, arrays: list[Any]) -> tuple[tuple, dict]:
-        """Return `(args, kwargs)` with these arrays in the place of the leaves that travel."""
-        rest = iter(arrays)
-        return jax.tree.unflatten(self.tree, [one.value if type(one) is Fixed else next(rest) for one in self.leaves])
+        """Return `(args, kwargs)` with these arrays as the array leaves."""
+        remaining = iter(arrays)
+        leaves = [leaf.value if type(leaf) is StaticLeaf else next(remaining) for leaf in self.leaves]
+        return jax.tree.unflatten(self.tree, leaves)
 
     def specs(self) -> list[jax.ShapeDtypeStruct]:
-        """Return the spec of each array that travels."""
-        return [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in self._travellers()]
+        """Return the spec of each passed array."""
+        return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._array_leaves()]
 
     def layouts(self) -> list[Layout]:
-        """Return the layout of each array that travels."""
-        return [ROWS if one.is_split else REPLICATED for one in self._travellers()]
+        """Return the layout of each passed array."""
+        return [ROWS if leaf.is_split else REPLICATED for leaf in self._array_leaves()]
 
     def parts(self) -> list[jax.ShapeDtypeStruct]:
-        """Return the spec of one replica's part of each array that travels."""
+        """Return the spec of one replica's part of each passed array."""
         return [
-            jax.ShapeDtypeStruct(one.shape[1:] if one.is_split else one.shape, one.dtype) for one in self._travellers()
+            jax.ShapeDtypeStruct(leaf.shape[1:] if leaf.is_split else leaf.shape, leaf.dtype)
+            for leaf in self._array_leaves()
         ]
 
     def has_rows(self) -> list[bool]:
-        """Return which arrays that travel have an axis of rows in front, some of which are pads."""
-        return [one.is_padded for one in self._travellers()]
+        """Return a flag for each passed array: True if its first axis is rows, some of which are pads."""
+        return [leaf.is_padded for leaf in self._array_leaves()]
 
-    def shard(self, arrays: list[Any], *, is_recorded: bool = False) -> Shard | None:
-        """Return one replica's part of a batch that does not fill all replicas, from what travelled to it."""
-        return None if self.room is None else Shard(arrays[-1], self.room, self.counts, is_recorded)
+    def shard(self, arrays: list[Any], *, is_recorded: bool = False) -> ReplicaShard | None:
+        """Return one replica's part of a batch that does not fill all replicas, from the arrays passed to it."""
+        return None if self.room is None else ReplicaShard(arrays[-1], self.room, self.counts, is_recorded)
 
-    def of_rows(self, room: int) -> Form:
-        """Return the form of a batch that has so many rows a replica."""
-        return Form(self.tree, tuple(_of_rows(leaf, room) for leaf in self.leaves), room, self.counts)
+    def with_rows(self, room: int) -> ArgumentForm:
+        """Return the form of a batch with `room` rows per replica."""
+        return ArgumentForm(self.tree, tuple(_with_rows(leaf, room) for leaf in self.leaves), room, self.counts)
 
-    def _travellers(self) -> list[Travels]:
-        leaves = [one for one in self.leaves if type(one) is Travels]
+    def _array_leaves(self) -> list[ArrayLeaf]:
+        leaves = [leaf for leaf in self.leaves if type(leaf) is ArrayLeaf]
         if self.room is None:
             return leaves
-        replicas = next(one.shape[0] for one in leaves if one.is_split)
-        return [*leaves, Travels((replicas,), np.dtype("int32"), True)]
+        replicas = next(leaf.shape[0] for leaf in leaves if leaf.is_split)
+        return [*leaves, ArrayLeaf((replicas,), np.dtype("int32"), True)]
 
 
-def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
-    """Part the arguments of a run.
+def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm, list[Any]]:
+    """Split the arguments of a run into their form and the passed values.
 
     Args:
         args: the positional arguments.
         kwargs: the keyword arguments, or None.
-        replicas: how many parts a `PerReplica` must have.
+        replicas: number of parts that a `PerReplica` must have.
 
     Returns:
-        The form, and what travels: arrays, Python numbers and `PerReplica`, the last one being the real rows of each
-        replica where some are pads.
+        The form, and the passed values: arrays, Python numbers and `PerReplica`. If the batch has pads, the last value
+        is the number of real rows of each replica.
 
     Raises:
         SettingError: `args` is not a tuple or `kwargs` not a dict, or a leaf is a Keras variable or holds strings.
         ReplicaError: a `PerReplica` has another number of parts, or parts of different shapes; or two of them have
-            different real rows.
+            different counts of real rows.
     """
     if not isinstance(args, tuple | list):
         raise SettingError(
-            f"args must be a tuple with one value for each argument of the function, not {_what(args)}: "
+            f"args must be a tuple with one value for each argument of the function, not {_text(args)}: "
             "for one argument x type strategy.run(fn, args=(x,))"
         )
     if not isinstance(kwargs, dict | None):
-        raise SettingError(f'kwargs must be a dictionary such as {{"training": True}}, or None, not {_what(kwargs)}')
+        raise SettingError(f'kwargs must be a dictionary such as {{"training": True}}, or None, not {_text(kwargs)}')
     values, tree = jax.tree.flatten(
-        (tuple(args), kwargs or {}), is_leaf=lambda one: isinstance(one, Fixed) or is_per_replica(one)
+        (tuple(args), kwargs or {}), is_leaf=lambda node: isinstance(node, StaticLeaf) or is_per_replica(node)
     )
     arrays: list[Any] = []
     leaves = tuple([_leaf(value, arrays) for value in values])
@@ -169,59 +175,59 @@ def parted(args: Any, kwargs: Any, replicas: int) -> tuple[Form, list[Any]]:
         _check(leaf, replicas, tree, index)
     uneven = [value for value in values if isinstance(value, PerReplica) and value.rows is not None]
     if not uneven:
-        return Form(tree, leaves), arrays
+        return ArgumentForm(tree, leaves), arrays
     rows, room = _rows_of(uneven)
-    return Form(tree, leaves, room, RowCounts(rows)), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
+    return ArgumentForm(tree, leaves, room, RowCounts(rows)), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
 
 
 def _rows_of(uneven: list[PerReplica]) -> tuple[tuple[int, ...], int]:
-    """Return the real rows of each replica, and the rows with pads, of values of one batch."""
-    found = dict.fromkeys((one.rows, one.spec().shape[1]) for one in uneven)
-    if len(found) > 1:
-        listed = " and ".join(str(list(rows or ())) for rows, _ in found)
+    """Return the real rows of each replica, and the rows including pads, from the values of one batch."""
+    row_counts = dict.fromkeys((value.rows, value.spec().shape[1]) for value in uneven)
+    if len(row_counts) > 1:
+        listed = " and ".join(str(list(rows or ())) for rows, _ in row_counts)
         raise ReplicaError(
             f"two batches that do not fill all replicas are passed together, with {listed} rows on the replicas: pass "
             "the parts of one batch, as one next(iterator) returns them"
         )
-    ((rows, room),) = found
+    ((rows, room),) = row_counts
     assert rows is not None
     return rows, room
 
 
-def _of_rows(leaf: Travels | Fixed, room: int) -> Travels | Fixed:
-    if isinstance(leaf, Fixed) or not leaf.is_padded:
+def _with_rows(leaf: ArrayLeaf | StaticLeaf, room: int) -> ArrayLeaf | StaticLeaf:
+    if isinstance(leaf, StaticLeaf) or not leaf.is_padded:
         return leaf
     return dataclasses.replace(leaf, shape=(leaf.shape[0], room, *leaf.shape[2:]))
 
 
-def _leaf(value: Any, arrays: list[Any]) -> Travels | Fixed:
-    """Return what a leaf is, and append it to the arrays when it travels."""
-    if isinstance(value, Fixed):
+def _leaf(value: Any, arrays: list[Any]) -> ArrayLeaf | StaticLeaf:
+    """Return the description of a leaf, and append its value to `arrays` if it is an array leaf."""
+    if isinstance(value, StaticLeaf):
         return value
     if isinstance(value, jax.Array):
-        leaf = Travels(value.shape, value.dtype, False)
+        leaf = ArrayLeaf(value.shape, value.dtype, False)
     elif isinstance(value, PerReplica):
-        leaf = Travels(*value.travelling(), not value.is_shared, value.rows is not None)
+        leaf = ArrayLeaf(*value.passed_shape(), not value.is_shared, value.rows is not None)
     elif isinstance(value, bool | keras.Variable):
-        return Fixed(value)
+        return StaticLeaf(value)
     elif isinstance(value, _NUMBERS):
-        leaf = Travels((), jax.dtypes.canonicalize_dtype(type(value)), False)
+        leaf = ArrayLeaf((), jax.dtypes.canonicalize_dtype(type(value)), False)
     elif hasattr(value, "__array__"):
         value = np.asarray(value)
-        leaf = Travels(value.shape, _computed(value.dtype), False)
+        leaf = ArrayLeaf(value.shape, _jax_dtype(value.dtype), False)
     else:
-        return Fixed(value)
+        return StaticLeaf(value)
     arrays.append(value)
     return leaf
 
 
-def _computed(dtype: np.dtype) -> Any:
-    """Return the dtype that JAX computes with in the place of one of NumPy's; what is no number as it is."""
+def _jax_dtype(dtype: np.dtype) -> Any:
+    """Return the dtype that JAX uses for a NumPy dtype; non-numeric dtypes are returned unchanged."""
     return dtype if dtype.kind in _NOT_NUMBERS else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _check(leaf: Travels | Fixed, replicas: int, tree: Any, index: int) -> None:
-    if isinstance(leaf, Fixed):
+def _check(leaf: ArrayLeaf | StaticLeaf, replicas: int, tree: Any, index: int) -> None:
+    if isinstance(leaf, StaticLeaf):
         if isinstance(leaf.value, keras.Variable):
             _refuse_variable(_name(tree, index), leaf.value)
     elif leaf.is_split:
@@ -232,13 +238,13 @@ def _check(leaf: Travels | Fixed, replicas: int, tree: Any, index: int) -> None:
 
 
 def _name(tree: Any, index: int) -> str:
-    """Return how the user writes a leaf: `args[0]['x']`."""
+    """Return a leaf's path in the user's notation: `args[0]['x']`."""
     paths = jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
     path = paths[index][0]
     return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
 
 
-def _what(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray | jax.Array) else repr(value)
 
 

@@ -1,11 +1,11 @@
-"""Assigning to a variable inside a replica.
+"""Assignment to a variable inside a replica.
 
-Idea: a variable with an aggregation holds one value on all replicas, also in the middle of a step. What the replicas
-assign is aggregated when they assign it, and a read afterwards gives the aggregate; `assign_add` and `assign_sub`
-aggregate the change. TensorFlow's synchronization AUTO and ON_WRITE do the same.
+Idea: a variable with an aggregation has the same value on all replicas, also in the middle of a step. Assigned values
+are aggregated at the assignment, and a later read returns the aggregate. `assign_add` and `assign_sub` aggregate the
+change. TensorFlow's synchronization AUTO and ON_WRITE do the same.
 
 Rule: a variable with synchronization "on_read" (Keras metrics) keeps each replica's own value until the step ends
-(`aggregation.py`). What an optimizer computes is written as it is, since its gradients are reduced already.
+(`aggregation.py`). Optimizers write without aggregation, because their gradients are reduced already.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from anytpu.strategy.aggregation import check_has_mean, first, is_local
 from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import Replica, current_replica
 
-_AS_IT_IS: contextvars.ContextVar[bool] = contextvars.ContextVar("as it is", default=False)
+_UNAGGREGATED: contextvars.ContextVar[bool] = contextvars.ContextVar("unaggregated", default=False)
 
 
 @contextlib.contextmanager
 def unaggregated() -> Iterator[None]:
-    """Let assignments write values as they are: those that are the same on every replica already."""
-    token = _AS_IT_IS.set(True)
+    """Disable aggregation of assignments in a block, for values that are already equal on every replica."""
+    token = _UNAGGREGATED.set(True)
     try:
         yield
     finally:
-        _AS_IT_IS.reset(token)
+        _UNAGGREGATED.reset(token)
 
 
 def write_back(variable: Any, value: Any) -> None:
-    """Write a value that a variable had at the end of an inner scope, in which it was aggregated."""
+    """Write a variable's value at the end of an inner scope, where it was aggregated already."""
     with unaggregated():
         variable.assign(value)
 
 
 def install() -> None:
-    """Put the wrappers on the class of Keras variables, once."""
+    """Wrap the assignment methods of Keras variables, once."""
     owner = _keras.variable_class()
     assign = owner.assign
     if _keras.is_wrapped(assign):
@@ -68,17 +68,17 @@ def _assigning(assign: Callable) -> Callable:
 def _changing(original: Callable, assign: Callable, change: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
         replica = _aggregating(self)
-        return (
-            original(self, value) if replica is None else assign(self, change(self, _aggregate(self, value, replica)))
-        )
+        if replica is None:
+            return original(self, value)
+        return assign(self, change(self, _aggregate(self, value, replica)))
 
     return wrapper
 
 
 def _aggregating(variable: Any) -> Replica | None:
-    """Return the replica whose assignments to a variable are aggregated; None where they are written as they are."""
+    """Return the current replica if assignments to a variable are aggregated in it; otherwise None."""
     replica = current_replica()
-    if replica is None or replica.axis is None or replica.replicas == 1 or _AS_IT_IS.get():
+    if replica is None or replica.axis is None or replica.replicas == 1 or _UNAGGREGATED.get():
         return None
     return None if variable.aggregation == "none" or is_local(variable) else replica
 
@@ -86,7 +86,7 @@ def _aggregating(variable: Any) -> Replica | None:
 def _aggregate(variable: Any, value: Any, replica: Replica) -> Any:
     if isinstance(value, keras.Variable):
         value = value.value
-    if _is_plain(value, replica):
+    if _is_shared(value, replica):
         if variable.aggregation == "sum":
             _check_zero(variable, value, replica)
         return value
@@ -99,14 +99,14 @@ def _aggregate(variable: Any, value: Any, replica: Replica) -> Any:
     return jax.lax.pmean(value, replica.axis)
 
 
-def _is_plain(value: Any, replica: Replica) -> bool:
-    """Say whether all replicas were given one and the same value, where each could have computed its own."""
+def _is_shared(value: Any, replica: Replica) -> bool:
+    """Return whether a value is the same on all replicas: a constant, or an argument that goes to all replicas."""
     leaves = jax.tree.leaves(value)
-    return not any(is_traced(leaf) for leaf in leaves) or any(value is one for one in replica.shared)
+    return not any(is_traced(leaf) for leaf in leaves) or any(value is argument for argument in replica.shared)
 
 
 def _check_zero(variable: Any, value: Any, replica: Replica) -> None:
-    # Zero is zero, however often it is added.
+    # Zero is unambiguous: any multiple of it is zero.
     if not is_traced(value) and not np.any(np.asarray(value)):
         return
     what = "an argument that goes to all replicas" if is_traced(value) else repr(value)

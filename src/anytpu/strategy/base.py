@@ -1,4 +1,4 @@
-"""`Strategy`: how a program is spread over replicas."""
+"""`Strategy`: the interface of all strategies, which run a program on replicas."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anytpu.strategy.replicas import refuse_inside
 
 
 class Strategy(abc.ABC):
-    """How a program is spread over replicas."""
+    """Runs a program on replicas."""
 
     @property
     @abc.abstractmethod
     def num_replicas_in_sync(self) -> int:
-        """The number of replicas that run each step together."""
+        """Number of replicas that run each step together."""
 
     @abc.abstractmethod
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -31,20 +31,20 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
-        """Run a function once on each replica for each of so many batches."""
+        """Run a function once on each replica for each of `steps` batches."""
 
     def distribute_dataset(self, dataset: Any) -> Any:
-        """Return a data set whose batches come split over the replicas.
+        """Return a data set whose batches are split over the replicas.
 
         Args:
             dataset: yields batches of the GLOBAL size: arrays, or tuples and dictionaries of them.
 
         Returns:
-            An iterable of trees of `PerReplica`. Where the rows do not fill the replicas, the first ones get theirs
-            first, and `compute_average_loss` and metrics leave the pads of the others out.
+            An iterable of trees of `PerReplica`. If the rows do not fill all replicas, the first replicas are filled
+            first. `compute_average_loss` and metrics ignore the pads of the others.
 
         Raises:
-            DataError: what was passed yields no batches; (on iterating) a leaf of a batch has no rows.
+            DataError: `dataset` yields no batches; (on iterating) a leaf of a batch has no rows.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -57,10 +57,10 @@ class Strategy(abc.ABC):
         return DistributedDataset(self, dataset, is_per_replica=False)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
-        """Return a data set whose batches are those of each replica, from a function that makes the data set.
+        """Return a data set of per-replica batches, from a function that makes the data set.
 
         Args:
-            dataset_fn: takes an `InputContext` and returns a data set that yields batches of the PER-REPLICA size; it
+            dataset_fn: takes an `InputContext` and returns a data set that yields batches of the PER-REPLICA size. It
                 is called once, for this host. A step takes one batch for each replica.
 
         Example:
@@ -72,19 +72,19 @@ class Strategy(abc.ABC):
               1: [1. 1. 1.]
             }
         """
-        made = dataset_fn(InputContext(num_replicas_in_sync=self.num_replicas_in_sync))
-        return DistributedDataset(self, made, is_per_replica=True)
+        dataset = dataset_fn(InputContext(num_replicas_in_sync=self.num_replicas_in_sync))
+        return DistributedDataset(self, dataset, is_per_replica=True)
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
-        """Do what `distribute_dataset` does; this was its name at first."""
+        """Alias of `distribute_dataset`, under its first TensorFlow name."""
         return self.distribute_dataset(dataset)
 
     def experimental_distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
-        """Do what `distribute_datasets_from_function` does; this was its name at first."""
+        """Alias of `distribute_datasets_from_function`, under its first TensorFlow name."""
         return self.distribute_datasets_from_function(dataset_fn)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable) -> Any:
-        """Return a `PerReplica` of what a function makes for each replica; a plain value when there is one.
+        """Return a `PerReplica` of the results of a function, called for each replica; a plain value for one replica.
 
         Args:
             value_fn: takes a `ValueContext` and returns an array or a number.
@@ -98,18 +98,18 @@ class Strategy(abc.ABC):
             }
         """
         replicas = self.num_replicas_in_sync
-        made = [value_fn(ValueContext(replica, replicas)) for replica in range(replicas)]
-        return made[0] if replicas == 1 else PerReplica(made)
+        values = [value_fn(ValueContext(replica, replicas)) for replica in range(replicas)]
+        return values[0] if replicas == 1 else PerReplica(values)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Make one value of one value for each replica.
+        """Reduce the replicas' values to one value.
 
         Args:
             reduce_op: `ReduceOp.SUM` or `ReduceOp.MEAN`, or their names in any case.
-            value: a tree of `PerReplica`, as `run` returns it. A plain value is that of every replica: its mean is the
-                value itself, its sum over the replicas is refused, since it may count once or once a replica.
-            axis: None reduces over the replicas; 0 also over the first axis of each replica's value, of which each
-                replica may have its own length.
+            value: a tree of `PerReplica`, as `run` returns it. A plain value is the value of every replica. Its mean is
+                the value itself. Its sum over the replicas is rejected, since it is ambiguous: once, or once a replica.
+            axis: None reduces over the replicas; 0 also over the first axis of each replica's value. The length of this
+                axis may differ between replicas.
 
         Returns:
             A tree of NumPy arrays.

@@ -1,8 +1,8 @@
 """Sums over replicas, and over groups of them.
 
-Idea: `jax.lax.psum(..., axis_index_groups=...)` does not exist under `vmap`, which is how virtual cores run. So the sum
-over a group is made of what every backend has: all values are gathered, ordered by group, and added up group by group;
-each replica keeps its group's sum.
+Idea: `jax.lax.psum(..., axis_index_groups=...)` is not supported under `vmap`, which runs the virtual cores. So a group
+sum uses only operations that every backend has: all values are gathered, ordered by group, and summed in each group.
+Each replica keeps the sum of its group.
 
 Rule: on one replica, and outside of every replica, a sum over the replicas is the value itself.
 """
@@ -21,22 +21,22 @@ from anytpu.errors import SettingError
 from anytpu.strategy.replicas import current_replica
 
 Groups = Sequence[Sequence[int]]
-"""A group assignment: a list with one list of replica numbers a group, each replica in one group, all equally many."""
+"""A group assignment: one list of replica indices for each group. Each replica is in one group; sizes are equal."""
 
 
 def cross_replica_sum(x: Any, group_assignment: Groups | None = None) -> Any:
     """Return the sum of each replica's `x`, the same on all of them.
 
     Args:
-        x: an array, a number, or a tree of them: this replica's.
+        x: this replica's value: an array, a number, or a tree of them.
         group_assignment: sum within these groups only; `[[0, 1], [2, 3]]` adds replica 0 to 1 and 2 to 3. None is one
             group of all.
 
     Returns:
-        The sums, in a tree like `x`. Outside of every replica, where there is nothing to add, `x` itself.
+        The sums, in a tree like `x`. Outside of every replica, `x` itself.
 
     Raises:
-        SettingError: `group_assignment` is not a list of lists of the same length in which each replica stands once.
+        SettingError: `group_assignment` is not a list of lists of the same length that contain each replica once.
 
     Example:
         >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=4))
@@ -59,14 +59,14 @@ def cross_replica_sum(x: Any, group_assignment: Groups | None = None) -> Any:
 
 
 def check_groups(groups: Any, replicas: int | None = None) -> None:
-    """Raise unless this is a group assignment.
+    """Check that a value is a group assignment.
 
     Args:
-        groups: what was given.
-        replicas: how many replicas there are; None where that is not known, and then it is not looked at.
+        groups: the value to check.
+        replicas: number of replicas; None if it is unknown, and then it is not checked.
 
     Raises:
-        SettingError: it is none.
+        SettingError: `groups` is not a group assignment.
     """
     if not isinstance(groups, list | tuple) or not groups or not all(isinstance(g, list | tuple) for g in groups):
         raise SettingError(
@@ -80,15 +80,15 @@ def check_groups(groups: Any, replicas: int | None = None) -> None:
         )
     members = [member for group in groups for member in group]
     count = len(members) if replicas is None else replicas
-    are_whole = all(isinstance(m, numbers.Integral) and not isinstance(m, bool) for m in members)
-    if not are_whole or sorted(members) != list(range(count)):
+    are_integers = all(isinstance(m, numbers.Integral) and not isinstance(m, bool) for m in members)
+    if not are_integers or sorted(members) != list(range(count)):
         raise SettingError(
             f"group_assignment must be a permutation of range({count}), each replica's number once, not {groups!r}"
         )
 
 
 def _sum_in_group(value: Any, axis: str, index: Any, groups: Groups) -> Any:
-    # All groups are equally large, so ordered by group they are the rows of a table, and a segment sum is a plain one.
+    # All groups have the same size, so the values ordered by group form a (group, member) array, summed over axis 1.
     order = np.array(groups)
     group_of = np.argsort(order.ravel()) // order.shape[1]
     value = jnp.asarray(value)

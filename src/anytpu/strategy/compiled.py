@@ -1,7 +1,7 @@
 """A compiled step of one strategy, and one run of it.
 
-Rule: a compiled step holds neither the function that it was compiled from nor the Keras variables that it reads and
-writes: the model that they belong to may die before it.
+Rule: a compiled step holds no strong reference to its function or to its Keras variables: their model may be freed
+before the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anytpu.program.program import REPLICATED, ROWS, Tree
 from anytpu.strategy import variables as homes
 from anytpu.strategy.per_replica import PerReplica, of_handles
 from anytpu.strategy.replicas import RowCounts
-from anytpu.strategy.step import Step
+from anytpu.strategy.step import ReplicaStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,12 +29,13 @@ class CompiledStep:
     """A step function, compiled for one form of its arguments.
 
     Attributes:
-        executable: of its Program.
-        references: to the Keras variables that it reads and writes, in the order of the state.
-        trainable: which of them were trainable when it was compiled.
-        has_rows: for a batch that does not fill all replicas, which outputs have an axis of rows in front; else None.
-        counts: as in `Step`.
-        pace: how many steps its next call should run, of a loop.
+        executable: the executable of its Program.
+        references: weak references to the Keras variables that it reads and writes, in the order of the state.
+        trainable: for each variable, whether it was trainable at compile time.
+        has_rows: for a batch that does not fill all replicas, a tree of bools: True for outputs whose first axis is
+            rows; otherwise None.
+        counts: number of real rows of each replica, as in `ReplicaStep`.
+        pace: chooses the number of steps of the next call of a loop.
     """
 
     executable: Executable
@@ -45,34 +46,34 @@ class CompiledStep:
     pace: CallPace = dataclasses.field(default_factory=CallPace)
 
     @classmethod
-    def of(cls, executable: Executable, step: Step) -> CompiledStep:
-        """Return a step with its executable."""
+    def of(cls, executable: Executable, step: ReplicaStep) -> CompiledStep:
+        """Return the compiled form of a step."""
         references = tuple(weakref.ref(variable) for variable in step.variables)
-        # The padded step itself holds the model.
+        # Keep only `has_rows`: the padded step itself holds the model.
         has_rows = None if step.padded is None else step.padded.has_rows
         return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts)
 
     @property
     def variables(self) -> list[Any]:
-        """The Keras variables that it reads and writes; None in the place of one that is gone."""
+        """The Keras variables that it reads and writes; None for a freed one."""
         return [reference() for reference in self.references]
 
     def run(self, backend: Backend, arrays: list[Any], own: Tree = None) -> tuple[Tree, Tree]:
-        """Run the step on arguments, and let the variables hold their new values.
+        """Run the step on arguments, and store the new values of the variables.
 
         Args:
-            backend: where.
-            arrays: what travels of the arguments.
+            backend: the backend that runs the step.
+            arrays: the passed values of the arguments, from `split_arguments`.
             own: the arrays of NNX modules, or None.
 
         Returns:
-            The new arrays of the modules, or None, and what the step returns.
+            The new arrays of the modules, or None, and the outputs of the step.
         """
-        # Copies: the call consumes what it is handed, and these arrays are the user's.
+        # Copy: the call donates its inputs, and these arrays belong to the user.
         copies = None if own is None else backend.put(jax.tree.map(lambda a: jnp.array(a, copy=True), own), REPLICATED)
-        batch = [_put(backend, one) for one in arrays]
+        batch = [_put(backend, array) for array in arrays]
         variables = self.variables
-        # A call consumes the state: an interrupt between it and the new state would leave the variables without values.
+        # A call donates the state: an interrupt before the new state is stored would leave variables without values.
         with deferred_interrupts():
             state = homes.take(backend, variables, homes.Holder("strategy.run")), copies
             try:
@@ -85,24 +86,28 @@ class CompiledStep:
 
     def opened(self, backend: Backend, outputs: Tree, arrays: list[Any]) -> Tree:
         """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments."""
-        rows = None if self.has_rows is None else tuple(int(one) for one in arrays[-1].padded())
+        rows = None if self.has_rows is None else tuple(int(count) for count in arrays[-1].padded())
         return of_handles(backend, outputs, self.executable.outputs, rows, self.has_rows)
 
     def fits(self, counts: RowCounts | None) -> bool:
-        """Say whether a run can use it: its variables live and are as trainable, and the counts of rows are its own."""
-        if counts is not None and not counts.are(self.counts):
+        """Return whether a run can use this step.
+
+        The variables must be alive with the same `trainable` flags, and the counts of rows must match.
+        """
+        if counts is not None and not counts.fits(self.counts):
             return False
         pairs = zip(self.variables, self.trainable, strict=True)
         return all([v is not None and v.trainable is flag for v, flag in pairs])
 
 
-def _put(backend: Backend, one: Any) -> Any:
-    if isinstance(one, np.ndarray):
-        # A copy: JAX may use the memory as it is, and its owner may write the next batch there before this one is done.
-        return backend.put_once(np.array(one), REPLICATED)
-    if not isinstance(one, PerReplica):
-        return backend.put(one, REPLICATED)
-    handle = one.handle_on(backend)
+def _put(backend: Backend, array: Any) -> Any:
+    """Return the handle of an argument on a backend."""
+    if isinstance(array, np.ndarray):
+        # Copy: JAX may use the memory in place, and its owner may overwrite it with the next batch during the step.
+        return backend.put_once(np.array(array), REPLICATED)
+    if not isinstance(array, PerReplica):
+        return backend.put(array, REPLICATED)
+    handle = array.handle_on(backend)
     if handle is not None:
         return handle
-    return backend.put(one.shared(), REPLICATED) if one.is_shared else backend.put_once(one.padded(), ROWS)
+    return backend.put(array.shared(), REPLICATED) if array.is_shared else backend.put_once(array.padded(), ROWS)

@@ -1,4 +1,4 @@
-"""One line to a TPU: `connect`, and `get_strategy` for code that does not know where it runs."""
+"""`connect`, which starts a TPU system in one line, and `get_strategy`, which returns the strategy in scope."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from anytpu.system.resolver import TPUClusterResolver
 def connect(
     tpu: str = "", cores: int | None = None, *, strict: bool = False, numerics: Numerics = "machine"
 ) -> TPUStrategy:
-    """Find a TPU system, start it, and return the strategy that spreads programs over all its cores.
+    """Find a TPU system, start it, and return the strategy that runs programs on all its cores.
 
     It may be called again at any time: strategies on the same system are interchangeable.
 
     Args:
-        tpu: "" looks in the environment, then for this machine's TPU, then for its GPU, and makes a virtual TPU of the
-            CPU otherwise. "local" wants a real accelerator; "virtual" or a slice ("v2-8", "v5e-16") a virtual TPU.
-        cores: how many cores; None takes all there are, 8 of a virtual TPU.
-        strict: refuse batches that the cores do not divide.
+        tpu: "" searches the environment variables, then for this machine's TPU, then for its GPU; otherwise it makes a
+            virtual TPU from the CPU. "local" requires a real accelerator. "virtual" or a slice ("v2-8", "v5e-16") is a
+            virtual TPU.
+        cores: number of cores; None takes all, or 8 for a virtual TPU.
+        strict: reject batches that are not divisible by the number of cores.
         numerics: "machine" computes float32 products as this machine's compiler does. "tpu" rounds the operands of
-            float32 matrix products and convolutions to bfloat16, forward and backward, as a TPU does unless it is asked
-            for more, so that one sees here whether a model learns there. A system of each kind is another system.
+            float32 matrix products and convolutions to bfloat16, forward and backward. That is a TPU's default
+            precision, so a run here shows whether a model learns there. Each setting is a separate system.
 
     Raises:
         SettingError: `cores` or `numerics` is none of these.
@@ -45,8 +46,7 @@ _DEFAULT = DefaultStrategy()
 
 
 def get_strategy() -> Strategy:
-    """Return the strategy whose scope or step the caller is in, or the default one: one replica, where the process
-    stands.
+    """Return the strategy of the surrounding scope or step, or the default strategy with one replica in this process.
 
     Example:
         >>> get_strategy().num_replicas_in_sync

@@ -1,4 +1,4 @@
-"""The strategy whose scope this thread is in."""
+"""The current strategy: the one whose scope this thread is in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DefaultStrategy`: one replica, for code that does not know whether it runs on a TPU."""
+"""`DefaultStrategy`: one replica, for code that also runs without a TPU strategy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, final
 from anytpu.errors import DataExhaustedError
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.distributed import InputContext
-from anytpu.strategy.looped import check_loop, ended
+from anytpu.strategy.looped import check_loop, exhausted_message
 from anytpu.strategy.replicas import Replica, inside, refuse_inside
 
 _ENDED = object()
@@ -17,11 +17,11 @@ _ENDED = object()
 
 @final
 class DefaultStrategy(Strategy):
-    """One replica, where the process stands: what `get_strategy` returns when no other strategy is in scope."""
+    """One replica in this process; `get_strategy` returns it when no other strategy is in scope."""
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """One."""
+        """Number of replicas: 1."""
         return 1
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -38,10 +38,10 @@ class DefaultStrategy(Strategy):
         """Call the function on one batch after the other; it is not compiled."""
         check_loop(fn, iterator, steps)
         outputs = None
-        for done in range(steps):
+        for step in range(steps):
             batch = next(iterator, _ENDED)
             if batch is _ENDED:
-                raise DataExhaustedError(ended(done, steps, state is not None))
+                raise DataExhaustedError(exhausted_message(step, steps, state is not None))
             if state is None:
                 outputs = self.run(fn, (batch,))
             else:

@@ -1,10 +1,11 @@
-"""Data sets whose batches come split over the replicas.
+"""Data sets whose batches are split over the replicas.
 
-Idea: a batch of rows becomes one part a replica. Where the rows do not fill them, the first replicas get theirs first
-and the rest is pads, copies of real rows that nothing counts (`rows.py`): every replica runs the same compiled step.
+Idea: a batch of rows is split into one part for each replica. If the rows do not fill all replicas, the first ones are
+filled first, and the rest are pads: copies of real rows that no result counts (`rows.py`). So every replica runs the
+same compiled step.
 
-Rule: which rows go where depends on the sizes of the batches alone: each replica gets as many as the batch has for each
-replica, rounded up, until there are none left.
+Rule: the assignment of rows depends only on the batch sizes. Each replica gets ceil(rows / replicas) rows until none
+are left.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from anytpu.strategy.optional_batch import OptionalBatch
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import refuse_inside
 
-_LEAST_ROOM = 2
-"""The fewest rows of a replica whose batch has pads: an axis of one row cannot be told from other axes of size 1."""
+_MIN_ROOM = 2
+"""Minimum rows of a replica in a batch with pads: a row axis of size 1 is indistinguishable from other such axes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-    """What a function that makes a data set for one host may want to know.
+    """The argument of a function that makes the data set of one host.
 
     Attributes:
-        num_input_pipelines: how many hosts there are, each with a data set of its own.
-        input_pipeline_id: which of them this is, from 0.
-        num_replicas_in_sync: how many replicas there are on all hosts.
+        num_input_pipelines: number of hosts, each with its own data set.
+        input_pipeline_id: index of this host, from 0.
+        num_replicas_in_sync: number of replicas on all hosts.
 
     Example:
         >>> print(InputContext(num_replicas_in_sync=8).get_per_replica_batch_size(64))
@@ -44,7 +45,7 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Return the rows of one replica's batch.
+        """Return the number of rows in one replica's batch.
 
         Raises:
             SettingError: the replicas do not divide the global batch.
@@ -63,11 +64,11 @@ class InputContext:
 
 @dataclasses.dataclass(frozen=True)
 class ValueContext:
-    """What a function that makes a value for one replica may want to know.
+    """The argument of a function that makes the value of one replica.
 
     Attributes:
-        replica_id_in_sync_group: which replica the value is for, from 0.
-        num_replicas_in_sync: how many replicas there are.
+        replica_id_in_sync_group: index of the replica, from 0.
+        num_replicas_in_sync: number of replicas.
     """
 
     replica_id_in_sync_group: int
@@ -76,12 +77,12 @@ class ValueContext:
 
 @final
 class DistributedDataset:
-    """A data set whose batches come as trees of `PerReplica`; plain trees where there is one replica.
+    """A data set whose batches are trees of `PerReplica`, or plain trees for one replica.
 
     Args:
-        strategy: whose replicas.
-        dataset: yields trees of arrays with equal first axes; it is walked over anew by each `iter`.
-        is_per_replica: the batches are those of one replica each; else global ones.
+        strategy: the strategy that runs the replicas.
+        dataset: yields trees of arrays with equal first axes; each `iter` starts it anew.
+        is_per_replica: True if each batch is for one replica; False if batches are global.
 
     Raises:
         DataError: `dataset` does not yield batches.
@@ -90,13 +91,13 @@ class DistributedDataset:
     def __init__(self, strategy: Any, dataset: Any, is_per_replica: bool) -> None:
         if isinstance(dataset, np.ndarray | jax.Array | tuple | dict | str) or not hasattr(dataset, "__iter__"):
             raise DataError(
-                f"a data set yields batches, one after the other, and this is {_what(dataset)}: for arrays type "
+                f"a data set yields batches, one after the other, and this is {_text(dataset)}: for arrays type "
                 "tpu.pipeline.Dataset.from_arrays((x, y)).batch(64)"
             )
         self._strategy, self._dataset, self._is_per_replica = strategy, dataset, is_per_replica
 
     def __iter__(self) -> DistributedIterator:
-        # A data set with columns of strings keeps them on the host: `numbers` walks over the rest.
+        # A data set with columns of strings keeps them on the host: `numbers` iterates over the other columns.
         keeps_strings = callable(getattr(type(self._dataset), "on_host", None))
         walk = self._dataset.numbers() if keeps_strings else iter(self._dataset)
         return DistributedIterator(self._strategy, walk, self._is_per_replica)
@@ -108,11 +109,11 @@ class DistributedDataset:
 
 @final
 class DistributedIterator:
-    """One walk over a `DistributedDataset`."""
+    """One iteration over a `DistributedDataset`."""
 
     def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool) -> None:
         self._replicas, self._strict = strategy.num_replicas_in_sync, getattr(strategy, "strict", False)
-        self._batches, self._next = batches, self._round if is_per_replica else self._split
+        self._batches, self._next = batches, self._join if is_per_replica else self._split
         self._room = 0
 
     def __iter__(self) -> DistributedIterator:
@@ -123,18 +124,18 @@ class DistributedIterator:
 
         Raises:
             StrategyError: inside a function that `strategy.run` runs.
-            DataError: an array has no rows, or another number of rows than the others; for a strict strategy, the
-                replicas do not divide the rows.
+            DataError: an array has no rows, or another number of rows than the others; for a strict strategy, the rows
+                are not divisible by the replicas.
         """
         refuse_inside("distribute_dataset", "use the batch that run was given: strategy.run(fn, args=(next(batches),))")
         return self._next()
 
     def get_next(self) -> Any:
-        """Return the next batch; `next(iterator)` does the same."""
+        """Return the next batch, like `next(iterator)`."""
         return next(self)
 
     def get_next_as_optional(self) -> OptionalBatch:
-        """Return the next batch, or that there is none: a loop can end where the data ends.
+        """Return the next batch, or an empty `OptionalBatch` at the end of the data, so that a loop can end there.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -150,26 +151,26 @@ class DistributedIterator:
         rows = _rows(leaves)
         if self._replicas == 1:
             return tree.unflatten(leaves)
-        each = -(-rows // self._replicas)
-        counts = tuple(min(each, max(0, rows - each * replica)) for replica in range(self._replicas))
-        self._room = max(self._room, each)
+        rows_each = -(-rows // self._replicas)
+        counts = tuple(min(rows_each, max(0, rows - rows_each * replica)) for replica in range(self._replicas))
+        self._room = max(self._room, rows_each)
         if rows == self._room * self._replicas:
             return tree.unflatten([_reshaped(leaf, self._replicas) for leaf in leaves])
         self._check_strict(rows)
-        # Row r of replica n: the real ones in order, then the batch's first row again.
-        index = np.zeros((self._replicas, max(self._room, _LEAST_ROOM)), np.int64)
+        # index[n, r] is the batch row that becomes row r of replica n: its real rows in order, then row 0 as the pad.
+        index = np.zeros((self._replicas, max(self._room, _MIN_ROOM)), np.int64)
         for replica, count in enumerate(counts):
-            index[replica, :count] = each * replica + np.arange(count)
+            index[replica, :count] = rows_each * replica + np.arange(count)
         return tree.unflatten([PerReplica.of_stack(leaf[index], counts) for leaf in leaves])
 
-    def _round(self) -> Any:
-        """Return one batch of each replica; at the end of the data the last replicas may get none."""
+    def _join(self) -> Any:
+        """Join one batch for each replica; at the end of the data the last replicas may have no rows."""
         parts = [jax.tree.map(np.asarray, next(self._batches))]
         for _ in range(self._replicas - 1):
-            one = next(self._batches, None)
-            if one is None:
+            batch = next(self._batches, None)
+            if batch is None:
                 break
-            parts.append(jax.tree.map(np.asarray, one))
+            parts.append(jax.tree.map(np.asarray, batch))
         if self._replicas == 1:
             return parts[0]
         counts = [_rows(jax.tree.leaves(part)) for part in parts] + [0] * (self._replicas - len(parts))
@@ -180,7 +181,7 @@ class DistributedIterator:
         return jax.tree.map(lambda *leaves: PerReplica.of_stack(self._stacked(leaves), tuple(counts)), *parts)
 
     def _stacked(self, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
-        room = max(self._room, _LEAST_ROOM)
+        room = max(self._room, _MIN_ROOM)
         stack = np.empty((self._replicas, room, *leaves[0].shape[1:]), leaves[0].dtype)
         stack[:] = leaves[0][0]
         for replica, leaf in enumerate(leaves):
@@ -197,7 +198,7 @@ class DistributedIterator:
 
 
 def _reshaped(leaf: np.ndarray, replicas: int) -> PerReplica:
-    # A copy: whoever yields the batch may fill the same buffer with the next one.
+    # Copy: the data set may reuse the buffer for the next batch.
     return PerReplica.of_stack(np.array(leaf).reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
 
 
@@ -212,7 +213,7 @@ def _rows(leaves: list[np.ndarray]) -> int:
     return next(iter(counts))
 
 
-def _what(dataset: Any) -> str:
+def _text(dataset: Any) -> str:
     if isinstance(dataset, np.ndarray | jax.Array):
         return f"an array of shape {dataset.shape}"
     return f"a {type(dataset).__name__}"

@@ -1,9 +1,9 @@
-"""A notice to those who sum one gradient of each replica, where one for all replicas is many times faster.
+"""A warning for steps that sum one gradient per replica, although one gradient for all replicas is much faster.
 
-Idea: under `vmap` a gradient by weights that all replicas share is one array a replica, summed afterwards: eight times
-the memory, and 20 times the time for a large Dense layer. `tpu.value_and_grad` differentiates the sum instead. In the
-trace the slow form is a `psum` over an axis of the array itself. Where a product makes the gradient, the sum becomes
-part of it (`summed_products.py`) and nothing is told.
+Idea: under `vmap` a gradient with respect to shared weights is one array per replica, summed afterwards. That takes
+eight times the memory, and 20 times the time for a large Dense layer. `tpu.value_and_grad` differentiates the sum
+instead. In the trace the slow form is a `psum` over an axis of the array itself. If a product computes the gradient,
+the sum becomes part of the product (`summed_products.py`), and there is no warning.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from anytpu.program.summed_products import sums_over_replicas, with_summed_produ
 from anytpu.units import MIB, format_bytes
 
 MIN_BYTES = 4 * MIB
-"""The fewest bytes of one replica's sums that are told of: less is soon added."""
+"""Minimum bytes of one replica's sums for a warning: smaller sums are fast."""
 
 
-def tell_of_gradients(name: str, trace: ClosedJaxpr, replicas: int) -> None:
-    """Warn of sums over the replicas that are as large as the gradients of a model.
+def warn_of_replica_gradients(name: str, trace: ClosedJaxpr, replicas: int) -> None:
+    """Warn if the sums over the replicas are as large as the gradients of a model.
 
     Args:
-        name: the step function.
-        trace: the step under `vmap`.
-        replicas: the number of replicas.
+        name: name of the step function.
+        trace: trace of the step under `vmap`.
+        replicas: number of replicas.
     """
     rewritten = level_of(with_summed_products(trace))
     arrays: list[Any] = [operand.aval for equation in sums_over_replicas(rewritten) for operand in equation.invars]
@@ -46,7 +46,7 @@ def tell_of_gradients(name: str, trace: ClosedJaxpr, replicas: int) -> None:
 
 
 def _users_level() -> int:
-    """Return the `stacklevel`, for our caller, of the first frame outside of this package."""
+    """Return the `stacklevel` of the first frame outside of this package, counted from our caller."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("anytpu."):
         level, frame = level + 1, frame.f_back

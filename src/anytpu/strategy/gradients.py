@@ -1,13 +1,14 @@
 """Gradients inside a replica, already summed over all replicas.
 
-Idea: `vmap(grad)` makes one weight gradient for each replica and adds them up afterwards: eight times the memory, and
-22 times the time for a large Dense layer. The sum of the losses has the same gradient, and differentiating that makes
-one. So `value_and_grad` carries its own rule for `vmap`; on a mesh it differentiates the local loss and all-reduces.
+Idea: `vmap(grad)` makes one weight gradient for each replica and sums them afterwards. That takes eight times the
+memory, and 22 times the time for a large Dense layer. The sum of the losses has the same gradient, and its
+differentiation makes one array. So `value_and_grad` has a custom rule for `vmap`; on a mesh it differentiates the local
+loss and all-reduces.
 
-Rule: the gradient of a Keras variable is marked as summed. The mark is a pytree node around each gradient:
-`jax.tree.map` keeps it, `optimizer.apply_gradients` takes it off and does not sum again, arithmetic on it raises and
-names the way out. The gradients of a tree of arrays are plain arrays, as optax needs them; `all_reduce` of the replica
-context refuses them, because it would sum them again.
+Rule: the gradient of a Keras variable is marked as summed by a pytree node around it. `jax.tree.map` keeps the mark.
+`optimizer.apply_gradients` removes it and does not sum again. Arithmetic on it raises an error that names the
+alternatives. The gradients of a tree of arrays are plain arrays, as optax needs them; `all_reduce` of the replica
+context rejects them, because it would sum them again.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica, is_
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SummedGradient:
-    """A gradient that is summed over the replicas already: `optimizer.apply_gradients` will not sum it again.
+    """A gradient that is already summed over the replicas, so `optimizer.apply_gradients` does not sum it again.
 
     Attributes:
-        array: the gradient.
+        array: the summed gradient.
     """
 
     array: Any
@@ -51,8 +52,7 @@ class SummedGradient:
             "tpu.value_and_grad(loss_fn, variables, local=True)"
         )
 
-    # A property: JAX looks whether it is there before it looks at anything else, and so meets this error and not its
-    # own.
+    # A property: JAX checks for this attribute first, and so raises this error instead of its own.
     __jax_array__ = property(_refuse)
     __array__ = __float__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
@@ -70,15 +70,15 @@ def value_and_grad(
     Args:
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
             (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
-        variables: what to differentiate by: a list of Keras variables, such as `model.trainable_variables`; or a tree
-            of arrays, the same on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
+        variables: the differentiated values: a list of Keras variables, such as `model.trainable_variables`; or a tree
+            of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
             `optimizer.apply_gradients` sums those of Keras variables.
 
     Returns:
         `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are a list, one for each
-        Keras variable, or a tree like the one given, with None for each leaf that is not an array of floating-point
+        Keras variable, or a tree like `variables`, with None for each leaf that is not an array of floating-point
         numbers.
 
     Raises:
@@ -95,34 +95,34 @@ def value_and_grad(
         >>> float(loss), float(gradients["w"])
         (18.0, 12.0)
     """
-    wanted = _wanted(variables)
+    parameters = _parameters(variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        loss_of, written = _pure(functools.partial(wanted.loss, loss_fn, args, kwargs), wanted.replaced, has_aux)
+        loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
+        loss_of, written = _pure_loss(loss_of_values, parameters.replaced, has_aux)
         replica = current_replica()
         if local or replica is None or replica.axis is None:
-            (loss, (aux, updates)), gradients = jax.value_and_grad(loss_of, has_aux=True)(wanted.values())
-            found = wanted.gradients(gradients)
+            (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
+            gradients = parameters.gradients(arrays)
         else:
-            (loss, (aux, updates)), gradients = summed_value_and_grad(loss_of, wanted.values())
-            found = wanted.summed(gradients, replica)
+            (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, parameters.values())
+            gradients = parameters.summed(arrays, replica)
         for variable, update in zip(written, updates, strict=True):
             write_back(variable, update)
-        return ((loss, aux) if has_aux else loss), found
+        return ((loss, aux) if has_aux else loss), gradients
 
     return call
 
 
 def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
-    """Return a loss of one replica and its gradients summed over the replicas, inside one of several.
+    """Return the loss of this replica and the gradients summed over the replicas. Call it inside a replica.
 
     Args:
-        loss_of: takes the list of arrays `values`, and returns the pair of the loss, a scalar, and a tree of other
-            arrays.
+        loss_of: takes the list of arrays `values`, and returns a pair: the loss, a scalar, and a tree of other arrays.
         values: the arrays to differentiate by; the same on every replica.
 
     Returns:
-        The pair that `loss_of` returned, and one gradient for each array.
+        The result of `loss_of`, and one gradient for each array.
     """
     replica = current_replica()
     if replica is not None and replica.shard is not None and replica.shard.is_recorded:
@@ -131,8 +131,12 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfVariables:
-    """Keras variables to differentiate by. The loss reads them where it stands."""
+class _VariableParameters:
+    """Keras variables to differentiate by. The loss reads them through the variables.
+
+    Attributes:
+        variables: the Keras variables.
+    """
 
     variables: list[Any]
 
@@ -143,7 +147,7 @@ class _OfVariables:
         return list(zip(self.variables, values, strict=True))
 
     def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
-        del values  # The scope in which this runs gives them to the variables.
+        del values  # The surrounding scope assigns them to the variables.
         return loss_fn(*args, **kwargs)
 
     def gradients(self, arrays: list[Any]) -> list[Any]:
@@ -155,60 +159,66 @@ class _OfVariables:
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfTree:
-    """A tree to differentiate by its arrays of floating-point numbers. The loss takes it as its first argument."""
+class _TreeParameters:
+    """A tree of arrays to differentiate by. The loss takes the tree as its first argument.
+
+    Attributes:
+        leaves: the leaves of the tree.
+        tree: the structure of the tree.
+        indices: the indices of the leaves that are arrays of floating-point numbers.
+    """
 
     leaves: list[Any]
     tree: Any
-    places: list[int]
+    indices: list[int]
 
     def values(self) -> list[Any]:
-        return [self.leaves[place] for place in self.places]
+        return [self.leaves[index] for index in self.indices]
 
     def replaced(self, values: list[Any]) -> list[tuple[Any, Any]]:
-        del values  # No Keras variable has one of them.
+        del values  # They are not values of Keras variables.
         return []
 
     def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
         leaves = list(self.leaves)
-        for place, value in zip(self.places, values, strict=True):
-            leaves[place] = value
+        for index, value in zip(self.indices, values, strict=True):
+            leaves[index] = value
         return loss_fn(self.tree.unflatten(leaves), *args, **kwargs)
 
     def gradients(self, arrays: list[Any]) -> Any:
-        own = dict(zip(self.places, arrays, strict=True))
-        return self.tree.unflatten([own.get(place) for place in range(len(self.leaves))])
+        gradients = dict(zip(self.indices, arrays, strict=True))
+        return self.tree.unflatten([gradients.get(index) for index in range(len(self.leaves))])
 
     def summed(self, arrays: list[Any], replica: Replica) -> Any:
         replica.summed.extend(arrays)
         return self.gradients(arrays)
 
 
-def _wanted(variables: Any) -> _OfVariables | _OfTree:
+def _parameters(variables: Any) -> _VariableParameters | _TreeParameters:
     listed = list(variables) if isinstance(variables, list | tuple | Iterator) else []
-    if listed and all(isinstance(one, keras.Variable) for one in listed):
-        return _OfVariables(listed)
+    if listed and all(isinstance(variable, keras.Variable) for variable in listed):
+        return _VariableParameters(listed)
     leaves, tree = jax.tree.flatten(variables)
-    places = [
-        place
-        for place, leaf in enumerate(leaves)
+    indices = [
+        index
+        for index, leaf in enumerate(leaves)
         if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
     ]
-    if not places or any(isinstance(leaf, keras.Variable) for leaf in leaves):
+    if not indices or any(isinstance(leaf, keras.Variable) for leaf in leaves):
         raise SettingError(
             "variables must be a list of Keras variables, such as model.trainable_variables, or a tree with arrays of "
             f"floating-point numbers, such as the parameters of a JAX model, not {variables!r}"
         )
-    return _OfTree(leaves, tree, places)
+    return _TreeParameters(leaves, tree, indices)
 
 
-def _pure(loss_fn: Callable[[list[Any]], Any], replaced: Callable, has_aux: bool) -> tuple[Callable, list[Any]]:
-    """Return the loss as a function of arrays, and the list that its trace fills with the variables it wrote.
+def _pure_loss(loss_fn: Callable[[list[Any]], Any], replaced: Callable, has_aux: bool) -> tuple[Callable, list[Any]]:
+    """Return the loss as a pure function of arrays, and a list that its trace fills with the written variables.
 
     Args:
         loss_fn: takes the arrays.
-        replaced: returns, for the arrays, the pairs (Keras variable, its value meanwhile).
-        has_aux: it returns `(loss, aux)`.
+        replaced: returns, for the arrays, pairs of a Keras variable and its value during the call.
+        has_aux: `loss_fn` returns `(loss, aux)`.
     """
     written: list[Any] = []
 
@@ -238,22 +248,22 @@ def _on_mesh(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
 def _over_lanes(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
     """Differentiate the sum of the losses of all lanes of a `vmap`.
 
-    The loss is traced to a jaxpr first and everything that it captured is passed in: a `custom_vmap` function may not
-    close over the tracers of the `vmap` around it.
+    The loss is traced to a jaxpr first, and its captured arrays become arguments: a `custom_vmap` function must not
+    close over tracers of the surrounding `vmap`.
     """
     closed, shape = jax.make_jaxpr(loss_of, return_shape=True)(values)
-    into = jax.tree.structure(shape)
+    structure = jax.tree.structure(shape)
 
     def loss(values: list[Any], captured: list[Any]) -> Any:
-        return into.unflatten(jaxpr_as_fun(closed.replace(consts=captured[1:]))(*values))
+        return structure.unflatten(jaxpr_as_fun(closed.replace(consts=captured[1:]))(*values))
 
-    # The index goes in with the rest: `vmap` asks the rule below only when something differs between the replicas, and
-    # what it does not ask it for may still speak of the axis.
+    # Pass the replica index too. `vmap` applies the rule below only if an argument differs between the replicas, and
+    # without the rule a use of the axis name in the loss would fail.
     return _of_summed_losses(loss)(values, [jax.lax.axis_index(REPLICA_AXIS), *closed.consts])
 
 
 def _of_summed_losses(loss: Callable) -> Callable:
-    """Return `(values, rest) -> ((loss, aux), gradients summed over the lanes)`; its rule for `vmap` does the work."""
+    """Return `(values, rest) -> ((loss, aux), gradients)`, whose rule for `vmap` sums the gradients over the lanes."""
 
     @custom_vmap
     def differentiate(values: list[Any], rest: list[Any]) -> Any:
@@ -271,13 +281,13 @@ def _of_summed_losses(loss: Callable) -> Callable:
 
         lanes = jax.vmap(lane, in_axes=tuple(axes), axis_name=REPLICA_AXIS, axis_size=axis_size)
 
-        def total(values: list[Any]) -> Any:
+        def summed_loss(values: list[Any]) -> Any:
             out = lanes(values, rest)
             return out[0].sum(), out
 
-        gradients, out = jax.grad(total, has_aux=True)(values)
+        gradients, out = jax.grad(summed_loss, has_aux=True)(values)
         gradients = [g.sum(0) if batched else g for g, batched in zip(gradients, in_batched[0], strict=True)]
-        # What is the same in every lane (a counter, a seed) leaves as one value, so that it can be state.
+        # Outputs that are equal in every lane (a counter, a seed) are returned unbatched, so that they can be state.
         leaves, tree = jax.tree.flatten(out)
         leaves = [leaf if batched else leaf[0] for leaf, batched in zip(leaves, mapped, strict=True)]
         return (tree.unflatten(leaves), gradients), (tree.unflatten(mapped), [False] * len(gradients))

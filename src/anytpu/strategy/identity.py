@@ -1,15 +1,16 @@
-"""When two step functions are the same step.
+"""Identity of step functions: decides whether two function objects are the same step.
 
-Idea: a training loop may define its step function inside another one, so that each call makes a new function object;
-and a notebook cell that is run again binds a new model to an old global name. So a step is known by its code, its
-defaults, what its closure holds and what the globals that its code reads are bound to now: not by the function object.
-The functions of the same module that it calls count in the same way, and so do functions made inside functions.
+Idea: a training loop may define its step function inside another function, so each call makes a new function object. A
+notebook cell that runs again binds a new model to an old global name. So a step is identified by its code, its
+defaults, the contents of its closure, and the current values of the globals that its code reads. The function object
+itself does not count. Called functions of the same module are compared in the same way, and so are functions defined
+inside functions.
 
-Rule: objects are compared by identity; Python scalars by value; lists, tuples and dictionaries of at most `MOST_ITEMS`
-items by what they hold, and so is one of at most `MOST_WATCHED` items whose last item can be weakly referenced, such as
-a list of variables. What a step reaches through an object (`settings.rate`) is not looked at: bind it to a name. An id
-says something only while its object lives: an `Identity` holds its objects. A caller that stores only the key must drop
-it when any of these objects is freed.
+Rule: Python scalars are compared by value, other objects by identity. Lists, tuples and dictionaries of at most
+`MAX_ITEMS` items are compared by their items. The limit is `MAX_WATCHED_ITEMS` if the last item can be weakly
+referenced, as in a list of variables. Attributes of objects (`settings.rate`) are not compared: bind them to a name. An
+id is unique only while its object lives, so an `Identity` holds its objects. A caller that stores only the key must
+drop it when any of these objects is freed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 
 from anytpu.program.remembered import Remembered
 
-MOST_ITEMS = 64
-"""The most items of a list, tuple or dictionary that is compared by what it holds."""
+MAX_ITEMS = 64
+"""Maximum number of items of a list, tuple or dictionary that is compared by its items."""
 
-MOST_WATCHED = 1024
-"""The same for one that holds objects that can be weakly referenced. Each call looks at each of them."""
+MAX_WATCHED_ITEMS = 1024
+"""Maximum number of items if they can be weakly referenced. Each call compares each of them."""
 
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CONTAINERS = frozenset({list, tuple, dict})
@@ -34,23 +35,23 @@ _READS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 
 
 class Identity:
-    """What a step function depends on, as a dictionary key that holds what it names.
+    """The dependencies of a step function, as a dictionary key that keeps its objects alive.
 
     Args:
         fn: a function, a bound method, a `functools.partial`, or another callable object.
 
     Attributes:
-        key: ids and scalars. It holds no object.
+        key: ids and scalars; it holds no object.
         objects: the objects whose ids are in the key.
     """
 
     __slots__ = ("key", "objects")
 
     def __init__(self, fn: Callable) -> None:
-        parts = Parts()
-        parts.add(fn, None)
-        self.key = tuple(parts.key)
-        self.objects = parts.held
+        collector = IdentityParts()
+        collector.add(fn, None)
+        self.key = tuple(collector.key)
+        self.objects = collector.held
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -59,83 +60,83 @@ class Identity:
         return isinstance(other, Identity) and self.key == other.key
 
 
-def is_weakly_referable(one: Any) -> bool:
-    """Say whether an object can be weakly referenced; lists, numbers and some objects with slots cannot."""
-    return type(one).__weakrefoffset__ != 0
+def is_weakly_referable(value: Any) -> bool:
+    """Return whether an object can be weakly referenced; lists, numbers and some objects with slots cannot."""
+    return type(value).__weakrefoffset__ != 0
 
 
-class Parts:
-    """Collects what a callable depends on.
+class IdentityParts:
+    """Collects the dependencies of a callable.
 
     Attributes:
-        key: ids and scalars, in the order in which they were met.
-        held: the objects whose ids are in the key. Functions and containers are in it by their parts.
+        key: ids and scalars, in the order of traversal.
+        held: the objects whose ids are in the key. Functions and containers are included through their parts.
     """
 
-    __slots__ = ("_met", "held", "key")
+    __slots__ = ("_visited", "held", "key")
 
     def __init__(self) -> None:
         self.key: list[Any] = []
         self.held: list[Any] = []
-        self._met: dict[int, int] = {}
+        self._visited: dict[int, int] = {}
 
-    def add(self, one: Any, owner: types.FunctionType | None) -> None:
+    def add(self, value: Any, owner: types.FunctionType | None) -> None:
         """Add an object that `owner` names, closes over or has as a default; None for the step itself."""
-        kind = type(one)
+        kind = type(value)
         if kind in _SCALARS:
-            # By type too: 1, 1.0 and True are equal. By text, since NaN is not equal to itself.
-            self.key.append((kind, repr(one) if kind is float or kind is complex else one))
-        elif kind is types.FunctionType and _is_own(one, owner):
-            self._once(one, self._function)
+            # With the type: 1, 1.0 and True are equal. Floats as text: NaN is not equal to itself.
+            self.key.append((kind, repr(value) if kind is float or kind is complex else value))
+        elif kind is types.FunctionType and _is_compared_by_parts(value, owner):
+            self._add_once(value, self._function)
         elif kind is types.MethodType:
-            self._object(one.__self__)
-            self.add(one.__func__, owner)
+            self._add_object(value.__self__)
+            self.add(value.__func__, owner)
         elif kind is functools.partial:
-            self._items((one.func, *one.args, one.keywords), owner)
-        elif kind in _CONTAINERS and len(one) <= MOST_ITEMS:
-            self._once(one, self._dictionary if kind is dict else self._items, owner)
-        elif kind in _CONTAINERS or isinstance(one, tuple):
-            self._once(one, self._record)
+            self._items((value.func, *value.args, value.keywords), owner)
+        elif kind in _CONTAINERS and len(value) <= MAX_ITEMS:
+            self._add_once(value, self._dictionary if kind is dict else self._items, owner)
+        elif kind in _CONTAINERS or isinstance(value, tuple):
+            self._add_once(value, self._record)
         else:
-            self._object(one)
+            self._add_object(value)
 
-    def _record(self, one: Any) -> None:
-        """Add a named tuple or a long container: by its items where they are objects that can be watched."""
-        if len(one) > MOST_WATCHED:
-            self._object(one)
+    def _record(self, container: Any) -> None:
+        """Add a named tuple or a long container: by its items if they can be weakly referenced, else by identity."""
+        if len(container) > MAX_WATCHED_ITEMS:
+            self._add_object(container)
             return
-        items = [*one, *one.values()] if type(one) is dict else one
-        if len(items) > MOST_ITEMS and not is_weakly_referable(items[-1]):
-            self._object(one)
+        items = [*container, *container.values()] if type(container) is dict else container
+        if len(items) > MAX_ITEMS and not is_weakly_referable(items[-1]):
+            self._add_object(container)
             return
-        self.key += [type(one), len(items)]
+        self.key += [type(container), len(items)]
         for item in items:
             if type(item) is types.FunctionType:
-                self._object(item)
+                self._add_object(item)
             else:
                 self.add(item, None)
 
-    def _object(self, one: Any) -> None:
-        self.key.append(id(one))
-        self.held.append(one)
+    def _add_object(self, value: Any) -> None:
+        self.key.append(id(value))
+        self.held.append(value)
 
-    def _once(self, one: Any, add: Callable[..., None], *args: Any) -> None:
-        """Add the parts of something that may hold itself; the second time, only where it was met first."""
-        first = self._met.get(id(one))
+    def _add_once(self, value: Any, add: Callable[..., None], *args: Any) -> None:
+        """Add the parts of an object that may contain itself; on a repeated visit add the index of the first one."""
+        first = self._visited.get(id(value))
         if first is not None:
             self.key.append((add.__name__, first))
             return
-        self._met[id(one)] = len(self._met)
+        self._visited[id(value)] = len(self._visited)
         self.key.append(add.__name__)
-        add(one, *args)
+        add(value, *args)
 
     def _function(self, fn: types.FunctionType) -> None:
-        self._object(fn.__code__)
+        self._add_object(fn.__code__)
         self.add(fn.__defaults__, fn)
         self.add(fn.__kwdefaults__, fn)
         for cell in fn.__closure__ or ():
-            self.add(_content(cell), fn)
-        for name in _globals_read(fn.__code__):
+            self.add(_cell_content(cell), fn)
+        for name in _global_names(fn.__code__):
             self.add(fn.__globals__.get(name, _UNBOUND), fn)
 
     def _items(self, items: Any, owner: types.FunctionType | None) -> None:
@@ -148,18 +149,18 @@ class Parts:
 
 
 class _Unbound:
-    """Stands for a name that is bound to nothing: a builtin, or a cell that is not filled yet."""
+    """Placeholder for an unbound name: a builtin, or an empty cell."""
 
 
 _UNBOUND = _Unbound()
 
 
-def _is_own(fn: types.FunctionType, owner: types.FunctionType | None) -> bool:
-    """Say whether a function counts by its parts: the step, one of the same module, or one made in a function."""
+def _is_compared_by_parts(fn: types.FunctionType, owner: types.FunctionType | None) -> bool:
+    """Return whether a function is compared by its parts: the step, a function of the same module, or a local one."""
     return owner is None or fn.__globals__ is owner.__globals__ or "<locals>" in fn.__qualname__
 
 
-def _content(cell: Any) -> Any:
+def _cell_content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
@@ -169,11 +170,12 @@ def _content(cell: Any) -> Any:
 _NAMES: Remembered[tuple[str, ...]] = Remembered()
 
 
-def _globals_read(code: types.CodeType) -> tuple[str, ...]:
-    """Return the global names that a code object and those nested in it read; not the names of attributes."""
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the global names that a code object and its nested ones read, without attribute names."""
     known = _NAMES.get(code)
     if known is not None:
         return known
-    names = [one.argval for one in dis.get_instructions(code) if one.opname in _READS_GLOBAL]
-    nested = [name for one in code.co_consts if isinstance(one, types.CodeType) for name in _globals_read(one)]
+    names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _READS_GLOBAL]
+    codes = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    nested = [name for inner in codes for name in _global_names(inner)]
     return _NAMES.keep(code, tuple(dict.fromkeys([*names, *nested])))

@@ -1,6 +1,6 @@
-"""`keras.distribution` beside a strategy.
+"""Checks for conflicts between `keras.distribution` and a strategy.
 
-Rule: a variable is placed by one system. A strategy places variables itself, so it refuses to work while Keras has a
+Rule: only one system places a variable. A strategy places variables itself, so it raises an error while Keras has a
 distribution set.
 """
 
@@ -19,10 +19,11 @@ def refuse_distribution(what: str) -> None:
     """Raise while Keras has a distribution set.
 
     Args:
-        what: what places variables too, as the subject of a sentence.
+        what: the other system that places variables, as the subject of a sentence.
 
     Raises:
-        StrategyError: `keras.distribution.set_distribution` was called, or this is in the scope of a distribution.
+        StrategyError: `keras.distribution.set_distribution` was called, or the caller is in the scope of a
+            distribution.
     """
     distribution = keras.distribution.distribution()
     if distribution is not None:
@@ -35,12 +36,12 @@ def refuse_distribution(what: str) -> None:
 
 
 def refuse_split_variables(model: Any) -> None:
-    """Raise where Keras or JAX would lay the variables of a model over a mesh, which its Program does not.
+    """Raise if Keras or JAX would shard the variables of a model over a mesh, because its Program does not.
 
-    `keras.distribution.DataParallel` splits batches alone, as a Program does.
+    `keras.distribution.DataParallel` is allowed: like a Program it splits only batches.
 
     Raises:
-        ProgramError: another distribution is set, or a mesh by `jax.set_mesh`, or a variable of the model lies split.
+        ProgramError: another distribution is set, or a mesh by `jax.set_mesh`, or a variable of the model is sharded.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.size > 1:
@@ -58,7 +59,7 @@ def refuse_split_variables(model: Any) -> None:
         value = _keras.value_of(variable)
         if isinstance(value, jax.Array) and not value.sharding.is_fully_replicated:
             raise ProgramError(
-                f"the variable {variable.path!r} of {model.name!r} lies split over {len(value.sharding.device_set)} "
+                f"the variable {variable.path!r} of {model.name!r} is split over {len(value.sharding.device_set)} "
                 f"devices, and a Program would not follow that. {_INSTEAD}"
             )
 

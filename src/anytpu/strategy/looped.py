@@ -1,10 +1,10 @@
-"""Many steps of one function in one compiled loop: what `strategy.run_steps` does.
+"""`strategy.run_steps`: many steps of one function in one compiled loop.
 
-Idea: the batches are stacked, as many as 64 MiB hold, and one call runs the function on one after the other, on the
-device. It is the counterpart of a `tf.range` loop around `strategy.run`.
+Idea: batches are stacked, up to 64 MiB, and one call runs the function on each of them in turn, on the device. It
+corresponds to a `tf.range` loop around `strategy.run`.
 
-Rule: a call lasts a quarter of a second or so, so that Ctrl-C is heard; the variables hold their newest values whenever
-nothing runs, also after an error.
+Rule: a call takes about a quarter of a second, so that Ctrl-C takes effect soon. The variables have their newest values
+whenever nothing runs, also after an error.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from anytpu.program.program import REPLICATED, Tree, spec_of
 from anytpu.strategy import variables as homes
 from anytpu.strategy.compiled import CompiledStep
 from anytpu.strategy.kept_steps import CompiledSteps, check_step
-from anytpu.strategy.modules import closed, opened, refuse_shared
+from anytpu.strategy.modules import refuse_shared, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.step_source import StepSource
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopResult:
-    """What many steps of a function left.
+    """The results of many steps of a function.
 
     Attributes:
-        last: what the last step returned, each array as a `PerReplica`.
-        every: pairs (handles of the outputs of the steps of one call, `(capacity, replicas, ...)` each; how many ran).
-        state: the new state of a pure step, as arrays; None for a function that has none.
+        last: outputs of the last step, each array as a `PerReplica`.
+        every: for each call, the handles of its steps' outputs, `(capacity, replicas, ...)`, and the number of steps.
+        state: new state of a pure step, as arrays; None for a function without state.
     """
 
     last: Tree
@@ -50,10 +50,10 @@ class LoopRun:
     """One run of many steps.
 
     Args:
-        strategy: where.
-        compiled: the compiled steps of the strategy.
-        fn: what one replica does with one batch, or with (state, batch).
-        state: the state of a pure step, arrays; None for a function that has none.
+        strategy: the strategy that runs the steps.
+        compiled: the cache of its compiled steps.
+        fn: the step function of one replica, of one batch or of (state, batch).
+        state: the state of a pure step, a tree of arrays; None for a function without state.
         keeps_every: keep the outputs of all steps.
     """
 
@@ -61,23 +61,23 @@ class LoopRun:
         self._strategy, self._compiled, self._fn = strategy, compiled, fn
         self._backend: Backend = strategy.backend
         self._keeps_every = keeps_every
-        # Copies: a call consumes the state that it is handed, and these arrays are the user's.
+        # Copy: a call donates its state, and these arrays belong to the user.
         refuse_shared(state)
-        copied = None if state is None else _copied(closed(state))
+        copied = None if state is None else _copied(wrap_static_leaves(state))
         self._own = None if state is None else spec_of(copied)
         self._own_handles = None if state is None else self._backend.put(copied, REPLICATED)
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
         self._values: list[Any] | None = None
         self._watch = CallWatch()
-        self._done = 0
+        self._steps_run = 0
         self._result: tuple[Tree, list[tuple[Tree, int]]] = (None, [])
 
     def run(self, batches: Iterator[Any], steps: int) -> LoopResult:
-        """Run so many steps.
+        """Run `steps` steps.
 
         Raises:
-            DataExhaustedError: there are fewer batches.
+            DataExhaustedError: `batches` ends earlier.
         """
         source = StepSource(self._backend, batches, self._strategy.num_replicas_in_sync)
         with deferred_interrupts():
@@ -89,31 +89,32 @@ class LoopRun:
         last, every = self._result
         assert self._step is not None
         last = self._step.opened(self._backend, last, source.last_arrays())
-        state = None if self._own is None else opened(self._backend.get(self._own_handles))
-        return LoopResult(opened(last), every, state)
+        state = None if self._own is None else unwrap_static_leaves(self._backend.get(self._own_handles))
+        return LoopResult(unwrap_static_leaves(last), every, state)
 
     def _run(self, source: StepSource, steps: int) -> None:
-        while self._done < steps:
-            group = source.take(self._next_steps(steps - self._done))
+        while self._steps_run < steps:
+            group = source.take(self._next_steps(steps - self._steps_run))
             if group is None:
-                raise DataExhaustedError(ended(self._done, steps, self._own is not None))
+                raise DataExhaustedError(exhausted_message(self._steps_run, steps, self._own is not None))
             for segment in group.segments(self._loop):
                 self._call(segment)
 
     def _loop(self, _: Tree, loop: Loop) -> Loop:
         return dataclasses.replace(loop, keeps_every=self._keeps_every)
 
-    def _next_steps(self, most: int) -> int:
-        return 1 if self._step is None else self._step.pace.next_steps(most)
+    def _next_steps(self, limit: int) -> int:
+        return 1 if self._step is None else self._step.pace.next_steps(limit)
 
     def _call(self, segment: Any) -> None:
         """Run the steps of one `FeedSegment` of the feed."""
-        # One loop runs batches of any counts of rows.
+        # 1. Find the compiled step. One loop handles batches with different counts of real rows, so drop the counts.
         form = dataclasses.replace(segment.batch.form, counts=None)
         step = self._compiled.find(self._strategy, self._fn, form, segment.loop, self._own)
+        # 2. Wait for the previous call, which measures its duration, then start this one. The call donates its state,
+        # so an interrupt must not come before the new state is stored.
         self._watch.wait(self._backend)
         began_s = time.perf_counter()
-        # The call consumes the state that it is handed.
         with deferred_interrupts():
             if step is not self._step or self._values is None:
                 self._settle()
@@ -121,17 +122,18 @@ class LoopRun:
                 self._step, self._variables = step, step.variables
                 self._values = homes.take(self._backend, self._variables, holder)
             state = (self._values, self._own_handles)
-            done = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
-            self._values, self._own_handles = done.state
-        self._result = done.last, [*self._result[1], (done.every, done.count)] if self._keeps_every else []
-        self._done += done.count
-        results = done.last if jax.tree.leaves(done.last) else done.state
-        self._watch.started(step.pace, done.count, began_s, results, step.executable.listener)
+            result = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
+            self._values, self._own_handles = result.state
+        # 3. Keep the outputs, and note the start of this call.
+        self._result = result.last, [*self._result[1], (result.every, result.count)] if self._keeps_every else []
+        self._steps_run += result.count
+        awaited = result.last if jax.tree.leaves(result.last) else result.state
+        self._watch.started(step.pace, result.count, began_s, awaited, step.executable.listener)
         if step.pace.is_measuring:
             self._watch.wait(self._backend)
 
     def _settle(self) -> None:
-        """Let the variables of the step that ran last hold their newest values."""
+        """Store the newest values in the variables of the last step."""
         if self._step is not None and self._values is not None:
             homes.settle(self._backend, self._variables, self._values)
             self._values = None
@@ -140,10 +142,11 @@ class LoopRun:
 def run_loop(
     strategy: Any, compiled: CompiledSteps, fn: Callable, iterator: Any, steps: int, state: Tree, keeps_every: bool
 ) -> LoopResult:
-    """Run so many steps of a function; see `LoopRun`.
+    """Run `steps` steps of a function; see `LoopRun`.
 
     Raises:
-        SettingError: the iterator is none, `steps` is not a positive integer, or the state holds what is no array.
+        SettingError: `iterator` is not an iterator, `steps` is not a positive integer, or the state has a leaf that is
+            not an array.
         StrategyError: inside a function that `strategy.run` runs.
     """
     check_loop(fn, iterator, steps)
@@ -152,7 +155,7 @@ def run_loop(
 
 
 def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
-    """Refuse what `run_steps` cannot run; see `run_loop`."""
+    """Check the arguments of `run_steps`; see `run_loop`."""
     instead = "write the loop with jax.lax.fori_loop"
     check_step(fn, "run_steps", instead, "strategy.run_steps(fn, iterator, steps)")
     if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
@@ -165,19 +168,19 @@ def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
 
 
 def _check_takes(fn: Callable, state: Tree) -> None:
-    """Refuse a function that cannot be called with one batch, or with a state and one batch."""
-    given, wanted = ((None,), "step(batch)") if state is None else ((None, None), "step(state, batch)")
+    """Check that a function can be called with one batch, or with a state and one batch."""
+    arguments, expected = ((None,), "step(batch)") if state is None else ((None, None), "step(state, batch)")
     try:
         signature = inspect.signature(fn)
-        signature.bind(*given)
+        signature.bind(*arguments)
     except TypeError as error:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise SettingError(
-            f"{name} cannot be called as {wanted}: {error}. run_steps passes what next(iterator) returns as one "
-            "argument; take it apart inside: x, y = batch"
+            f"{name} cannot be called as {expected}: {error}. run_steps passes the result of next(iterator) as one "
+            "argument; unpack it inside: x, y = batch"
         ) from error
     except ValueError:
-        return  # Written in C: it has no signature to look at.
+        return  # A function written in C has no signature to check.
 
 
 def _copied(state: Tree) -> Tree:
@@ -185,19 +188,25 @@ def _copied(state: Tree) -> Tree:
         return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
     except TypeError as error:
         raise SettingError(
-            f"state must be a tree of arrays and numbers, which go through the steps: {error} Let the function close "
-            "over anything else"
+            f"state must be a tree of arrays and numbers, which the steps update: {error} Let the function close over "
+            "anything else"
         ) from error
 
 
-def ended(done: int, steps: int, has_state: bool) -> str:
-    """Return what to say where the batches end before the steps."""
-    stands = (
-        "The new state is lost, the one that you passed is as it was"
+def exhausted_message(done: int, steps: int, has_state: bool) -> str:
+    """Return the error text for batches that end before the steps.
+
+    Args:
+        done: number of finished steps.
+        steps: number of requested steps.
+        has_state: whether the step is pure and has a state.
+    """
+    consequence = (
+        "The new state is lost; the state that you passed is unchanged"
         if has_state
-        else ("The model stands at the last finished step")
+        else "The model is at the last finished step"
     )
     return (
-        f"the data ended after {done} of the {steps} steps. {stands}. Ask for {max(done, 1)} steps or fewer, or let "
-        "the data go on: dataset.repeat()"
+        f"the data ended after {done} of the {steps} steps. {consequence}. Ask for {max(done, 1)} steps or fewer, or "
+        "repeat the data: dataset.repeat()"
     )

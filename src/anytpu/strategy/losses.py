@@ -17,11 +17,11 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     Args:
         per_example_loss: losses of this replica's rows, `(rows, ...)`.
         sample_weight: a weight for each row, `(rows,)` or `(rows, 1)`, or for each loss, or None.
-        global_batch_size: the rows of the global batch; None takes the real rows of all replicas.
+        global_batch_size: number of rows in the global batch; None takes the real rows of all replicas.
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
-        ReplicaError: the loss is a scalar: it was averaged already; or the weights are not one for each row or loss.
+        ReplicaError: the loss is a scalar, so it was averaged already; or there is not one weight for each row or loss.
 
     Example:
         >>> def step(losses):
@@ -53,23 +53,23 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
 
 
 def _like(losses: Any, weights: Any) -> Any:
-    """Return weights that multiply losses one by one: those of rows, each for all losses of its row."""
-    given = weights
-    # A column of weights times a row of losses would be a table of all pairs.
+    """Return weights in a shape that broadcasts to the losses: a weight of a row applies to all losses of the row."""
+    shape = weights.shape
+    # Drop trailing axes of size 1: weights (rows, 1) times losses (rows,) would broadcast to (rows, rows).
     while weights.ndim > losses.ndim and weights.shape[-1] == 1:
         weights = weights[..., 0]
     weights = weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
     fits = weights.ndim == losses.ndim and all(a in (1, b) for a, b in zip(weights.shape, losses.shape, strict=True))
     if not fits:
         raise ReplicaError(
-            f"sample_weight has the shape {given.shape}, and the losses have {losses.shape}: pass one weight for each "
+            f"sample_weight has the shape {shape}, and the losses have {losses.shape}: pass one weight for each "
             "row, (rows,), or one for each loss"
         )
     return weights
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Any:
-    """Return this replica's share of a loss that is the same on every replica: its sum over the number of replicas.
+    """Return this replica's share of a loss that is equal on every replica: its sum divided by the number of replicas.
 
     Args:
         regularization_loss: a number, an array or a list of them, such as `model.losses`.
@@ -90,4 +90,4 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
             "strategy.run. Outside, take the sum of the losses"
         )
     listed = regularization_loss if isinstance(regularization_loss, list | tuple) else [regularization_loss]
-    return sum((jnp.sum(jnp.asarray(one)) for one in listed), start=jnp.zeros(())) / replica.replicas
+    return sum((jnp.sum(jnp.asarray(loss)) for loss in listed), start=jnp.zeros(())) / replica.replicas

@@ -1,10 +1,10 @@
 """Modules of Flax NNX and of Equinox in the arguments of a step.
 
-Idea: an NNX module, optimizer or metric is changed in place. `run` takes its arrays out, passes them through the step
-as state, and writes the new ones back. An Equinox module is a pytree whose other leaves (functions, numbers) are part
-of the step's code.
+Idea: an NNX module, optimizer or metric is mutable. `run` extracts its arrays, passes them through the step as state,
+and writes the new ones back. An Equinox module is a pytree; its leaves that are not arrays (functions, numbers) are
+static.
 
-Rule: neither framework is imported here: where nobody has imported it, there are no modules of it.
+Rule: neither framework is imported here: if the program has not imported it, there are no modules of it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from jax.extend.core import ClosedJaxpr
 from anytpu.errors import ReplicaError
 from anytpu.program.program import Tree
 from anytpu.strategy.aggregation import mean_over_rows
-from anytpu.strategy.arguments import Fixed
-from anytpu.strategy.identity import Parts, is_weakly_referable
+from anytpu.strategy.arguments import StaticLeaf
+from anytpu.strategy.identity import IdentityParts, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.reached import ReachedModules
 from anytpu.strategy.replicas import current_replica
 
 
-class _Borrowed:
-    """A part of the code in what a step returns that came in among its arguments, which hold it.
+class _WeakStaticLeaf:
+    """A static leaf in the outputs of a step that is also a static leaf of its arguments.
 
-    A kept step holds the structure of its outputs, and must not hold what its arguments were made of.
+    A cached step holds the structure of its outputs, and must not keep objects of its arguments alive.
     """
 
     def __init__(self, value: Any) -> None:
@@ -47,61 +47,62 @@ class _Borrowed:
         return self._reference()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Borrowed) and self._key == other._key
+        return isinstance(other, _WeakStaticLeaf) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
 
 
-for _kind_of_code in (Fixed, _Borrowed):
-    jax.tree_util.register_pytree_node(_kind_of_code, lambda fixed: ((), fixed), lambda fixed, _: fixed)
+for _static_kind in (StaticLeaf, _WeakStaticLeaf):
+    jax.tree_util.register_pytree_node(_static_kind, lambda leaf: ((), leaf), lambda leaf, _: leaf)
 
 
-def closed(tree: Tree, given: Iterable[Any] = ()) -> Tree:
-    """Return a tree with each leaf of an Equinox module that is no array as part of the structure.
+def wrap_static_leaves(tree: Tree, static_arguments: Iterable[Any] = ()) -> Tree:
+    """Return a tree in which the non-array leaves of Equinox modules are part of the structure.
 
     Args:
-        tree: the arguments of a step, or what it returns.
-        given: the objects among the arguments that are part of the code: they are not held.
+        tree: the arguments of a step, or its outputs.
+        static_arguments: the static objects among the arguments; the tree references them only weakly.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None:
         return tree
-    borrowed = {id(one) for one in given if is_weakly_referable(one)}
+    weak_ids = {id(value) for value in static_arguments if is_weakly_referable(value)}
 
-    def leaf(one: Any) -> Any:
-        if isinstance(one, jax.Array | np.ndarray | PerReplica):
-            return one
-        return _Borrowed(one) if id(one) in borrowed else Fixed(one)
+    def wrap_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array | np.ndarray | PerReplica):
+            return leaf
+        return _WeakStaticLeaf(leaf) if id(leaf) in weak_ids else StaticLeaf(leaf)
 
-    def node(one: Any) -> Any:
-        return jax.tree.map(leaf, one, is_leaf=is_per_replica) if isinstance(one, equinox.Module) else one
+    def wrap_node(node: Any) -> Any:
+        return jax.tree.map(wrap_leaf, node, is_leaf=is_per_replica) if isinstance(node, equinox.Module) else node
 
-    return jax.tree.map(node, tree, is_leaf=lambda one: isinstance(one, equinox.Module | PerReplica))
+    return jax.tree.map(wrap_node, tree, is_leaf=lambda node: isinstance(node, equinox.Module | PerReplica))
 
 
-def opened(tree: Tree) -> Tree:
-    """Return a tree that `closed` returned with its leaves as they were."""
+def unwrap_static_leaves(tree: Tree) -> Tree:
+    """Undo `wrap_static_leaves`."""
     if "equinox" not in sys.modules:
         return tree
     return jax.tree.map(
-        lambda one: one.value if isinstance(one, Fixed | _Borrowed) else one,
+        lambda leaf: leaf.value if isinstance(leaf, StaticLeaf | _WeakStaticLeaf) else leaf,
         tree,
-        is_leaf=lambda one: isinstance(one, Fixed | _Borrowed | PerReplica),
+        is_leaf=lambda node: isinstance(node, StaticLeaf | _WeakStaticLeaf | PerReplica),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ModuleForm:
-    """What the NNX modules of a run are, but for the values that travel.
+    """The form of the NNX modules of a run: everything except the values of their arrays.
 
     Attributes:
-        definition: the `nnx.GraphDef` of the list of them.
-        structure: of their state.
-        kinds: how the replicas' new values of each array become one: "same", "mean", "sum", or "key" of random numbers.
-        names: of each array.
-        key: all of it that equal forms have in common. It does not hold the objects of `objects`.
-        objects: attributes of the modules that are no arrays and count by identity, such as a function.
+        definition: the `nnx.GraphDef` of the list of modules.
+        structure: tree structure of their state.
+        kinds: for each array, the way to merge the replicas' new values: "same", "mean", "sum", or "key IMPL" for a
+            random key.
+        names: name of each array.
+        key: cache key, the same for equal forms. It does not hold the objects of `objects`.
+        objects: attributes of the modules that are not arrays and are compared by identity, such as a function.
     """
 
     definition: Any
@@ -112,13 +113,15 @@ class ModuleForm:
     objects: tuple[Any, ...] = ()
 
     def call(self, fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> tuple[list[Any], Any]:
-        """Run a function of one replica on the modules. Return the new values of their arrays, and what it returns."""
+        """Run a function of one replica on the modules. Return the new values of their arrays, and its outputs."""
         nnx = sys.modules["flax.nnx"]
-        local = [_local(kind, value) for kind, value in zip(self.kinds, values, strict=True)]
+        local = [_replica_value(kind, value) for kind, value in zip(self.kinds, values, strict=True)]
         modules = nnx.merge(self.definition, self.structure.unflatten(local))
         _refuse_synchronised(nnx, modules)
         args, kwargs = jax.tree.map(
-            lambda one: modules[one.index] if isinstance(one, _Slot) else one, (args, kwargs), is_leaf=is_per_replica
+            lambda leaf: modules[leaf.index] if isinstance(leaf, _Slot) else leaf,
+            (args, kwargs),
+            is_leaf=is_per_replica,
         )
         outputs = fn(*args, **kwargs)
         definition, state = nnx.split(modules)
@@ -126,22 +129,22 @@ class ModuleForm:
         if definition != self.definition or structure != self.structure:
             raise ReplicaError(
                 f"{getattr(fn, '__name__', fn)} changes the structure of an NNX module that strategy.run was given: it "
-                "adds, removes or replaces a part of it, or changes an attribute that is no array. Do that outside of "
+                "adds, removes or replaces a part of it, or changes a non-array attribute. Do that outside of "
                 "the step, for example model.eval() before strategy.run"
             )
-        merged = zip(self.kinds, values, local, new, strict=True)
-        return [_merged(kind, old, mine, leaf) for kind, old, mine, leaf in merged], outputs
+        arrays = zip(self.kinds, values, local, new, strict=True)
+        return [_merge_replicas(*array) for array in arrays], outputs
 
 
 @dataclasses.dataclass(frozen=True)
-class Modules:
+class ExtractedModules:
     """The NNX modules among the arguments of a run.
 
     Attributes:
         objects: the modules, in order.
-        form: all about them but the values.
-        values: their arrays, keys of random numbers as integers.
-        args: the positional arguments, each module a slot.
+        form: everything about them except the array values.
+        values: their arrays, with random keys as integer arrays.
+        args: the positional arguments, with a slot in place of each module.
         kwargs: the keyword arguments, likewise.
     """
 
@@ -152,76 +155,76 @@ class Modules:
     kwargs: dict
 
     def write_back(self, values: list[Any]) -> None:
-        """Let the modules hold new values."""
+        """Store new values in the modules."""
         state = self.form.structure.unflatten(
-            [_as_key(kind, value) for kind, value in zip(self.form.kinds, values, strict=True)]
+            [_wrap_key(kind, value) for kind, value in zip(self.form.kinds, values, strict=True)]
         )
         sys.modules["flax.nnx"].update(self.objects, state)
 
 
-def taken_out(args: Any, kwargs: Any) -> Modules | None:
-    """Return the NNX modules among the arguments of a run; None where there are none."""
+def extract_modules(args: Any, kwargs: Any) -> ExtractedModules | None:
+    """Return the NNX modules among the arguments of a run; None if there are none."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None or not isinstance(args, tuple | list) or not isinstance(kwargs, dict | None):
         return None
     kinds = (nnx.Pytree, nnx.Variable)
     leaves, tree = jax.tree.flatten(
-        (tuple(args), kwargs or {}), is_leaf=lambda one: isinstance(one, (*kinds, PerReplica))
+        (tuple(args), kwargs or {}), is_leaf=lambda node: isinstance(node, (*kinds, PerReplica))
     )
     objects = [leaf for leaf in leaves if isinstance(leaf, kinds)]
     if not objects:
         return None
     index = iter(range(len(objects)))
-    left = tree.unflatten([_slot(next(index)) if isinstance(leaf, kinds) else leaf for leaf in leaves])
+    slotted = tree.unflatten([_slot(next(index)) if isinstance(leaf, kinds) else leaf for leaf in leaves])
     definition, state = nnx.split(objects)
     values, structure = jax.tree.flatten(state)
-    described = _described(nnx, objects, state)
-    kinds_of, names = tuple(kind for kind, _ in described), tuple(name for _, name in described)
-    key, parts = _identified(definition)
-    form = ModuleForm(definition, structure, kinds_of, names, (*key, structure, kinds_of, names), tuple(parts))
-    return Modules(objects, form, [_as_data(value) for value in values], *left)
+    kinds_and_names = _kinds_and_names(nnx, objects, state)
+    array_kinds, names = tuple(kind for kind, _ in kinds_and_names), tuple(name for _, name in kinds_and_names)
+    key, parts = _definition_key(definition)
+    form = ModuleForm(definition, structure, array_kinds, names, (*key, structure, array_kinds, names), tuple(parts))
+    return ExtractedModules(objects, form, [_unwrap_key(value) for value in values], *slotted)
 
 
-def _identified(definition: Any) -> tuple[tuple, list[Any]]:
-    """Return what equal definitions of modules have in common, and the objects in it that count by identity."""
-    parts, rest = Parts(), []
+def _definition_key(definition: Any) -> tuple[tuple, list[Any]]:
+    """Return the cache key of a definition of modules, and its objects that are compared by identity."""
+    parts, rest = IdentityParts(), []
     for name, attribute in definition.attributes:
         if type(attribute).__name__ != "Static":
             rest.append((name, attribute))
             continue
         rest.append(name)
         value = attribute.value
-        # A record, such as an optimizer of optax, counts by what it is made of.
+        # A named tuple, such as an optax optimizer, is compared by its fields.
         value = tuple(value) if isinstance(value, tuple) else value
         if _is_by_value(value):
             parts.key.append(value)
         else:
-            parts.add(value, _identified)
+            parts.add(value, _definition_key)
     return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), parts.held
 
 
 def _is_by_value(value: Any) -> bool:
-    """Say whether an attribute has an equality of its own, as a configuration has, and holds nothing but its fields."""
+    """Return whether an attribute is compared with its class's `__eq__`, as a configuration dataclass is."""
     return type(value).__eq__ is not object.__eq__ and not isinstance(value, (tuple, list, dict, types.MethodType))
 
 
 def refuse_captured(name: str, held: list[Any]) -> None:
-    """Refuse a step that reaches an NNX module by name: it would compute with the values of its first run for ever.
+    """Reject a step that uses an NNX module by name: it would always compute with the values of its first run.
 
     Args:
-        name: the step function.
+        name: name of the step function.
         held: the objects that it names, closes over, or has as defaults.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return
-    for one in held:
-        if isinstance(one, nnx.Pytree | nnx.Variable):
-            raise ReplicaError(_captured(name, f"the NNX object {type(one).__name__}"))
+    for value in held:
+        if isinstance(value, nnx.Pytree | nnx.Variable):
+            raise ReplicaError(_capture_message(name, f"the NNX object {type(value).__name__}"))
 
 
 class ReplicaState:
-    """One replica's copy of a state, in which NNX modules have random numbers and sums of the replica's own.
+    """One replica's copy of a state, in which NNX modules have the replica's own random keys and sums.
 
     Args:
         state: the state that all replicas share.
@@ -234,29 +237,29 @@ class ReplicaState:
         self._leaves, self._structure = jax.tree.flatten(state)
         nnx = sys.modules.get("flax.nnx")
         self._kinds = ["same"] * len(self._leaves) if nnx is None else _kinds_of(nnx, state)
-        self._local = [_local(kind, leaf) for kind, leaf in zip(self._kinds, self._leaves, strict=True)]
+        self._local = [_replica_value(kind, leaf) for kind, leaf in zip(self._kinds, self._leaves, strict=True)]
         self.local = self._structure.unflatten(self._local)
         if nnx is not None:
             _refuse_synchronised(nnx, self.local)
 
     def merged(self, new: Tree) -> Tree:
-        """Return the state on all replicas, from what one replica has made of its copy."""
+        """Return the state on all replicas, from this replica's new copy."""
         leaves, structure = jax.tree.flatten(new)
         if structure != self._structure:
-            return new  # Refused, with both structures, where the step is lowered.
-        pairs = zip(self._kinds, self._leaves, self._local, leaves, strict=True)
-        return structure.unflatten([_merged(kind, old, mine, leaf) for kind, old, mine, leaf in pairs])
+            return new  # Lowering rejects it with an error that shows both structures.
+        arrays = zip(self._kinds, self._leaves, self._local, leaves, strict=True)
+        return structure.unflatten([_merge_replicas(*array) for array in arrays])
 
 
-def check_of_trace(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
-    """Return what refuses the trace of a step that reads an NNX module through an object, as `refuse_captured` does.
+def trace_check(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
+    """Return a check that rejects the trace of a step that reads an NNX module through an object.
 
     Args:
-        name: the step function.
+        name: name of the step function.
         held: the objects that it names, closes over, or has as defaults.
 
     Returns:
-        A function of the trace; None where these objects hold no NNX module.
+        A function of the trace, which raises as `refuse_captured` does; None if these objects hold no NNX module.
     """
     nnx = sys.modules.get("flax.nnx")
     reached = None if nnx is None else ReachedModules(nnx, held)
@@ -264,33 +267,33 @@ def check_of_trace(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] 
 
 
 def refuse_shared(state: Tree) -> None:
-    """Refuse a state in which two NNX modules share a variable: as a tree it would become two variables."""
+    """Reject a state in which two NNX modules share a variable: as a tree it would become two variables."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return
-    leaves = jax.tree.leaves(state, is_leaf=lambda one: isinstance(one, nnx.Variable))
-    found: set[int] = set()
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    seen: set[int] = set()
     for variable in leaves:
-        if isinstance(variable, nnx.Variable) and id(variable) in found:
+        if isinstance(variable, nnx.Variable) and id(variable) in seen:
             raise ReplicaError(
                 f"the state holds an NNX variable of shape {variable.shape} twice, which run_steps would make two "
                 "variables of. Hold each module once, for example with nnx.Optimizer(model, tx, wrt=nnx.Param) beside "
                 "the model, or type strategy.run(step, args=(model, optimizer, batch))"
             )
-        found.add(id(variable))
+        seen.add(id(variable))
 
 
-def translated(name: str, error: Exception) -> Exception:
-    """Return flax's error for a module that is changed where it may not be as ours; any other as it is."""
+def translate_flax_error(name: str, error: Exception) -> Exception:
+    """Return a `ReplicaError` for Flax's `TraceContextError`, and any other error unchanged."""
     if type(error).__name__ != "TraceContextError" or not type(error).__module__.startswith("flax"):
         return error
-    return ReplicaError(_captured(name, "an NNX object"))
+    return ReplicaError(_capture_message(name, "an NNX object"))
 
 
 def _refuse_synchronised(nnx: Any, modules: Tree) -> None:
-    """Raise where a batch does not fill all replicas, and a BatchNorm takes the mean of the replicas' statistics.
+    """Raise if the batch does not fill all replicas, and a BatchNorm averages the replicas' statistics.
 
-    `nnx.BatchNorm` weighs each replica alike, whatever its rows: one without rows would count as zeros.
+    `nnx.BatchNorm` gives each replica the same weight, so a replica without rows would count as zeros.
     """
     replica = current_replica()
     if replica is None or replica.shard is None:
@@ -304,7 +307,7 @@ def _refuse_synchronised(nnx: Any, modules: Tree) -> None:
             )
 
 
-def _captured(name: str, what: str) -> str:
+def _capture_message(name: str, what: str) -> str:
     return (
         f"{name} uses {what} that is not among its arguments, so that strategy.run can neither pass its values nor "
         f"write new ones back. Pass it: strategy.run({name}, args=(model, optimizer, batch))"
@@ -313,7 +316,11 @@ def _captured(name: str, what: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Slot:
-    """Stands for a module among the arguments."""
+    """Placeholder for a module among the arguments.
+
+    Attributes:
+        index: index of the module in `ExtractedModules.objects`.
+    """
 
     index: int
 
@@ -323,7 +330,7 @@ def _slot(index: int) -> _Slot:
     return _Slot(index)
 
 
-def _described(nnx: Any, objects: list[Any], state: Any) -> list[tuple[str, str]]:
+def _kinds_and_names(nnx: Any, objects: list[Any], state: Any) -> list[tuple[str, str]]:
     """Return the kind and the name of each array of the state."""
     sums = {
         (*path, part)
@@ -331,29 +338,30 @@ def _described(nnx: Any, objects: list[Any], state: Any) -> list[tuple[str, str]
         if isinstance(node, nnx.metrics.Average)
         for part in ("total", "count")
     }
-    found = []
+    kinds_and_names = []
     for path, variable in nnx.to_flat_state(state):
         name = ".".join([type(objects[path[0]]).__name__, *map(str, path[1:])])
         for leaf in jax.tree.leaves(variable):
-            found.append((_kind(nnx, variable, leaf, path in sums), name))
-    return found
+            kinds_and_names.append((_kind(nnx, variable, leaf, path in sums), name))
+    return kinds_and_names
 
 
 def _kinds_of(nnx: Any, state: Tree) -> list[str]:
-    """Return the kind of each leaf of a tree; of one in no NNX module, "same"."""
-    averages = [one for one in _leaves_of(state, nnx.metrics.Average) if isinstance(one, nnx.metrics.Average)]
-    sums = {id(variable) for one in averages for variable in (one.total, one.count)}
-    found = []
-    for one in _leaves_of(state, nnx.Variable):
-        if not isinstance(one, nnx.Variable):
-            found.append("same")
+    """Return the kind of each leaf of a tree; "same" for a leaf outside of NNX modules."""
+    leaves = _leaves_of(state, nnx.metrics.Average)
+    averages = [leaf for leaf in leaves if isinstance(leaf, nnx.metrics.Average)]
+    sums = {id(variable) for average in averages for variable in (average.total, average.count)}
+    kinds = []
+    for node in _leaves_of(state, nnx.Variable):
+        if not isinstance(node, nnx.Variable):
+            kinds.append("same")
             continue
-        found += [_kind(nnx, one, leaf, id(one) in sums) for leaf in jax.tree.leaves(one)]
-    return found
+        kinds += [_kind(nnx, node, leaf, id(node) in sums) for leaf in jax.tree.leaves(node)]
+    return kinds
 
 
 def _leaves_of(tree: Tree, kind: type) -> list[Any]:
-    return jax.tree.leaves(tree, is_leaf=lambda one: isinstance(one, kind))
+    return jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
 
 
 def _kind(nnx: Any, variable: Any, leaf: Any, is_sum: bool) -> str:
@@ -368,34 +376,41 @@ def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _as_data(leaf: Any) -> Any:
+def _unwrap_key(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _as_key(kind: str, value: Any) -> Any:
+def _wrap_key(kind: str, value: Any) -> Any:
     is_data = kind.startswith("key ") and not _is_key(value)
     return jax.random.wrap_key_data(value, impl=kind.split()[1]) if is_data else value
 
 
-def _local(kind: str, value: Any) -> Any:
-    """Return one replica's own value: random numbers of its own, and its own part of a sum."""
+def _replica_value(kind: str, value: Any) -> Any:
+    """Return this replica's value: its own random key, or its own term of a sum (the sum on replica 0, else zero)."""
     replica = current_replica()
     assert replica is not None
     if replica.replicas == 1:
-        return _as_key(kind, value)
+        return _wrap_key(kind, value)
     if kind.startswith("key "):
-        return jax.random.fold_in(_as_key(kind, value), replica.index)
+        return jax.random.fold_in(_wrap_key(kind, value), replica.index)
     return jnp.where(replica.index == 0, value, jnp.zeros_like(value)) if kind == "sum" else value
 
 
-def _merged(kind: str, old: Any, local: Any, new: Any) -> Any:
-    """Return the value on all replicas; one of kind "same" that differs is refused where the step is lowered."""
+def _merge_replicas(kind: str, old: Any, local: Any, new: Any) -> Any:
+    """Return the value on all replicas; lowering rejects a value of kind "same" that differs between them.
+
+    Args:
+        kind: kind of the array, as in `ModuleForm.kinds`.
+        old: the value before the step.
+        local: this replica's value before the step.
+        new: this replica's value after the step.
+    """
     replica = current_replica()
     assert replica is not None
     if kind.startswith("key "):
         if new is local:
             return old
-        return new if _is_key(old) else _as_data(new)
+        return new if _is_key(old) else _unwrap_key(new)
     if replica.replicas == 1 or kind == "same":
         return new
     return replica.sum(new) if kind == "sum" else mean_over_rows(new, replica.shard)

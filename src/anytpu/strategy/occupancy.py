@@ -1,8 +1,8 @@
-"""`Occupancy`: one thread at a time runs a model.
+"""`Occupancy`: a lock that lets one thread at a time run a model.
 
-Idea: a call consumes the values of the variables and gives back new ones. Two threads that train the same variables
-would consume each other's, and the weights would be gone. So whatever runs a model for long says so, and a second
-thread gets an error that names it. The same thread may come again: a callback of `fit` may call `predict`.
+Idea: a call donates the values of the variables and returns new ones. Two threads that train the same variables would
+donate each other's values, and the weights would be lost. So long calls acquire the lock, and a second thread gets an
+error that names the first call. The lock is reentrant: a callback of `fit` may call `predict`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anytpu.errors import StrategyError
 
 @final
 class Occupancy:
-    """Which thread runs a model, and what it does there.
+    """The thread that runs a model, and its nested calls.
 
     Example:
         >>> occupancy = Occupancy()
@@ -31,31 +31,35 @@ class Occupancy:
 
     @property
     def what(self) -> str:
-        """What runs the model now: the innermost call."""
+        """The innermost call that runs the model now."""
         return self._stack[-1]
 
-    def by(self, what: str) -> _Turn:
-        """Return a context in which `what` runs the model, as "fit of 'digits'".
+    def by(self, what: str) -> _OccupiedContext:
+        """Return a context in which the call `what` runs the model, such as "fit of 'digits'".
 
         Raises:
             StrategyError: (on entering) another thread runs it.
         """
-        return _Turn(self, what)
+        return _OccupiedContext(self, what)
 
     def enter(self, what: str) -> None:
-        """Begin what `leave` ends."""
+        """Begin a call; `leave` ends it.
+
+        Raises:
+            StrategyError: another thread runs the model.
+        """
         if not self._lock.acquire(blocking=False):
-            raise in_use(what, next(iter(self._stack), what), self._thread)
+            raise in_use_error(what, next(iter(self._stack), what), self._thread)
         self._thread = threading.current_thread()
         self._stack.append(what)
 
     def leave(self) -> None:
-        """End what was begun last."""
+        """End the innermost call."""
         self._stack.pop()
         self._lock.release()
 
 
-class _Turn:
+class _OccupiedContext:
     def __init__(self, occupancy: Occupancy, what: str) -> None:
         self._occupancy, self._what = occupancy, what
 
@@ -67,8 +71,14 @@ class _Turn:
         self._occupancy.leave()
 
 
-def in_use(called: str, runs: str, thread: threading.Thread) -> StrategyError:
-    """Return the error of a call on variables that another thread uses."""
+def in_use_error(called: str, runs: str, thread: threading.Thread) -> StrategyError:
+    """Return the error for a call on variables that another thread uses.
+
+    Args:
+        called: the rejected call.
+        runs: the call that uses the variables.
+        thread: the thread of that call.
+    """
     return StrategyError(
         f"{called} was called in the thread {threading.current_thread().name!r} while {runs} runs in the thread "
         f"{thread.name!r}, on the same variables. One thread at a time can use them: wait for the other one with "

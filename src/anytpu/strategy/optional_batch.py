@@ -1,4 +1,4 @@
-"""A batch that may be missing: what `iterator.get_next_as_optional()` returns."""
+"""`OptionalBatch`: the result of `iterator.get_next_as_optional()`, a batch or the end of the data."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from anytpu.errors import DataExhaustedError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionalBatch:
-    """A batch, or none where the data has ended.
+    """A batch, or nothing at the end of the data.
 
     Attributes:
-        batches: the batch as a tuple of one; () where there is none.
+        batches: a tuple with the batch; () at the end of the data.
     """
 
     batches: tuple[Any, ...] = ()
 
     @classmethod
     def following(cls, iterator: Iterator[Any]) -> OptionalBatch:
-        """Return the next batch of an iterator."""
+        """Return the next batch of an iterator, or an empty `OptionalBatch` at its end."""
         try:
             return cls((next(iterator),))
         except StopIteration:
             return cls()
 
     def has_value(self) -> bool:
-        """Say whether there is a batch."""
+        """Return whether there is a batch."""
         return bool(self.batches)
 
     def get_value(self) -> Any:
         """Return the batch.
 
         Raises:
-            DataExhaustedError: there is none.
+            DataExhaustedError: there is no batch.
         """
         if not self.batches:
             raise DataExhaustedError(

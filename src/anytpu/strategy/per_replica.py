@@ -18,14 +18,14 @@ from anytpu.program.program import SharedOutput
 class PerReplica:
     """One value for each replica.
 
-    `run` unpacks it again when it is passed on, `strategy.reduce` and `strategy.gather` make one value of it, and
+    `run` splits it again when it is an argument. `strategy.reduce` and `strategy.gather` reduce it to one value, and
     `.values` is the tuple of its parts. It is not an array: arithmetic on it raises.
 
     Args:
-        values: a list or tuple with one array or number a replica.
+        values: a list or tuple with one array or number for each replica.
 
     Raises:
-        SettingError: `values` is neither, or empty.
+        SettingError: `values` is not a list or tuple, or is empty.
 
     Example:
         >>> PerReplica([np.float32(1), np.float32(2)])
@@ -55,56 +55,59 @@ class PerReplica:
         """Return the `PerReplica` of a stacked array, `(replicas, rows, ...)`.
 
         Args:
-            stack: the values, one after the other.
-            rows: how many rows of each value are real, the rest being pads; None when all are.
+            stack: the values, stacked along axis 0.
+            rows: number of real rows of each value; the rest are pads. None if all rows are real.
         """
-        made = cls._empty(len(stack))
-        made._stack, made._rows = stack, rows
-        return made
+        per_replica = cls._empty(len(stack))
+        per_replica._stack, per_replica._rows = stack, rows
+        return per_replica
 
     @classmethod
     def of_handle(
         cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct, rows: tuple[int, ...] | None = None
     ) -> PerReplica:
-        """Return the `PerReplica` of a stacked array on a backend; it is fetched when it is looked at.
+        """Return the `PerReplica` of a stacked array on a backend; the array is fetched when it is read.
 
         Args:
-            backend: where it lies.
-            handle: its handle.
-            spec: of the stack, `(replicas, ...)`.
-            rows: how many rows of each value are real; None when all are.
+            backend: the backend that holds the array.
+            handle: handle of the array.
+            spec: spec of the stacked array, `(replicas, ...)`.
+            rows: number of real rows of each value; None if all rows are real.
         """
-        made = cls._empty(spec.shape[0])
-        made._backend, made._handle, made._spec, made._rows = backend, handle, spec, rows
-        return made
+        per_replica = cls._empty(spec.shape[0])
+        per_replica._backend, per_replica._handle = backend, handle
+        per_replica._spec, per_replica._rows = spec, rows
+        return per_replica
 
     @classmethod
     def of_shared(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
         """Return the `PerReplica` of one array on a backend, which is the value of every replica.
 
         Args:
-            backend: where it lies.
-            handle: its handle.
-            spec: of the one array.
+            backend: the backend that holds the array.
+            handle: handle of the array.
+            spec: spec of the array.
         """
-        made = cls._empty(len(backend.cores))
-        made._backend, made._handle, made._shared_spec = backend, handle, spec
-        return made
+        per_replica = cls._empty(len(backend.cores))
+        per_replica._backend, per_replica._handle, per_replica._shared_spec = backend, handle, spec
+        return per_replica
 
     @classmethod
     def _empty(cls, replicas: int) -> PerReplica:
-        made = cls.__new__(cls)
-        made._replicas, made._values, made._rows, made._stack = replicas, None, None, None
-        made._backend, made._handle, made._spec, made._shared_spec = None, None, None, None
-        return made
+        per_replica = cls.__new__(cls)
+        per_replica._replicas, per_replica._values = replicas, None
+        per_replica._rows, per_replica._stack = None, None
+        per_replica._backend, per_replica._handle = None, None
+        per_replica._spec, per_replica._shared_spec = None, None
+        return per_replica
 
     @property
     def is_shared(self) -> bool:
-        """Whether all replicas have one and the same value, of which there is one array."""
+        """Whether all replicas share one array."""
         return self._shared_spec is not None
 
     def shared(self) -> Any:
-        """Return the one array of a shared value."""
+        """Return the array of a shared value."""
         assert self._backend is not None and self.is_shared
         return self._backend.get(self._handle)
 
@@ -112,24 +115,25 @@ class PerReplica:
     def values(self) -> tuple[Any, ...]:
         """The values, in the order of the replicas, without pads."""
         if self._values is None and self.is_shared:
-            # A value without axes is a scalar, as the parts of a stack are.
+            # Index with () so that a 0-d array becomes a NumPy scalar, like the parts of a stack.
             self._values = (np.asarray(self.shared())[()],) * self._replicas
         if self._values is None:
             stack = self.padded()
             rows = self._rows or (None,) * self._replicas
-            self._values = tuple(one[:real] if real is not None else one for one, real in zip(stack, rows, strict=True))
+            parts = zip(stack, rows, strict=True)
+            self._values = tuple(part if count is None else part[:count] for part, count in parts)
         return self._values
 
     @property
     def rows(self) -> tuple[int, ...] | None:
-        """How many rows of each value are real where the stacked array has pads; None where it has none."""
+        """Number of real rows of each value if the stacked array has pads; otherwise None."""
         return self._rows
 
     def padded(self) -> Any:
-        """Return the values as one NumPy array, `(replicas, ...)`, with the pads of a batch that is not full.
+        """Return the values as one NumPy array, `(replicas, ...)`, including the pads of a batch that is not full.
 
         Raises:
-            ReplicaError: they are of different shapes, and nobody padded them.
+            ReplicaError: the values have different shapes, and are not padded.
         """
         if self.is_shared:
             return np.broadcast_to(np.asarray(self.shared()), self.spec().shape)
@@ -138,10 +142,10 @@ class PerReplica:
         return self.stacked() if self._stack is None else self._stack
 
     def stacked(self) -> Any:
-        """Return the values as one array, `(replicas, ...)`: of NumPy, or of JAX while JAX traces them.
+        """Return the values as one array without pads, `(replicas, ...)`: of NumPy, or of JAX during a trace.
 
         Raises:
-            ReplicaError: they are of different shapes.
+            ReplicaError: the values have different shapes.
         """
         if self._rows is None and (self._backend is not None or self._stack is not None):
             return self.padded()
@@ -154,16 +158,16 @@ class PerReplica:
             raise
 
     def spec(self) -> jax.ShapeDtypeStruct:
-        """Return the spec of the stacked array, with pads.
+        """Return the spec of the stacked array, including pads.
 
         Raises:
-            ReplicaError: the values are of different shapes.
+            ReplicaError: the values have different shapes.
         """
         if self._spec is not None:
             return self._spec
         if self._shared_spec is not None:
-            one = self._shared_spec
-            self._spec = jax.ShapeDtypeStruct((self._replicas, *one.shape), one.dtype)
+            shared = self._shared_spec
+            self._spec = jax.ShapeDtypeStruct((self._replicas, *shared.shape), shared.dtype)
             return self._spec
         if self._stack is not None:
             dtype = jax.dtypes.canonicalize_dtype(self._stack.dtype)
@@ -175,8 +179,8 @@ class PerReplica:
         self._spec = jax.ShapeDtypeStruct((self._replicas, *np.shape(self.values[0])), dtype)
         return self._spec
 
-    def travelling(self) -> tuple[tuple[int, ...], Any]:
-        """Return the shape and dtype of what travels: of the one array of a shared value, else of the stack."""
+    def passed_shape(self) -> tuple[tuple[int, ...], Any]:
+        """Return the shape and dtype of the array passed to a step: the array of a shared value, or else the stack."""
         if self._shared_spec is not None:
             return self._shared_spec.shape, self._shared_spec.dtype
         if self._stack is not None:
@@ -185,7 +189,7 @@ class PerReplica:
         return spec.shape, spec.dtype
 
     def handle_on(self, backend: Backend) -> Any | None:
-        """Return the handle of the stacked array, or of the shared one, if it lies on this backend; else None."""
+        """Return the handle of the stacked or shared array if it is on this backend; otherwise None."""
         return self._handle if self._backend is backend else None
 
     def __repr__(self) -> str:
@@ -193,7 +197,7 @@ class PerReplica:
         return "PerReplica:{\n" + rows + "\n}"
 
     def numpy(self) -> NoReturn:
-        """Raise: there is one value for each replica, not one."""
+        """Raise `ReplicaError`: a `PerReplica` is not one array."""
         self._refuse()
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -203,8 +207,7 @@ class PerReplica:
             "look at the parts with value.values, or compute inside a function that you pass to strategy.run"
         )
 
-    # A property: JAX looks whether it is there before it looks at anything else, and so meets this error and not its
-    # own.
+    # A property: JAX checks for this attribute first, and so raises this error instead of its own.
     __jax_array__ = shape = dtype = ndim = size = T = property(_refuse)
     __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
@@ -214,7 +217,7 @@ class PerReplica:
 
 @jax.jit
 def _only(arrays: Any) -> Any:
-    """Return the one replica's values; compiled, because indexing arrays one by one costs more than a small step."""
+    """Return the values of a single replica; compiled, because indexing each array separately is slower than a step."""
     return jax.tree.map(lambda array: array[0], arrays)
 
 
@@ -223,11 +226,11 @@ def _check_shapes(values: tuple[Any, ...]) -> None:
     if len(set(shapes)) > 1:
         raise ReplicaError(
             f"the values of this PerReplica have different shapes, {', '.join(map(str, shapes))}: every replica runs "
-            f"the same compiled step, so give each a value of the same shape. {_to_type(shapes)}"
+            f"the same compiled step, so give each a value of the same shape. {_shape_advice(shapes)}"
         )
 
 
-def _to_type(shapes: list[tuple[int, ...]]) -> str:
+def _shape_advice(shapes: list[tuple[int, ...]]) -> str:
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
         return "The values are in value.values: pad or cut them there"
     return (
@@ -237,26 +240,26 @@ def _to_type(shapes: list[tuple[int, ...]]) -> str:
 
 
 def is_traced(value: Any) -> bool:
-    """Say whether a value is one that JAX traces, and so has no numbers yet."""
+    """Return whether a value is a JAX tracer."""
     return isinstance(value, Tracer)
 
 
 def is_per_replica(leaf: Any) -> bool:
-    """Say whether a leaf of a tree is a `PerReplica`."""
+    """Return whether a leaf of a tree is a `PerReplica`."""
     return isinstance(leaf, PerReplica)
 
 
 def of_handles(
     backend: Backend, stacked: Any, specs: Any, rows: tuple[int, ...] | None = None, has_rows: Any = None
 ) -> Any:
-    """Return a tree of handles of stacked arrays as a tree of `PerReplica`; of plain values for one replica.
+    """Return a tree of handles as a tree of `PerReplica`, or of plain values for one replica.
 
     Args:
-        backend: where they lie.
-        stacked: the handles, in a `SharedOutput` where all replicas have one value.
-        specs: of the stacks, `(replicas, ...)`, and of the shared values.
-        rows: how many rows of each replica's batch were real; None when all were.
-        has_rows: a tree of bools: which values have an axis of rows in front, that is to lose its pads.
+        backend: the backend that holds the arrays.
+        stacked: handles of the stacked arrays, or of a `SharedOutput` for values that all replicas share.
+        specs: specs of the stacked arrays, `(replicas, ...)`, and of the shared values.
+        rows: number of real rows in each replica's batch; None if all rows were real.
+        has_rows: a tree of bools: True for values whose first axis is rows, whose pads are removed.
     """
     if len(backend.cores) == 1:
         arrays, tree = jax.tree.flatten(backend.get(stacked), is_leaf=SharedOutput.is_one)
@@ -265,10 +268,10 @@ def of_handles(
         are_jax = all(isinstance(array, jax.Array) for array in arrays)
         return tree.unflatten(_only(arrays) if are_jax else [array[0] for array in arrays])
 
-    def opened(handle: Any, spec: Any, has_rows: bool) -> PerReplica:
+    def wrap(handle: Any, spec: Any, has_rows: bool) -> PerReplica:
         if not isinstance(handle, SharedOutput):
             return PerReplica.of_handle(backend, handle, spec, rows if has_rows else None)
         return PerReplica.of_shared(backend, handle.value, spec.value)
 
     flags = jax.tree.map(lambda _: False, stacked, is_leaf=SharedOutput.is_one) if rows is None else has_rows
-    return jax.tree.map(opened, stacked, specs, flags, is_leaf=SharedOutput.is_one)
+    return jax.tree.map(wrap, stacked, specs, flags, is_leaf=SharedOutput.is_one)

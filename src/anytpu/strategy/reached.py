@@ -1,10 +1,10 @@
-"""Flax NNX modules that a step reaches through an object, such as `self.model` in a method.
+"""Flax NNX modules that a step reads through an object, such as `self.model` in a method.
 
-Idea: JAX makes each array that a traced function reads from outside a constant of the compiled step. An NNX module is
-changed in place, so its arrays must not be constants. `ReachedModules` looks for modules in the attributes of the
-objects that a step knows, and compares their arrays with the constants of the trace.
+Idea: JAX turns each array that a traced function captures into a constant of the compiled step. An NNX module is
+mutable, so its arrays must not be constants. `ReachedModules` searches the attributes of the step's objects for
+modules, and compares their arrays with the constants of the trace.
 
-Rule: a module is refused only where the step reads one of its arrays: an object may hold others.
+Rule: a module is rejected only if the step reads one of its arrays: an object may hold modules that the step ignores.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 
 MAX_DEPTH = 4
-"""How many attributes and items lie between an object that a step knows and a module that is found."""
+"""Maximum number of attribute and item accesses between an object of the step and a module."""
 
 MAX_OBJECTS = 10_000
-"""The most objects that are looked at."""
+"""Maximum number of objects in the search."""
 
 _LEAVES = (jax.Array, np.ndarray, str, bytes, int, float, complex, type(None), types.CodeType)
 
@@ -41,57 +41,57 @@ class ReachedModules:
     """
 
     def __init__(self, nnx: Any, objects: Iterable[Any]) -> None:
-        found = _found(nnx, objects)
-        self._owners = {id(array): (array, owner) for owner in found for array in _arrays(nnx, owner)}
+        modules = _find_modules(nnx, objects)
+        self._owners = {id(array): (array, owner) for owner in modules for array in _arrays(nnx, owner)}
 
     def __bool__(self) -> bool:
         return bool(self._owners)
 
     def read_by(self, trace: ClosedJaxpr) -> list[Any]:
-        """Return those whose arrays are constants of a trace."""
-        return [self._owners[id(one)][1] for one in _constants(trace) if id(one) in self._owners]
+        """Return the modules and variables whose arrays are constants of a trace."""
+        return [self._owners[id(constant)][1] for constant in _constants(trace) if id(constant) in self._owners]
 
 
-def _found(nnx: Any, objects: Iterable[Any]) -> list[Any]:
-    """Return the modules and variables, breadth first."""
+def _find_modules(nnx: Any, objects: Iterable[Any]) -> list[Any]:
+    """Return the modules and variables reachable from some objects, breadth first."""
     kinds = (nnx.Pytree, nnx.Variable)
-    found: list[Any] = []
-    met: dict[int, Any] = {}
+    modules: list[Any] = []
+    visited: dict[int, Any] = {}
     level = list(objects)
     for _ in range(MAX_DEPTH + 1):
-        following: list[Any] = []
-        for one in level:
-            if id(one) in met or isinstance(one, _LEAVES) or len(met) >= MAX_OBJECTS:
+        next_level: list[Any] = []
+        for value in level:
+            if id(value) in visited or isinstance(value, _LEAVES) or len(visited) >= MAX_OBJECTS:
                 continue
-            met[id(one)] = one
-            if isinstance(one, kinds):
-                found.append(one)
-            elif isinstance(one, types.ModuleType):
-                # The rest of a Python module is not the step's: it may be all of NumPy.
-                following += [part for part in list(vars(one).values()) if isinstance(part, kinds)]
+            visited[id(value)] = value
+            if isinstance(value, kinds):
+                modules.append(value)
+            elif isinstance(value, types.ModuleType):
+                # Do not search other objects of a Python module: it may be all of NumPy.
+                next_level += [part for part in list(vars(value).values()) if isinstance(part, kinds)]
             else:
-                following += _parts(one)
-        level = following
-    return found
+                next_level += _parts(value)
+        level = next_level
+    return modules
 
 
-def _parts(one: Any) -> Iterator[Any]:
-    """Yield what an object holds."""
-    if isinstance(one, dict):
-        yield from list(one.values())
-    elif isinstance(one, list | tuple | set | frozenset):
-        yield from list(one)
-    elif isinstance(one, types.MethodType):
-        yield one.__self__
-    elif isinstance(one, functools.partial):
-        yield from (one.func, *one.args, *one.keywords.values())
-    elif isinstance(one, types.FunctionType):
-        yield sys.modules.get(one.__module__)
-        for cell in one.__closure__ or ():
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the objects that an object refers to."""
+    if isinstance(value, dict):
+        yield from list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from list(value)
+    elif isinstance(value, types.MethodType):
+        yield value.__self__
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.FunctionType):
+        yield sys.modules.get(value.__module__)
+        for cell in value.__closure__ or ():
             with contextlib.suppress(ValueError):  # An empty cell.
                 yield cell.cell_contents
-    classes = one.__mro__ if isinstance(one, type) else type(one).__mro__
-    for holder in (one, *classes):
+    classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    for holder in (value, *classes):
         if hasattr(holder, "__dict__") and not _is_builtin(holder):
             yield from list(vars(holder).values())
 
@@ -101,7 +101,7 @@ def _is_builtin(holder: Any) -> bool:
 
 
 def _constants(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
-    """Yield the constants of a jaxpr, and of each one inside it."""
+    """Yield the constants of a jaxpr and of its nested jaxprs."""
     yield from jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
     for equation in level_of(jaxpr).eqns:
         for inner in inner_jaxprs(equation):

@@ -1,9 +1,9 @@
-"""What a step asks for while it is traced for a batch with pads: operations that the plan computes later.
+"""Placeholder primitives in the trace of a step for a batch with pads.
 
-Idea: a step on a batch with pads is traced to a jaxpr first, and computed by a plan (`padded/`). The mask of the rows
-and gradients that are summed over the replicas depend on the plan, so they stand in the jaxpr as primitives of ours.
+Idea: a step on a batch with pads is traced to a jaxpr first, and computed by a plan (`padded/`). The row mask and the
+gradients summed over the replicas depend on the plan. So the jaxpr contains them as primitives of this module.
 
-Rule: these primitives have no lowering. A plan replaces each of them.
+Rule: these primitives have no lowering. The plan replaces each of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _(rows: Any, *, axis: int) -> Any:
 
 
 def _mask_in_vmap(operands: Any, axes: Any, *, axis: int) -> Any:
-    """Return the mask, which is the same for all lanes of a `vmap` in the step."""
+    """Batching rule: the mask is the same for all lanes of a `vmap` in the step."""
     (rows,), (mapped,) = operands, axes
     return _ROW_MASK.bind(rows, axis=axis if axis < mapped else axis + 1), None
 
@@ -42,25 +42,25 @@ def _(*operands: Any, loss: Any, values: int, shape: Any) -> Any:
 
 
 def record_mask(rows: Any) -> Any:
-    """Record the mask of an array's first axis, bool `(rows,)`: True everywhere where that does not run over rows."""
+    """Record the mask of an array's first axis, bool `(rows,)`; all True if this axis is not an axis of batch rows."""
     return _ROW_MASK.bind(jax.lax.stop_gradient(rows), axis=0)
 
 
 GATHERED = "gathered_real_rows"
-"""The name of the function that gathers the real rows of all replicas, in a jaxpr."""
+"""Name in a jaxpr of the function that gathers the real rows of all replicas."""
 
 
 def record_gather(rows: Any, stack: Callable, counts: tuple[int, ...]) -> Any:
-    """Return the real rows of all replicas, one after the other.
+    """Return the real rows of all replicas, concatenated.
 
     Args:
-        rows: this replica's, with pads.
-        stack: gathers a value of each replica, `(replicas, ...)`.
-        counts: the number of real rows of each replica.
+        rows: this replica's rows, including pads.
+        stack: gathers the value of each replica, `(replicas, ...)`.
+        counts: number of real rows of each replica.
     """
 
     def gathered_real_rows(rows: Any) -> Any:
-        # A trace for fewer rows than there are needs the shape alone.
+        # A trace for fewer rows than the largest count only needs the shape, so pad the rows.
         missing = max(0, *counts) - rows.shape[0]
         if missing > 0:
             rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
@@ -73,6 +73,6 @@ def record_gradients(loss_of: Callable, values: list[Any]) -> tuple[Any, list[An
     """Record the value and the summed gradients of a loss; see `gradients.summed_value_and_grad`."""
     loss, shape = jax.make_jaxpr(loss_of, return_shape=True)(values)
     tree = jax.tree.structure(shape)
-    # What the loss captures goes in behind the values.
-    made = _GRADIENTS.bind(*values, *loss.consts, loss=loss, values=len(values), shape=tree)
-    return tree.unflatten(made[: tree.num_leaves]), list(made[tree.num_leaves :])
+    # The operands are the values, then the arrays that the loss captures.
+    results = _GRADIENTS.bind(*values, *loss.consts, loss=loss, values=len(values), shape=tree)
+    return tree.unflatten(results[: tree.num_leaves]), list(results[tree.num_leaves :])

@@ -1,4 +1,4 @@
-"""One value out of one value for each replica."""
+"""Reduction and concatenation of the replicas' values, outside the replicas."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from anytpu.strategy.per_replica import PerReplica, is_per_replica, is_traced
 
 
 class ReduceOp(enum.Enum):
-    """How the replicas' values become one."""
+    """The reduction of the replicas' values to one value."""
 
     SUM = "SUM"
     MEAN = "MEAN"
 
     @classmethod
     def of(cls, name: Any) -> ReduceOp:
-        """Return the operation of a name in any case; an operation is returned as it is.
+        """Return the operation with a name in any case; an operation is returned unchanged.
 
         Raises:
-            SettingError: there is no such operation.
+            SettingError: no operation has this name.
         """
         if isinstance(name, cls):
             return name
@@ -34,36 +34,36 @@ class ReduceOp(enum.Enum):
 
 
 def reduce(op: ReduceOp, value: Any, axis: int | None, replicas: int = 1) -> Any:
-    """Reduce each leaf over the replicas, and over one axis of each replica's value when `axis` is given.
+    """Reduce each leaf over the replicas, and over one axis of each replica's value if `axis` is not None.
 
     Args:
         op: the operation.
         value: a tree of `PerReplica` and of plain values, each of which is the value of every replica.
         axis: the axis, or None.
-        replicas: how many replicas a plain value stands for.
+        replicas: number of replicas, the multiplicity of a plain value.
     """
-    return jax.tree.map(lambda leaf: _reduce_one(op, leaf, axis, replicas), value, is_leaf=is_per_replica)
+    return jax.tree.map(lambda leaf: _reduce_leaf(op, leaf, axis, replicas), value, is_leaf=is_per_replica)
 
 
 def gather(value: Any, axis: int) -> Any:
     """Concatenate each leaf's values along an axis."""
-    return jax.tree.map(lambda leaf: _gather_one(leaf, axis), value, is_leaf=is_per_replica)
+    return jax.tree.map(lambda leaf: _gather_leaf(leaf, axis), value, is_leaf=is_per_replica)
 
 
-def _reduce_one(op: ReduceOp, leaf: Any, axis: int | None, replicas: int) -> Any:
+def _reduce_leaf(op: ReduceOp, leaf: Any, axis: int | None, replicas: int) -> Any:
     if axis is None:
         if not isinstance(leaf, PerReplica) and op is ReduceOp.SUM and replicas > 1:
             _check_zero(leaf, replicas)
         stacked = leaf.stacked() if isinstance(leaf, PerReplica) else _array(leaf)[None]
         return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
     parts = _parts(leaf, axis, "reduce") * (1 if isinstance(leaf, PerReplica) else replicas)
-    # Replicas may have different numbers of rows: the mean is over all of them.
+    # Replicas may have different numbers of rows: the mean weighs each row equally.
     total = sum(part.sum(axis, dtype=_sum_dtype(part)) for part in parts)
     return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
 
 
 def _check_zero(value: Any, replicas: int) -> None:
-    """Refuse the sum of one value for all replicas, unless it is zero."""
+    """Reject the sum of one value for all replicas, unless it is zero."""
     if not is_traced(value) and not np.any(np.asarray(value)):
         return
     what = f"an array of shape {value.shape}" if np.ndim(value) else repr(value)
@@ -75,7 +75,7 @@ def _check_zero(value: Any, replicas: int) -> None:
     )
 
 
-def _gather_one(leaf: Any, axis: int) -> Any:
+def _gather_leaf(leaf: Any, axis: int) -> Any:
     if not isinstance(leaf, PerReplica):
         return leaf
     parts = _parts(leaf, axis, "gather")
@@ -104,7 +104,7 @@ def _array(value: Any) -> Any:
 
 
 def _sum_dtype(array: np.ndarray) -> Any:
-    """Return the dtype of a sum: that of the values, and int32 for a count of True."""
+    """Return the dtype of a sum: that of the values, or int32 for booleans."""
     return np.int32 if array.dtype == bool else array.dtype
 
 

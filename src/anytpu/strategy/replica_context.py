@@ -1,9 +1,9 @@
-"""`get_replica_context`: which replica a step function runs as, and what the replicas do together.
+"""`get_replica_context`: the current replica of a step function, and its collectives.
 
-Idea: inside `strategy.run` each replica may ask for the sum, the mean or all of the replicas' values, and may step out
-of itself with `merge_call`, to where the values of all replicas are seen at once.
+Idea: inside `strategy.run` each replica may compute the sum, the mean or the concatenation of the replicas' values.
+`merge_call` calls a function once with the values of all replicas.
 
-Rule: under a scope, and in what `merge_call` calls, there is no replica: the context is None there, as it was of old.
+Rule: in a scope, and in a function called by `merge_call`, there is no replica: the context is None, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
-from anytpu.units import MIB
-
-MANY_BYTES = 4 * MIB
-"""A sum of more than this is told of: those that are no gradients, of losses, counts and statistics, are smaller."""
 
 
 @final
@@ -33,8 +29,8 @@ class ReplicaContext:
     """The replica that a step function runs as.
 
     Args:
-        replica: which.
-        strategy: whose.
+        replica: the replica.
+        strategy: the strategy that runs the step.
     """
 
     def __init__(self, replica: Replica, strategy: Any) -> None:
@@ -44,16 +40,16 @@ class ReplicaContext:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas run the step together."""
+        """Number of replicas that run the step together."""
         return self._replica.replicas
 
     @property
     def replica_id_in_sync_group(self) -> Any:
-        """This replica's number, from 0, an int32 scalar."""
+        """Index of this replica, from 0, an int32 scalar."""
         return self._replica.index
 
     def all_reduce(self, reduce_op: Any, value: Any) -> Any:
-        """Return the sum or the mean of the replicas' values, on every replica. It can be differentiated.
+        """Return the sum or the mean of the replicas' values, on every replica. It is differentiable.
 
         Args:
             reduce_op: `ReduceOp.SUM` or `ReduceOp.MEAN`, or their names in any case.
@@ -79,10 +75,10 @@ class ReplicaContext:
         return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        """Return the replicas' values, one after the other along an axis, on every replica.
+        """Return the replicas' values, concatenated along an axis, on every replica.
 
-        Of the rows of a batch that does not fill all replicas it returns the real ones; the step is compiled anew for
-        another number of them.
+        If the batch does not fill all replicas, it returns only the real rows. The step is then compiled anew for each
+        new number of real rows.
 
         Args:
             value: a tree of arrays, of the same shapes on every replica.
@@ -90,24 +86,24 @@ class ReplicaContext:
 
         Raises:
             SettingError: a value has no such axis.
-            ReplicaError: the value has the rows of a batch that does not fill all replicas, and `axis` is another one,
-                or this is a loop of `run_steps`.
+            ReplicaError: the value has the rows of a batch that does not fill all replicas, and `axis` is not 0, or the
+                step runs in a loop of `run_steps`.
         """
-        return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
+        return jax.tree.map(lambda leaf: self._gather(leaf, axis), value)
 
     def merge_call(self, merge_fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
         """Call a function once for all replicas, with the values of all of them.
 
         Args:
             merge_fn: takes the strategy and the arguments, each array as a `PerReplica`; it may use `strategy.reduce`
-                and write to variables. What it returns goes to every replica, of a `PerReplica` its own part.
-            args: its arguments behind the strategy; what is no array goes to it as it is.
+                and write to variables. Every replica gets its result, or its own part of a `PerReplica`.
+            args: its arguments after the strategy; values that are not arrays are passed unchanged.
             kwargs: its keyword arguments; None means none.
         """
-        given = jax.tree.map(self._all, (args, kwargs or {}))
+        all_args, all_kwargs = jax.tree.map(self._gather_parts, (args, kwargs or {}))
         with outside():
-            merged = merge_fn(self.strategy, *given[0], **given[1])
-        return jax.tree.map(self._mine, merged, is_leaf=is_per_replica)
+            merged = merge_fn(self.strategy, *all_args, **all_kwargs)
+        return jax.tree.map(self._own_part, merged, is_leaf=is_per_replica)
 
     def _check_not_summed(self, value: Any) -> None:
         summed = {id(gradient) for gradient in self._replica.summed}
@@ -122,7 +118,7 @@ class ReplicaContext:
         leaf = jnp.asarray(leaf)
         return leaf[None] if self._replica.axis is None else jax.lax.all_gather(leaf, self._replica.axis)
 
-    def _gathered(self, leaf: Any, axis: int) -> Any:
+    def _gather(self, leaf: Any, axis: int) -> Any:
         leaf = jnp.asarray(leaf)
         if not -leaf.ndim <= axis < leaf.ndim:
             raise SettingError(
@@ -136,9 +132,9 @@ class ReplicaContext:
         return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
 
     def _counts(self, leaf: Any, axis: int) -> tuple[int, ...] | None:
-        """Return how many rows of each replica's value are real; None where the value has no pads."""
+        """Return the number of real rows of each replica's value; None if the value has no pads."""
         shard = self._replica.shard
-        # By its length: the shape of the result hangs on it. The plan refuses what is no rows.
+        # Decide by the length, since the result's shape depends on it. The plan rejects an axis that is not rows.
         if shard is None or leaf.shape[0] != shard.room:
             return None
         if axis % leaf.ndim:
@@ -155,14 +151,14 @@ class ReplicaContext:
             )
         return shard.counts.ask()
 
-    def _all(self, leaf: Any) -> Any:
+    def _gather_parts(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray):
             return leaf
         stack = self._stack(leaf)
         parts = [stack[replica] for replica in range(self._replica.replicas)]
         return parts[0] if len(parts) == 1 else PerReplica(parts)
 
-    def _mine(self, leaf: Any) -> Any:
+    def _own_part(self, leaf: Any) -> Any:
         return leaf.stacked()[self._replica.index] if isinstance(leaf, PerReplica) else leaf
 
     def __repr__(self) -> str:
@@ -173,7 +169,7 @@ _DEFAULT = Replica(1, axis=None)
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """Return the replica that runs now; outside every scope the default one, of one replica; None under a scope.
+    """Return the current replica; outside every scope a default replica, the only one; None in a scope.
 
     Example:
         >>> get_replica_context().num_replicas_in_sync
@@ -186,7 +182,7 @@ def get_replica_context() -> ReplicaContext | None:
 
 
 def in_cross_replica_context() -> bool:
-    """Say whether the caller sees all replicas at once: under a scope, or in a function that `merge_call` calls.
+    """Return whether the caller sees all replicas at once: in a scope, or in a function that `merge_call` calls.
 
     Inside `strategy.run`, and outside every scope, the caller is one replica.
 
@@ -199,7 +195,7 @@ def in_cross_replica_context() -> bool:
 
 
 def has_strategy() -> bool:
-    """Say whether the caller is in the scope of a `TPUStrategy`, or in a function that one runs.
+    """Return whether the caller is in the scope of a `TPUStrategy`, or in a function that it runs.
 
     Example:
         >>> has_strategy()

@@ -1,9 +1,9 @@
-"""Where a step is being traced: inside one replica, and which variables it reads and writes there.
+"""The replica of a step that is being traced, and the scope that records its reads and writes of variables.
 
-Idea: a step function written for one core mutates Keras models, optimizers and metrics. While it is traced,
-`ReplicaScope` stands between it and the variables: reads come from the state of the Program, writes go into it.
+Idea: a step function written for one core mutates Keras models, optimizers and metrics. During the trace,
+`ReplicaScope` redirects the variables: reads come from the state of the Program, and writes go into it.
 
-Rule: a scope opened inside another (to differentiate a loss) falls back on the outer one for what it does not hold.
+Rule: a nested scope (to differentiate a loss) reads values that it does not hold from the outer scope.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from anytpu.strategy.recorded import record_mask
 
 
 class RowCounts:
-    """The real rows of every replica's part of a batch, known when a step is traced.
+    """The number of real rows in every replica's part of a batch, known when a step is traced.
 
-    A step that asks for them is compiled for these counts alone; any other for all counts at once.
+    A step that reads the counts is compiled for these counts only. Any other step is compiled once for all counts.
 
     Args:
-        counts: one for each replica.
+        counts: number of real rows of each replica.
+
+    Attributes:
+        was_asked: whether a step has read the counts.
     """
 
     def __init__(self, counts: tuple[int, ...]) -> None:
@@ -40,28 +43,28 @@ class RowCounts:
         self._counts = counts
 
     def ask(self) -> tuple[int, ...]:
-        """Return the counts, for a step that depends on them."""
+        """Return the counts, and record that the step depends on them."""
         self.was_asked = True
         return self._counts
 
     def asked(self) -> tuple[int, ...] | None:
-        """Return the counts if a step depends on them."""
+        """Return the counts if a step depends on them; otherwise None."""
         return self._counts if self.was_asked else None
 
-    def are(self, counts: tuple[int, ...] | None) -> bool:
-        """Say whether a step that was compiled for these counts fits; None are all counts."""
+    def fits(self, counts: tuple[int, ...] | None) -> bool:
+        """Return whether a step compiled for `counts` can run a batch with these counts; None fits all counts."""
         return counts is None or counts == self._counts
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
+class ReplicaShard:
     """One replica's part of a batch that does not fill all replicas: its real rows, then pads that repeat real rows.
 
     Attributes:
-        rows: how many rows are real, an int32 scalar; 0 for a replica that got none.
-        room: how many rows there are with the pads, the same for every replica.
-        counts: the real rows of every replica; None in a loop of many steps, which runs batches of other counts too.
-        is_recorded: the step is traced for a plan that leaves out pads (`padded/`).
+        rows: number of real rows, an int32 scalar; 0 for a replica without rows.
+        room: number of rows including pads, the same for every replica.
+        counts: number of real rows of every replica; None in a loop of many steps, which runs batches of any counts.
+        is_recorded: True if the step is traced for a plan that excludes pads (`padded/`).
     """
 
     rows: Any
@@ -70,9 +73,9 @@ class Shard:
     is_recorded: bool = False
 
     def mask(self, rows: Any) -> Any:
-        """Return which entries of an array's first axis are no pads, bool `(rows,)`.
+        """Return the mask of real rows along an array's first axis, bool `(rows,)`.
 
-        A step that is not recorded is run abstractly only, where the shape alone counts.
+        A step that is not recorded is only traced abstractly, so only the shape of the mask matters there.
         """
         return record_mask(jnp.asarray(rows)) if self.is_recorded else jnp.arange(np.shape(rows)[0]) < self.rows
 
@@ -82,31 +85,33 @@ class Replica:
     """The replica that a step function runs as.
 
     Attributes:
-        replicas: how many replicas run the step together.
-        axis: the name of the axis that joins them; None for the one replica of the default strategy, where nothing is
+        replicas: number of replicas that run the step together.
+        axis: name of the axis of the collectives; None for the single replica of the default strategy, where nothing is
             traced and no collective exists.
         shard: the replica's part of a batch that does not fill all replicas; None when all rows are real.
-        averages_losses: a loss may be the mean over this replica's rows: who runs the step divides by the replicas.
-        shared: the arguments of the step that go to all replicas, one value for all of them.
-        summed: gradients that are summed over the replicas already, as they are traced.
+        averages_losses: True if a loss may be the mean over this replica's rows, because the caller of the step divides
+            by the number of replicas.
+        shared: the arguments of the step that all replicas share.
+        summed: traced gradients that are already summed over the replicas.
     """
 
     replicas: int
     axis: str | None = REPLICA_AXIS
-    shard: Shard | None = None
+    shard: ReplicaShard | None = None
     averages_losses: bool = False
     shared: tuple[Any, ...] = ()
     summed: list[Any] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def index(self) -> Any:
-        """This replica's number, as an int32 scalar."""
+        """Index of this replica, an int32 scalar."""
         return np.int32(0) if self.axis is None else jax.lax.axis_index(self.axis)
 
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""
         value = value.value if isinstance(value, keras.Variable) else value
-        # An array: JAX multiplies a Python number by the replicas, and a number of rows differs between them.
+        # Convert to an array: JAX sums a Python number by multiplying it with the replicas, but a number of rows may
+        # differ between them.
         return value if self.axis is None else jax.lax.psum(jnp.asarray(value), self.axis)
 
 
@@ -131,7 +136,7 @@ def inside(replica: Replica) -> Iterator[None]:
 
 @contextlib.contextmanager
 def averaging_losses() -> Iterator[None]:
-    """Let losses be means over one replica's rows, for a step that divides them by the number of replicas itself."""
+    """Allow losses that are means over one replica's rows, for a step that divides by the number of replicas itself."""
     replica = _CURRENT.get()
     assert replica is not None
     with inside(dataclasses.replace(replica, averages_losses=True)):
@@ -140,7 +145,7 @@ def averaging_losses() -> Iterator[None]:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Run as nobody in particular, in between the replicas: what `merge_call` calls."""
+    """Run outside of every replica, in a function that `merge_call` calls."""
     replica, merging = _CURRENT.set(None), _IS_MERGING.set(True)
     try:
         yield
@@ -150,7 +155,7 @@ def outside() -> Iterator[None]:
 
 
 def is_merging() -> bool:
-    """Say whether this is a function that `merge_call` calls."""
+    """Return whether the caller is in a function that `merge_call` calls."""
     return _IS_MERGING.get()
 
 
@@ -158,8 +163,8 @@ def refuse_inside(name: str, instead: str) -> None:
     """Raise unless the caller is outside every replica.
 
     Args:
-        name: what is called, for the error.
-        instead: what to type inside a replica.
+        name: name of the called method, for the error.
+        instead: the advice for a call inside a replica.
 
     Raises:
         StrategyError: inside a function that `strategy.run` runs.
@@ -167,49 +172,50 @@ def refuse_inside(name: str, instead: str) -> None:
     if _CURRENT.get() is not None:
         raise StrategyError(
             f"strategy.{name} joins the values of all replicas, and this is inside one of them, in a function that "
-            f"strategy.run runs. Call it outside, on what run returns; inside, {instead}"
+            f"strategy.run runs. Call it outside, on the result of run; inside, {instead}"
         )
 
 
 def is_on_mesh() -> bool:
-    """Say whether the replica that is being traced is one device of a mesh, not a lane of a `vmap`."""
+    """Return whether the traced replica is one device of a mesh, not a lane of a `vmap`."""
     return REPLICA_AXIS in jax.sharding.get_abstract_mesh().manual_axes
 
 
 class ReplicaScope(keras.StatelessScope):
-    """A Keras stateless scope that notes which variables take part, and falls back on the scope around it.
+    """A Keras stateless scope that records the used variables, and falls back to the outer scope.
 
     Losses that layers add in it (activity regularizers) are collected, so that `model.losses` has them.
 
     Attributes:
-        seen: the variables that were read or written, in that order.
-        overwritten: ids of the variables that were written before anybody had read them, so that their new value does
-            not hang on the old one.
+        outer: the stateless scope to fall back to, or None.
+        seen: the variables that were read or written, in order of first use.
+        overwritten: ids of the variables that were written before they were read, so that their new value does not
+            depend on the old one.
     """
 
     def __init__(self, values: list[tuple[Any, Any]], outer: Any = None, *, makes_variables: bool = False) -> None:
-        """Open with values for some variables.
+        """Create a scope with values for some variables.
 
         Args:
             values: pairs of a variable and its value.
-            outer: the stateless scope to fall back on, or None.
-            makes_variables: initialise the variables that layers and optimizers make inside when the scope is left.
+            outer: the stateless scope to fall back to, or None.
+            makes_variables: on exit, initialise the variables that layers and optimizers made in the scope.
         """
         super().__init__(state_mapping=values, collect_losses=True, initialize_variables=makes_variables)
         self.outer = outer
         self.seen: list[Any] = []
         self.overwritten: set[int] = set()
         self._known: set[int] = set()
-        self._given = {id(variable): self.held(variable) for variable, _ in values}
+        self._initial = {id(variable): self.held(variable) for variable, _ in values}
         self._level: Any = None
 
     def __enter__(self) -> Self:
-        """Enter the scope: the function that JAX traces now is the one whose writes it takes."""
+        """Enter the scope: it accepts writes of the function that JAX traces now."""
         self.begins_here()
         return super().__enter__()
 
     def __exit__(self, *args: Any) -> None:
-        """Leave the scope, and make the variables that were asked for in it."""
+        """Leave the scope, and initialise the variables that were made in it."""
         try:
             super().__exit__(*args)
         except BaseException:
@@ -217,28 +223,28 @@ class ReplicaScope(keras.StatelessScope):
             raise
 
     def begins_here(self) -> None:
-        """Take writes of the function that JAX traces now, where the scope was entered outside of it."""
+        """Accept writes of the function that JAX traces now, if the scope was entered outside of it."""
         self._level = get_opaque_trace_state()
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the value of a variable here, or in the scope around this one; None when neither holds it."""
-        self._note(variable)
+        """Return the value of a variable in this scope or the outer one; None if neither holds it."""
+        self._record(variable)
         value = super().get_current_value(variable)
         if value is None and self.outer is not None:
             return self.outer.get_current_value(variable)
         return value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Take a write.
+        """Record a write.
 
         Raises:
-            ReplicaError: it is made inside of another function that JAX traces, which its value cannot leave.
+            ReplicaError: the write is in a nested function that JAX traces, and the value cannot leave that function.
         """
         if get_opaque_trace_state() != self._level:
-            raise ReplicaError(_written_inside(update[0]))
+            raise ReplicaError(_nested_write_message(update[0]))
         if id(update[0]) not in self._known:
             self.overwritten.add(id(update[0]))
-        self._note(update[0])
+        self._record(update[0])
         super().add_update(update)
 
     def held(self, variable: Any) -> Any:
@@ -248,15 +254,15 @@ class ReplicaScope(keras.StatelessScope):
     def written(self) -> list[tuple[Any, Any]]:
         """Return (variable, value) for each variable that was written in this scope."""
         pairs = [(variable, self.held(variable)) for variable in self.seen]
-        return [(variable, value) for variable, value in pairs if value is not self._given.get(id(variable))]
+        return [(variable, value) for variable, value in pairs if value is not self._initial.get(id(variable))]
 
-    def _note(self, variable: Any) -> None:
+    def _record(self, variable: Any) -> None:
         if id(variable) not in self._known:
             self._known.add(id(variable))
             self.seen.append(variable)
 
 
-def _written_inside(variable: Any) -> str:
+def _nested_write_message(variable: Any) -> str:
     return (
         f"the variable {variable.path!r} is assigned inside a function that JAX traces by itself, such as the body of "
         "jax.lax.scan or a branch of jax.lax.cond: the value cannot leave that function. Return the value from it, and "

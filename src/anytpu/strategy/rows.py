@@ -1,11 +1,11 @@
-"""The rows of a batch that does not fill all replicas: which are real.
+"""The mask of real rows in a batch that does not fill all replicas.
 
-Idea: every replica runs the same compiled step, so each gets equally many rows; where there are not enough, a replica's
-last rows are pads, copies of real ones. The plan of the step (`padded/`) leaves them out of whatever reduces rows. A
-step that mixes rows in another way asks for `row_mask`.
+Idea: every replica runs the same compiled step, so each gets the same number of rows. If there are not enough rows, a
+replica's last rows are pads, copies of real ones. The plan of the step (`padded/`) excludes pads from reductions over
+rows. A step that combines rows in another way uses `row_mask`.
 
-Rule: only what the plan finds to run over rows has pads, whatever its length. A number counts once a replica, also on
-one that got no row.
+Rule: only axes that the plan identifies as rows have pads, whatever their length. A scalar counts once per replica,
+also on a replica without rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anytpu.strategy.replicas import current_replica
 
 
 def row_mask(rows: Any) -> Any:
-    """Return which rows of this replica's batch are real.
+    """Return the mask of real rows in this replica's batch.
 
     Args:
         rows: an array with the rows of the batch, `(rows, ...)`.
@@ -42,7 +42,7 @@ def row_mask(rows: Any) -> Any:
     """
     if current_replica() is None:
         raise StrategyError(
-            "row_mask tells the real rows of one replica's batch: call it inside a function that you pass to "
+            "row_mask returns the real rows of one replica's batch: call it inside a function that you pass to "
             "strategy.run. Outside, the parts of a PerReplica have no pads"
         )
     mask = mask_of(rows)
@@ -50,12 +50,12 @@ def row_mask(rows: Any) -> Any:
 
 
 def mask_of(rows: Any) -> Any | None:
-    """Return which rows of an array are real; None when all are, or when it has no axis."""
+    """Return the mask of real rows in an array; None if all rows are real, or if it has no axis."""
     replica = current_replica()
     return None if replica is None or replica.shard is None or not np.ndim(rows) else replica.shard.mask(rows)
 
 
 def without_pads(values: Any) -> Any:
-    """Return values with an axis of rows in front with 0 in the place of those of pads; anything else as it is."""
+    """Return values `(rows, ...)` with 0 in the pad rows; return values without pads unchanged."""
     mask = mask_of(values)
     return values if mask is None else jnp.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)

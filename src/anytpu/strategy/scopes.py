@@ -1,10 +1,10 @@
-"""What the scope of a strategy does to Keras.
+"""The scope of a strategy, and its wrappers around Keras.
 
-Idea: inside a scope, each new variable remembers the system it was made for; inside a replica, `apply_gradients` sums
-over the replicas and random seeds differ between them. Front doors on higher floors (the one that adopts
-`model.compile`) are found by name and installed with it.
+Idea: inside a scope, each new variable records its system. Inside a replica, `apply_gradients` sums over the replicas,
+and random seeds differ between replicas. Wrappers of higher floors (the one for `model.compile`) are found through
+entry points and installed together with these.
 
-Rule: the wrappers are put on once and stay; outside a scope and outside a replica they do nothing.
+Rule: the wrappers are installed once and stay; outside a scope and outside a replica they do nothing.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
 
 
 def prepare(what: str) -> None:
-    """Get Keras ready for a step; refuse one beside `keras.distribution`.
+    """Install the wrappers for a step, and reject it while `keras.distribution` is active.
 
     Args:
-        what: what is called, for the error.
+        what: name of the called method, for the error.
     """
     install()
     refuse_distribution(what)
@@ -79,14 +79,14 @@ def prepare(what: str) -> None:
 
 @functools.cache
 def install() -> None:
-    """Put the wrappers on Keras, once."""
+    """Install the wrappers on Keras, once."""
     _keras.wrap(_keras.variable_class(), "__init__", _remembering)
     assignments.install()
     _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
     _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
     _keras.wrap(keras.random.SeedGenerator, "next", _folding)
     _keras.wrap(keras.losses.Loss, "__call__", _summable)
-    # The name that metrics had in TensorFlow 2.
+    # The name of `reset_state` in TensorFlow 2.
     _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
     for entry in entry_points(group="anytpu.scopes"):
         entry.load()()
@@ -98,7 +98,7 @@ def system_of(variable: Any) -> Any | None:
 
 
 def claim(variables: Iterable[Any], system: Any) -> None:
-    """Let variables that were made in no scope belong to a system: those of a model that its first batch built."""
+    """Assign variables made outside of scopes to a system, for a model that was built by its first batch."""
     for variable in variables:
         vars(variable).setdefault(_SYSTEM, system)
 
@@ -111,23 +111,23 @@ def _remembering(init: Callable) -> Callable:
         if _keras.stateless_scope() is None or current_replica() is None:
             init(self, *args, **kwargs)
         else:
-            init(self, **_known_before(inspect.signature(init).bind(self, *args, **kwargs).arguments))
+            init(self, **_with_initializer(inspect.signature(init).bind(self, *args, **kwargs).arguments))
 
     return __init__
 
 
-def _known_before(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a variable that a step makes, its first value as an initializer.
+def _with_initializer(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a variable that a step makes, with an initializer in place of its first value.
 
-    Keras makes the variable when the step has been traced, once; until then the initializer stands for it.
+    Keras initialises the variable once, after the trace of the step, and needs an initializer for that.
     """
-    given = {name: value for name, value in arguments.items() if name not in ("self", "kwargs")}
-    given |= arguments.get("kwargs", {})
-    first = given["initializer"]
+    settings = {name: value for name, value in arguments.items() if name not in ("self", "kwargs")}
+    settings |= arguments.get("kwargs", {})
+    first = settings["initializer"]
     if callable(first) or isinstance(first, str):
-        return given
+        return settings
     with jax.ensure_compile_time_eval():
-        value: Any = keras.ops.convert_to_tensor(first, dtype=given.get("dtype"))
+        value: Any = keras.ops.convert_to_tensor(first, dtype=settings.get("dtype"))
     if is_traced(value):
         raise ReplicaError(
             "a variable is made inside strategy.run with a first value that the step computes, an array of shape "
@@ -135,7 +135,7 @@ def _known_before(arguments: dict[str, Any]) -> dict[str, Any]:
             'number, a NumPy array, or an initializer with a shape, such as keras.Variable("zeros", shape=(3,)); or '
             "make it outside of the step"
         )
-    return given | {"initializer": lambda shape, dtype: value, "shape": value.shape, "dtype": value.dtype}
+    return settings | {"initializer": lambda shape, dtype: value, "shape": value.shape, "dtype": value.dtype}
 
 
 def _summing(apply: Callable) -> Callable:
@@ -190,9 +190,9 @@ def _summable(call: Callable) -> Callable:
 
 
 def _without_pads(call: Callable, loss: Any) -> Any:
-    """Return a loss of a batch that does not fill all replicas: 0 for each pad."""
+    """Return the loss of a batch that does not fill all replicas, with 0 for each pad."""
     reduction = loss.reduction
-    # Each row's loss, so that the mask has the axes that the losses have, and not those of the predictions.
+    # Compute unreduced losses first, because the mask must have the shape of the losses, not of the predictions.
     loss.reduction = "none"
     try:
         losses = jax.tree.map(without_pads, call())
@@ -202,7 +202,7 @@ def _without_pads(call: Callable, loss: Any) -> Any:
 
 
 def _reset_states(self: Any) -> None:
-    """Do what `reset_state` does."""
+    """Alias of `reset_state`."""
     self.reset_state()
 
 

@@ -1,11 +1,11 @@
-"""A step function of one replica, as a `Program`.
+"""Conversion of a replica's step function to a `Program`.
 
-Idea: the function is run once abstractly, to see which Keras variables it reads and writes and which of its writes
-differ between the replicas; then it is a pure function of those variables and its arguments. A pure step,
-`(state, batch) -> (state, metrics)`, has a state of its own beside them.
+Idea: the function is traced once abstractly, to find the Keras variables that it reads and writes, and the writes that
+differ between replicas. Then it is a pure function of those variables and its arguments. A pure step,
+`(state, batch) -> (state, metrics)`, also has an explicit state.
 
-Rule: after a step every replica must hold the same state (`aggregation.py`). Layers and optimizers that are not built
-yet make their variables in that first, abstract run; later runs may make none.
+Rule: after a step every replica must hold the same state (`aggregation.py`). Unbuilt layers and optimizers make their
+variables in the first, abstract trace; later traces must not make variables.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from anytpu.program.leaves import leaf_names
 from anytpu.program.mapped import is_mapped
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, spec_of
 from anytpu.strategy.aggregation import Merge, merge_of
-from anytpu.strategy.arguments import Form
-from anytpu.strategy.gradient_notice import tell_of_gradients
-from anytpu.strategy.modules import ModuleForm, ReplicaState, closed, opened
+from anytpu.strategy.arguments import ArgumentForm
+from anytpu.strategy.gradient_notice import warn_of_replica_gradients
+from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope
 from anytpu.strategy.scopes import as_replica, system_of
 
-Check = Callable[[ClosedJaxpr], None]
+TraceCheck = Callable[[ClosedJaxpr], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
-    """A step function and what it turned out to be.
+class ReplicaStep:
+    """A traced step function.
 
     Attributes:
-        program: its state is the pair (values of the Keras variables, the state of a pure step or None).
-        variables: the Keras variables, in order.
-        padded: for a batch that does not fill all replicas, how the step leaves out pads; else None.
-        counts: the real rows of each replica for which the step was traced, where it asks for them; else None.
+        program: the Program. Its state is the pair (values of the Keras variables, state of a pure step or None).
+        variables: the Keras variables, in the order of the state.
+        padded: the form of the step that excludes pads, for a batch that does not fill all replicas; otherwise None.
+        counts: number of real rows of each replica, if the step depends on them; otherwise None.
     """
 
     program: Program
@@ -55,19 +55,19 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One replica's call of a step function, as a pure function of what travels.
+    """One replica's call of a step function, as a function of the passed arrays.
 
     Attributes:
-        fn: what one replica does.
+        fn: the step function of one replica.
         form: the form of its arguments.
-        strategy: the strategy that runs it; the function finds it with `get_strategy`.
-        is_pure: the function takes its state as its first argument, and returns (state, outputs).
-        modules: the form of the NNX modules among its arguments, whose arrays are the state then; None without.
-        is_recorded: it is traced for a plan that leaves out pads.
+        strategy: the strategy that runs it; `get_strategy` in the function returns it.
+        is_pure: True if the function takes its state as its first argument, and returns (state, outputs).
+        modules: the form of the NNX modules among its arguments, whose arrays are the state; None if there are none.
+        is_recorded: True if it is traced for a plan that excludes pads.
     """
 
     fn: Callable
-    form: Form
+    form: ArgumentForm
     strategy: Any
     is_pure: bool
     modules: ModuleForm | None = None
@@ -75,12 +75,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What people call the function."""
+        """Name of the function, for errors and reports."""
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     def __call__(self, own: Tree, arrays: list[Any]) -> tuple[Tree, Tree]:
         """Run the function as one replica. Return the new state of a pure step, or None, and the outputs."""
-        args, kwargs = opened(self.form.rebuilt(arrays))
+        args, kwargs = unwrap_static_leaves(self.form.rebuilt(arrays))
         with as_replica(self.strategy, self._replica(arrays)):
             if self.modules is not None:
                 new, outputs = self.modules.call(self.fn, own, args, kwargs)
@@ -88,18 +88,18 @@ class Call:
             if not self.is_pure:
                 return None, self._outputs(self.fn(*args, **kwargs))
             state = ReplicaState(own)
-            result = closed(self.fn(opened(state.local), *args, **kwargs))
+            result = wrap_static_leaves(self.fn(unwrap_static_leaves(state.local), *args, **kwargs))
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ReplicaError(
-                    f"{self.name} was given a state and must return a pair, (state, metrics), not {result!r}. Where "
-                    "there is nothing to report, return (state, None)"
+                    f"{self.name} takes a state and must return a pair, (state, metrics), not {result!r}. Without "
+                    "metrics, return (state, None)"
                 )
-            _check_kinds(self.name, own, result[0])
+            _check_dtype_kinds(self.name, own, result[0])
             return state.merged(result[0]), self._outputs(result[1])
 
     def _outputs(self, outputs: Any) -> Any:
-        """Return what the function returned, Keras variables replaced by their values."""
-        return jax.tree.map(lambda leaf: _output(self.name, leaf), closed(outputs, self.form.objects))
+        """Return the outputs of the function, with Keras variables replaced by their values."""
+        return jax.tree.map(lambda leaf: _output(self.name, leaf), wrap_static_leaves(outputs, self.form.objects))
 
     def _replica(self, arrays: list[Any]) -> Replica:
         shared = tuple(array for array, layout in zip(arrays, self.form.layouts(), strict=True) if layout is REPLICATED)
@@ -107,23 +107,25 @@ class Call:
         return Replica(self.strategy.num_replicas_in_sync, shard=shard, shared=shared)
 
 
-def step_of(call: Call, own: Tree, check: Check | None = None) -> Step:
+def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaStep:
     """Return the step of a call.
 
     Args:
         call: the function and the form of its arguments.
-        own: specs of the state of a pure step; None for a function that has none.
-        check: is called with the function's trace, and raises if it reads what it must not; None allows all.
+        own: specs of the state of a pure step; None for a function without state.
+        check: takes the function's trace, and raises if it reads a forbidden array; None allows all traces.
 
     Raises:
-        ReplicaError: a variable that has no aggregation would differ between the replicas, the function returns what is
-            not an array, or it reads an NNX module that is no argument.
-        StrategyError: a variable was made in the scope of a strategy on another system that runs.
+        ReplicaError: a variable without aggregation would differ between the replicas, the function returns a value
+            that is not an array, or it reads an NNX module that is not an argument.
+        StrategyError: a variable was made in the scope of a strategy on another running system.
     """
     form, replicas = call.form, call.strategy.num_replicas_in_sync
+    # 1. Trace abstractly to find the variables, and the merge function of each.
     variables, merges = _discover(call, own, check)
     _check_system(variables, call.strategy)
 
+    # 2. Define the pure step: values of the variables in, merged new values out.
     def step_with(call: Call) -> Callable[[tuple[list[Any], Tree], list[Any]], tuple[tuple[list[Any], Tree], Tree]]:
         def step(state: tuple[list[Any], Tree], arrays: list[Any]) -> tuple[tuple[list[Any], Tree], Tree]:
             scope = ReplicaScope(list(zip(variables, state[0], strict=True)))
@@ -136,6 +138,7 @@ def step_of(call: Call, own: Tree, check: Check | None = None) -> Step:
 
         return step
 
+    # 3. Make the Program; a batch with pads needs the form of the step that excludes them.
     padded = None if form.room is None else _padded(call, step_with)
     program = Program(
         name=call.name,
@@ -147,7 +150,7 @@ def step_of(call: Call, own: Tree, check: Check | None = None) -> Step:
         state_names=(*(v.path for v in variables), *(call.modules.names if call.modules else leaf_names(own, "state"))),
     )
     counts = None if form.counts is None else form.counts.asked()
-    return Step(program, tuple(variables), padded, counts)
+    return ReplicaStep(program, tuple(variables), padded, counts)
 
 
 def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
@@ -156,19 +159,19 @@ def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
     assert form.room is not None
 
     def step_for(room: int) -> tuple[Callable, list[Any]]:
-        traced = dataclasses.replace(call, form=form.of_rows(room), is_recorded=True)
+        traced = dataclasses.replace(call, form=form.with_rows(room), is_recorded=True)
         return step_with(traced), traced.form.parts()
 
     return PaddedStep(call.name, form.room, step_for, form.has_rows(), call.strategy.num_replicas_in_sync)
 
 
-def _discover(call: Call, own: Tree, check: Check | None) -> tuple[list[Any], list[Merge | None]]:
-    """Run the step abstractly. Return the variables that it touches, and how the new values of each become one."""
+def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any], list[Merge | None]]:
+    """Trace the step abstractly. Return its variables, and the merge function of each one's new values."""
     scope = ReplicaScope([], makes_variables=True)
     differs: set[int] = set()
     written: set[int] = set()
 
-    def one(own: Tree, arrays: list[Any]) -> Any:
+    def run_replica(own: Tree, arrays: list[Any]) -> Any:
         scope.begins_here()
         _, outputs = call(own, arrays)
         written.update(id(variable) for variable, _ in scope.written())
@@ -176,23 +179,23 @@ def _discover(call: Call, own: Tree, check: Check | None) -> tuple[list[Any], li
         return outputs
 
     with scope:
-        _over_replicas(call, one, own, check)
+        _trace_replicas(call, run_replica, own, check)
     merges = [
         merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
     ]
     return scope.seen, merges
 
 
-def _over_replicas(call: Call, one: Callable, own: Tree, check: Check | None) -> None:
-    """Run one replica's function abstractly over all of them."""
+def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> None:
+    """Trace one replica's function abstractly over all replicas."""
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
-    over = jax.vmap(one, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
-    trace = jax.make_jaxpr(over)(own, call.form.specs())
+    run_all = jax.vmap(run_replica, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
+    trace = jax.make_jaxpr(run_all)(own, call.form.specs())
     if check is not None:
         check(trace)
     if replicas > 1 and call.strategy.system.topology.is_virtual:
-        tell_of_gradients(call.name, trace, replicas)
+        warn_of_replica_gradients(call.name, trace, replicas)
 
 
 def _output(name: str, leaf: Any) -> Any:
@@ -201,22 +204,22 @@ def _output(name: str, leaf: Any) -> Any:
     if isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
         return leaf
     raise ReplicaError(
-        f"{name} returns {leaf!r}, and what a function that strategy.run runs returns must be arrays, numbers or "
-        "None, or lists, tuples and dictionaries of them. Return anything else from outside of it"
+        f"{name} returns {leaf!r}, and a function that strategy.run runs must return arrays, numbers or None, or "
+        "lists, tuples and dictionaries of them. Return anything else from outside of it"
     )
 
 
-def _check_kinds(name: str, own: Tree, new: Tree) -> None:
-    """Refuse a state of whole numbers that comes back with fractions: each step would cut them off."""
+def _check_dtype_kinds(name: str, own: Tree, new: Tree) -> None:
+    """Reject a new state with a wider kind of dtype than the old one: casting it back would lose information."""
     before, after = jax.tree.leaves(own), jax.tree.leaves(new)
     if jax.tree.structure(own) != jax.tree.structure(new):
         return
-    if any(_kind(jnp.result_type(b)) > _kind(a.dtype) for a, b in zip(before, after, strict=True)):
+    if any(_kind_rank(jnp.result_type(b)) > _kind_rank(a.dtype) for a, b in zip(before, after, strict=True)):
         check_result(name, spec_of(own), (jax.eval_shape(lambda: new), None))
 
 
-def _kind(dtype: Any) -> int:
-    """Return how much numbers of a dtype may hold: truth, whole numbers, fractions, complex numbers."""
+def _kind_rank(dtype: Any) -> int:
+    """Return the rank of a dtype's kind: 0 for booleans, 1 for integers, 2 for floats, 3 for complex numbers."""
     return sum(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.inexact, jnp.complexfloating))
 
 

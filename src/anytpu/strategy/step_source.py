@@ -1,7 +1,7 @@
-"""The batches of a loop of steps: the arguments of one step after the other, on their way to the device.
+"""The batches of a loop of steps: the source that transfers the arguments of each step to the device.
 
-Rule: what is no array (a string, a bool) is part of the step's code, so steps whose arguments differ in it are compiled
-apart.
+Rule: a value that is not an array (a string, a bool) is part of the step's code, so steps with different such values
+are compiled separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 from anytpu.engine.backend import Backend
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, BatchSource, FeedSource, StepGroup
 from anytpu.errors import DataError
-from anytpu.strategy.arguments import Form, Travels, parted
+from anytpu.strategy.arguments import ArgumentForm, ArrayLeaf, split_arguments
 from anytpu.strategy.per_replica import PerReplica
 
 
@@ -26,22 +26,22 @@ class Batch:
     """The arguments of one step.
 
     Attributes:
-        form: everything about them but the values that travel.
-        arrays: what travels.
+        form: the form of the arguments.
+        arrays: the passed values.
     """
 
-    form: Form
+    form: ArgumentForm
     arrays: list[Any]
 
 
 @final
 class StepSource(FeedSource):
-    """A walk over the arguments of the steps of a loop.
+    """An iteration over the arguments of the steps of a loop.
 
     Args:
-        backend: where they go.
-        batches: yields the one argument of each step, a tree of `PerReplica` and arrays.
-        replicas: how many replicas there are.
+        backend: the backend that runs the steps.
+        batches: yields the argument of each step, a tree of `PerReplica` and arrays.
+        replicas: number of replicas.
     """
 
     def __init__(self, backend: Backend, batches: Iterator[Any], replicas: int) -> None:
@@ -50,27 +50,27 @@ class StepSource(FeedSource):
         self._source = BatchSource(backend, map(self._batch, batches), _capacity, _layouts)
 
     def take(self, max_steps: int) -> StepGroup | None:
-        """Return the next group."""
+        """Return the next group of at most `max_steps` steps, or None at the end of the batches."""
         return self._source.take(max_steps)
 
     def close(self) -> None:
-        """Leave the iterator as it is: it is the user's, who may go on with it."""
+        """Do nothing: the iterator belongs to the user, who may continue it."""
 
     def last_arrays(self) -> list[Any]:
-        """Return the arrays of the last batch that was taken, as `parted` returns them."""
+        """Return the arrays of the last batch that was taken, in the form of `split_arguments`."""
         assert self._last is not None
         arrays = self._last.arrays
         return arrays if self._last.form.room is None else [*arrays[:-1], PerReplica.of_stack(arrays[-1])]
 
     def _batch(self, batch: Any) -> Batch:
-        form, arrays = parted((batch,), None, self._replicas)
+        form, arrays = split_arguments((batch,), None, self._replicas)
         self._check_split(form)
-        self._last = Batch(form, [one.padded() if isinstance(one, PerReplica) else one for one in arrays])
+        self._last = Batch(form, [array.padded() if isinstance(array, PerReplica) else array for array in arrays])
         return self._last
 
-    def _check_split(self, form: Form) -> None:
-        """Refuse a batch that every replica would train on whole."""
-        leaves = [leaf for leaf in form.leaves if isinstance(leaf, Travels)]
+    def _check_split(self, form: ArgumentForm) -> None:
+        """Reject a batch that is not split, so that every replica would run on all of its rows."""
+        leaves = [leaf for leaf in form.leaves if isinstance(leaf, ArrayLeaf)]
         if self._replicas > 1 and any(leaf.shape for leaf in leaves) and not any(leaf.is_split for leaf in leaves):
             raise DataError(
                 f"the iterator yields whole batches, and each of the {self._replicas} replicas would run on all of "

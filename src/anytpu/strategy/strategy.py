@@ -1,9 +1,9 @@
-"""`TPUStrategy`: the cores of one system, and the programs that run on all of them.
+"""`TPUStrategy`: runs programs on all cores of one system.
 
-Idea: a strategy is where a program says "on all cores": Keras variables are created in its scope, a model is compiled
-there, a step function is run on every replica. It owns no arrays and no loop; it hands Programs to the backend.
+Idea: Keras variables are created and models are compiled in the scope of a strategy, and the strategy runs step
+functions on every replica. It owns no arrays and no loop; it passes Programs to the backend.
 
-Rule: two strategies on the same system are the same to a model, so a notebook cell that connects can be run again.
+Rule: strategies on the same system are interchangeable for a model, so a notebook cell that connects can run again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class TPUStrategy(Strategy):
     Args:
         tpu_cluster_resolver: the system, found by `TPUClusterResolver`; None finds one as `TPUClusterResolver("")`
             does.
-        strict: refuse batches that the cores do not divide, as the first TPU systems did, instead of computing them
-            exactly.
+        strict: reject batches that are not divisible by the number of cores, as the first TPU systems did, instead of
+            computing them exactly.
 
     Raises:
-        SettingError: what was passed is not a resolver.
-        TPUNotFoundError: there is no such system.
+        SettingError: `tpu_cluster_resolver` is not a resolver.
+        TPUNotFoundError: the system does not exist.
 
     Example:
         >>> strategy = TPUStrategy(TPUClusterResolver("v2-8"))
@@ -53,7 +53,7 @@ class TPUStrategy(Strategy):
         self._part_backend: Backend | None = None
         self.strict = strict
         self.compilations = 0
-        """How many programs this strategy has compiled."""
+        """Number of programs that this strategy has compiled."""
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver:
@@ -81,19 +81,19 @@ class TPUStrategy(Strategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """The number of cores."""
+        """Number of cores."""
         return len(self._part_backend.cores if self._part_backend else self._system.topology.cores)
 
     def part(self, cores: int) -> TPUStrategy:
-        """Return the strategy of the first cores of the same system; asked again, the same object.
+        """Return a strategy on the first cores of the same system; a repeated call returns the same object.
 
-        Variables that were made in the scope of this strategy belong to its part too.
+        Variables made in the scope of this strategy can be used with the part too.
 
         Args:
-            cores: how many, from 1 to `num_replicas_in_sync`.
+            cores: number of cores, from 1 to `num_replicas_in_sync`.
 
         Raises:
-            SettingError: the strategy has not so many.
+            SettingError: the strategy has fewer cores.
 
         Example:
             >>> TPUStrategy(TPUClusterResolver("v2-8")).part(2).num_replicas_in_sync
@@ -107,9 +107,9 @@ class TPUStrategy(Strategy):
         if cores not in self._parts:
             _ = self.backend
             backend = backend_of(self._system, cores)
-            made = copy.copy(self)
-            made._steps, made._parts, made._part_backend, made.compilations = CompiledSteps(), {}, backend, 0
-            self._parts[cores] = made
+            part = copy.copy(self)
+            part._steps, part._parts, part._part_backend, part.compilations = CompiledSteps(), {}, backend, 0
+            self._parts[cores] = part
         return self._parts[cores]
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -123,23 +123,24 @@ class TPUStrategy(Strategy):
     def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
         """Run a function once on each replica.
 
-        The function is compiled on its first run and again only when its code, what it closes over, the globals that it
-        reads, or the shapes of its arguments change; it needs no decorator. It may read and mutate Keras models,
-        optimizers and metrics. Global numbers and strings that it reads count by value, other objects by identity.
+        The function is compiled on its first run. It is compiled again only if its code, its closure, the globals that
+        it reads, or the shapes of its arguments change; it needs no decorator. It may read and mutate Keras models,
+        optimizers and metrics. Global numbers and strings are compared by value, other objects by identity.
 
         Args:
-            fn: what one replica does.
-            args: its arguments, a tuple. Each replica gets its own part of a `PerReplica`; everything else goes to all.
-                Arrays and numbers are passed to the compiled step; a bool, a string or any other object is part of it.
-                Flax NNX modules and optimizers are changed in place. Of an Equinox module the arrays are passed.
+            fn: the step function of one replica.
+            args: its arguments, a tuple. Each replica gets its own part of a `PerReplica`; all other values go to all
+                replicas. Arrays and numbers are passed to the compiled step; a bool, a string or any other object is
+                static. Flax NNX modules and optimizers are updated in place. The arrays of an Equinox module are
+                passed.
             kwargs: its keyword arguments, likewise; None means none.
 
         Returns:
-            What the function returns, each array as a `PerReplica`; plain arrays when there is one replica.
+            The outputs of the function, each array as a `PerReplica`; plain arrays for one replica.
 
         Raises:
-            ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas; an NNX
-                module is used that is no argument; or a `PerReplica` does not fit.
+            ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas; the
+                function uses an NNX module that is not an argument; or a `PerReplica` does not fit.
             SettingError: an argument cannot be passed to a step.
             StrategyError: the system was shut down, or this is inside a function that `run` runs.
 
@@ -155,26 +156,26 @@ class TPUStrategy(Strategy):
         return self._steps.run(self, fn, args, kwargs)
 
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
-        """Run a function on each replica, on one batch after the other, many steps in one compiled loop.
+        """Run a function on each replica for consecutive batches, many steps in one compiled loop.
 
-        It is `for _ in range(steps): strategy.run(fn, args=(next(iterator),))` without the host in between: as fast as
-        `fit`. What the number of steps is makes no difference to what is compiled.
+        It is equivalent to `for _ in range(steps): strategy.run(fn, args=(next(iterator),))`, without the host between
+        steps: as fast as `fit`. The compiled code does not depend on the number of steps.
 
         Args:
-            fn: what one replica does with its part of a batch; it may mutate Keras models, optimizers and metrics. With
-                `state`, a pure function `(state, batch) -> (state, metrics)` whose new state is the same on every
-                replica.
+            fn: the step function of one replica, of its part of a batch; it may mutate Keras models, optimizers and
+                metrics. With `state`, a pure function `(state, batch) -> (state, metrics)` whose new state is equal on
+                every replica.
             iterator: yields batches, as `iter(strategy.distribute_dataset(dataset))` does.
-            steps: how many.
-            state: a tree of arrays that goes through the steps, or None.
+            steps: number of steps.
+            state: a tree of arrays that the steps update, or None.
 
         Returns:
-            What the last step returned, each array as a `PerReplica`, plain arrays when there is one replica; with
-            `state`, the pair of the new state and that.
+            The outputs of the last step, each array as a `PerReplica`, plain arrays for one replica; with `state`, the
+            pair of the new state and these outputs.
 
         Raises:
-            DataExhaustedError: the batches end before; the model stands at the last finished step.
-            SettingError: the iterator is none, or `steps` is not a positive integer.
+            DataExhaustedError: the batches end earlier; the model is at the last finished step.
+            SettingError: `iterator` is not an iterator, or `steps` is not a positive integer.
             ReplicaError, StrategyError: as `run` raises them.
 
         Example:
@@ -192,12 +193,12 @@ class TPUStrategy(Strategy):
     def loop(
         self, fn: Callable, iterator: Any, steps: int, state: Any = None, *, keeps_every: bool = False
     ) -> LoopResult:
-        """Do what `run_steps` does, for front doors, which may want the outputs of every step."""
+        """Run `run_steps` for other parts of anytpu, which may need the outputs of every step."""
         scopes.prepare("strategy.run_steps")
         return run_loop(self, self._steps, fn, iterator, steps, state, keeps_every)
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
-        """Compile a Program for the cores, and count it."""
+        """Compile a Program for the cores, and increment `compilations`."""
         executable = self.backend.compile(program, loop)
         self.compilations += 1
         return executable

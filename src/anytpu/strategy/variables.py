@@ -1,13 +1,17 @@
-"""Keras variables whose values lie on a backend.
+"""Keras variables whose values are on a backend.
 
-Idea: a variable's value is a property of its home. It lies on the cores as a handle; the variable holds an `Unread` in
-its place, and an array only once somebody has read it. So a call brings nothing back, however many variables it has
-changed. Each home remembers the array that was read, so "has the user assigned to it since?" is one identity test, and
-nothing that is already on the cores travels again.
+Idea: each variable has a `_Home`, the location of its value. The value is on the cores, known by a handle. The variable
+itself holds an `Unread` placeholder, and an array only after it was read. So a call transfers nothing back, however
+many variables it has changed. Each home remembers the array that was read. One identity test then shows whether the
+user has assigned to the variable since, and values already on the cores are not transferred again.
 
-Rule: `take` before a call, `give` and `release` after it; `settle` does both. A handle that was handed to a call is
-consumed. Between `take` and `release` the variables are those of one `Holder`, in one thread. Anybody may read them
-meanwhile, and write to them: a holder that runs many calls says what is newest, and is told what was touched.
+Protocol:
+
+1. `take` before a call returns the handles. The call donates them.
+2. `give` and `release` after the call store the new handles; `settle` does both.
+
+Rule: between `take` and `release` the variables belong to one `Holder`, in one thread. Other code may still read and
+write them. A holder that runs many calls provides the newest handles, and gets the list of touched variables.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.engine.backend import Backend
 from anytpu.program.program import REPLICATED
-from anytpu.strategy.occupancy import Occupancy, in_use
+from anytpu.strategy.occupancy import Occupancy, in_use_error
 
 _HOME = "_anytpu_home"
 _OCCUPANCY = "_anytpu_occupancy"
@@ -38,14 +42,14 @@ class Holder:
     """The owner of variables between `take` and `release`.
 
     Attributes:
-        what: the call, as "fit of 'digits'".
+        what: the call, such as "fit of 'digits'".
         give_back: gives and releases the variables before the end of the call; None for a call of one step, which ends
-            by itself.
-        newest: returns the handle of the newest value of the variable of this index; None where calls take the
-            variables one by one.
-        lock: held while a call consumes the newest values.
+            soon.
+        newest: returns the handle of the newest value of the variable at an index; None if each call takes the
+            variables anew.
+        lock: held while a call donates the newest values.
         touched: variables that were read or written since the last call.
-        thread: the thread that called.
+        thread: the thread of the call.
     """
 
     what: str
@@ -57,15 +61,15 @@ class Holder:
 
 
 class _Home:
-    """Where the value of one variable lies.
+    """The location of one variable's value.
 
     Attributes:
-        backend: the backend that holds it.
-        handle: the handle there; a holder may have a newer one.
-        attached: the array that the variable holds for it; None when nobody has read it.
-        unread: what the variable holds then.
-        holder: who has taken the variable; None when nobody has.
-        index: the variable's index among those that the holder has taken.
+        backend: the backend that holds the value.
+        handle: handle of the value on the backend; a holder may have a newer one.
+        attached: the array that the variable holds after a read; None before.
+        unread: the placeholder that the variable holds before a read.
+        holder: the owner that has taken the variable; None if it is free.
+        index: index of the variable among those that the holder has taken.
     """
 
     __slots__ = ("attached", "backend", "handle", "holder", "index", "unread")
@@ -77,11 +81,15 @@ class _Home:
         self.unread = Unread(self)
 
     def __deepcopy__(self, memo: Any) -> None:
-        # A copy of a variable has a value of its own, which lies nowhere yet.
+        # A copy of a variable has its own value, which is not on a backend yet.
         return None
 
     def read(self, variable: Any = None) -> jax.Array:
-        """Return the newest value, and let the variable hold it."""
+        """Return the newest value, and store it in the variable.
+
+        The holder may change while this thread waits for a lock. So the loop reads the holder, takes its lock, and
+        retries if the holder has changed.
+        """
         while True:
             holder = self.holder
             if holder is not None and holder.newest is None and holder.give_back is not None and _is_mine(holder):
@@ -96,7 +104,7 @@ class _Home:
             self.handle = holder.newest(self.index)
         array = self.backend.get(self.handle)
         if not isinstance(array, jax.Array):
-            with jax.ensure_compile_time_eval():  # A function that is traced may be the first to read.
+            with jax.ensure_compile_time_eval():  # The first read may be inside a traced function.
                 array = jnp.asarray(array)
         if variable is not None:
             self.attached = array
@@ -105,17 +113,17 @@ class _Home:
         return array
 
     def touch(self, variable: Any) -> None:
-        """Tell a holder of many calls that the variable was read or written."""
+        """Record for a holder of many calls that the variable was read or written."""
         if self.holder is not None and self.holder.newest is not None:
             self.holder.touched.append(variable)
 
 
 @final
 class Unread:
-    """Stands in a variable for a value that nobody has read yet.
+    """Placeholder in a variable for a value that was not read yet.
 
     Args:
-        home: where the value lies.
+        home: the location of the value.
     """
 
     __slots__ = ("_home",)
@@ -124,11 +132,11 @@ class Unread:
         self._home = home
 
     def read(self, variable: Any) -> jax.Array:
-        """Return the value, and let the variable hold it."""
+        """Return the value, and store it in the variable."""
         return self._home.read(variable)
 
     def written(self, variable: Any) -> None:
-        """Note that the variable is assigned another value."""
+        """Record that the variable is assigned another value."""
         self._home.touch(variable)
 
     def __deepcopy__(self, memo: Any) -> jax.Array:
@@ -139,15 +147,15 @@ class Unread:
 
 
 def occupancy_of(model: Any) -> Occupancy:
-    """Return which thread runs a model."""
+    """Return the occupancy of a model, which is created on first use."""
     return vars(model).setdefault(_OCCUPANCY, Occupancy())
 
 
 def take(backend: Backend, variables: Collection[Any], holder: Holder | None = None) -> list[Any]:
-    """Return the handles of the variables' values, bringing those to the backend that are not there.
+    """Return the handles of the variables' values; values that are not on the backend are transferred first.
 
-    Variables that a single step in another thread has taken are waited for; those that an outer call of this thread has
-    taken are given back first. Without a holder they are only looked at, and nobody else is kept from them.
+    If a single step in another thread has taken some variables, this waits for it. If an outer call of this thread has
+    taken them, that call gives them back first. Without a holder the variables stay free for others.
 
     Raises:
         StrategyError: a call of many steps in another thread has taken some of them.
@@ -155,28 +163,31 @@ def take(backend: Backend, variables: Collection[Any], holder: Holder | None = N
     while True:
         with _FREED:
             other = _holder_of(variables)
+            # 1. All variables are free: take them.
             if other is None:
-                handles = [_take_one(backend, variable) for variable in variables]
+                handles = [_take_variable(backend, variable) for variable in variables]
                 _hold(variables, holder)
                 return handles
+            # 2. A single step of another thread ends soon: wait for its release.
             is_mine = _is_mine(other)
             if other.give_back is None and not is_mine:
                 _FREED.wait()
                 continue
+        # 3. Many steps of another thread: error. An outer call of this thread: it gives back, and the loop retries.
         if other.give_back is None or not is_mine:
-            raise in_use(holder.what if holder else "take", other.what, other.thread)
+            raise in_use_error(holder.what if holder else "take", other.what, other.thread)
         other.give_back()
 
 
 def release(variables: Iterable[Any]) -> None:
-    """Let go of variables that were taken, where a call failed."""
+    """Release variables that were taken, for example after a failed call."""
     with _FREED:
         _hold(variables, None)
         _FREED.notify_all()
 
 
 def give(variables: Iterable[Any], handles: Iterable[Any]) -> None:
-    """Record new handles as the values of variables that were taken, where the user has not assigned others since."""
+    """Record new handles as the values of taken variables, except where the user has assigned a value since."""
     for variable, handle in zip(variables, handles, strict=True):
         home = vars(variable)[_HOME]
         home.handle = handle
@@ -185,7 +196,7 @@ def give(variables: Iterable[Any], handles: Iterable[Any]) -> None:
 
 
 def renewed(backend: Backend, holder: Holder) -> list[tuple[int, Any]]:
-    """Return the index and the new handle of each variable that was assigned to while it is held."""
+    """Return the index and the new handle of each variable that was assigned to while it was held."""
     new = []
     while holder.touched:
         variable = holder.touched.pop()
@@ -199,7 +210,7 @@ def renewed(backend: Backend, holder: Holder) -> list[tuple[int, Any]]:
 
 
 def restore(variables: Iterable[Any]) -> None:
-    """Undo what was assigned to variables since they were given last."""
+    """Undo assignments to variables since the last `give`."""
     for variable in variables:
         home = vars(variable).get(_HOME)
         if home is not None:
@@ -207,7 +218,7 @@ def restore(variables: Iterable[Any]) -> None:
 
 
 def settle(backend: Backend, variables: Collection[Any], handles: Any) -> None:
-    """Give and release at once, right after a call, when nobody can have assigned since the variables were taken."""
+    """Give and release directly after a call, when no assignment can have happened since `take`."""
     for variable, handle in zip(variables, handles, strict=True):
         home = vars(variable)[_HOME]
         home.handle = handle
@@ -216,7 +227,7 @@ def settle(backend: Backend, variables: Collection[Any], handles: Any) -> None:
 
 
 def _hide(variable: Any, home: _Home) -> None:
-    """Let a variable hold its value unread: the array that it held is consumed by the next call."""
+    """Replace a variable's array by the placeholder: the next call donates that array."""
     home.attached = None
     _keras.attach(variable, home.unread)
 
@@ -240,21 +251,21 @@ def _is_mine(holder: Holder) -> bool:
     return holder.thread is threading.current_thread()
 
 
-def _take_one(backend: Backend, variable: Any) -> Any:
+def _take_variable(backend: Backend, variable: Any) -> Any:
     home = vars(variable).get(_HOME)
     value = _keras.value_of(variable)
     if home is not None and (value is home.unread or (value is home.attached and value is not None)):
         if home.backend is backend:
             return home.handle
         value = home.read(variable)
-    # A copy: the call consumes what it is handed, and this array is the user's.
+    # Copy: the call donates its inputs, and this array belongs to the user.
     handle = _put(backend, value)
     vars(variable)[_HOME] = _Home(backend, handle, value)
     return handle
 
 
 def _put(backend: Backend, value: Any) -> Any:
-    """Bring a copy of a value to a backend. Many small ones come in each call: the metrics that are reset."""
+    """Put a copy of a value on a backend. Small values take a faster path: each call has many, from reset metrics."""
     if isinstance(value, jax.Array) and value.nbytes <= _SMALL_BYTES and value.is_fully_addressable:
         return backend.put_once(np.array(value), REPLICATED)
     return backend.put(jnp.array(value, copy=True), REPLICATED)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from anytpu.program.program import ROWS, Program, Tree, spec_of
-from anytpu.strategy.arguments import parted
+from anytpu.strategy.arguments import split_arguments
 from anytpu.strategy.default import DefaultStrategy
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
@@ -76,7 +76,7 @@ def training_program(run: ModeRun, batch: tuple[Tree, Tree]) -> tuple[Program, l
     zeros = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), spec_of(batch))
     shards = jax.tree.map(lambda leaf: PerReplica.of_stack(split_rows(leaf, deployment.replicas)), zeros)
     run.make(zeros)
-    form, _ = parted((shards,), None, deployment.replicas)
+    form, _ = split_arguments((shards,), None, deployment.replicas)
     step = step_of(Call(run.step, form, deployment.strategy, is_pure=False), None)
     return dataclasses.replace(step.program, name=f"{_name(run.step)}/train"), list(step.variables)
 
