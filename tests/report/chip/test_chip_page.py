@@ -91,7 +91,7 @@ def test_what_a_page_says():
         "5 tensors, at most 245 KiB of 24 MiB.",
         "the numbers that come in are those of your first examples. The tile uses 9 of the array's rows",
         "Checked: 64 of 64 sums that left the array are those of the int32 matrix product.",
-        "on 8 of them, the outputs have 28.4 dB of signal over quantization noise.",
+        "on 8 of them, the signal-to-quantization-noise ratio of the outputs is 28.4 dB.",
         "a tile comes from the Weight Memory in 1,349 cycles (34 GB/s)",
         "vector unit of 256 lanes256124 k",
     ):
@@ -110,7 +110,7 @@ def test_numbers_that_were_drawn_are_said_to_be():
     tile = dataclasses.replace(chip_page_samples.tile(), is_example=False, is_half=True)
     text = page(dataclasses.replace(one, first_tile=tile, summary=None))
     assert "drawn at random, as the program keeps no example (of their 16 bits, the low bytes). The tile" in text
-    assert "The program was loaded, and keeps no record of how far it is from the model in floating point." in text
+    assert "The program was loaded from a file, which has no record of its error against the float32 model." in text
 
 
 def test_a_long_listing_is_cut_and_says_so():

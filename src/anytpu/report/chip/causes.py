@@ -1,4 +1,4 @@
-"""Where cycles go, by cause: the same four names and colours in every table and plot."""
+"""The causes of cycles, with the same four names and colours in every table and plot."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from anytpu.chip.timing.record import PartTiming, Timing
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What the array did, or waited for.
+    """A state of the array in a cycle: active, or waiting for something.
 
     Attributes:
-        name: in a table.
-        short: the same in one word.
-        text: in a sentence: "the array multiplied".
-        row: of Table 3 of the paper.
-        colour: of `COLOURS`.
-        style: of a terminal.
+        name: name in tables.
+        short: name in one word.
+        text: description as a clause: "the array multiplied".
+        row: row of Table 3 of the paper.
+        colour: colour in plots, a name in `COLOURS`.
+        style: style in the terminal.
     """
 
     name: str
@@ -34,25 +34,25 @@ CAUSES = (
     Cause("weight shift", "shift", "it waited for weights to be shifted in", 5, "c2", "yellow"),
     Cause("non-matrix", "non-matrix", "it had nothing to multiply, for any other reason", 6, "c6", "bright_black"),
 )
-"""In the order of the cycles of `cycles_by_cause`; they add up to all of them."""
+"""All causes, in the order of `cycles_by_cause`; their cycles add up to the total."""
 
 
-def cycles_by_cause(one: Timing | PartTiming) -> tuple[float, float, float, float]:
+def cycles_by_cause(counted: Timing | PartTiming) -> tuple[float, float, float, float]:
     """Return the cycles of each of `CAUSES`."""
-    return one.active_cycles, one.stall_cycles, one.shift_cycles, one.other_cycles
+    return counted.active_cycles, counted.stall_cycles, counted.shift_cycles, counted.other_cycles
 
 
 def cycles_of(part: PartTiming) -> float:
-    """Return the cycles of a part: of all causes."""
+    """Return the cycles of a part over all causes."""
     return sum(cycles_by_cause(part))
 
 
-def dominating(one: Timing | PartTiming) -> Cause:
-    """Return the cause of most cycles.
+def dominating(counted: Timing | PartTiming) -> Cause:
+    """Return the cause with the most cycles.
 
     Example:
         >>> dominating(PartTiming("dense", 10.0, 80.0, 5.0, 5.0, 0, 0)).name
         'weight stall'
     """
-    cycles = cycles_by_cause(one)
+    cycles = cycles_by_cause(counted)
     return CAUSES[cycles.index(max(cycles))]

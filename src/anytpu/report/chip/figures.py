@@ -1,7 +1,7 @@
-"""The figures of a predicted run that are made of its counters: how fast, how full.
+"""Figures derived from the counters of a predicted run: speed and utilisation.
 
-Rule: an operation is a multiplication or an addition, so that a multiply-add is two: TOPS counts 2 a multiply-add, the
-roofline's axis counts multiply-adds a byte of weights, as the paper does.
+Rule: an operation is a multiplication or an addition, so TOPS counts a multiply-add as two. The roofline's axis counts
+multiply-adds per byte of weights. Both follow the paper.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from anytpu.report.chip.causes import cycles_of
 from anytpu.report.wording import UNKNOWN
 
 VIRTUAL = "A virtual chip: results are exact by the meaning of the instructions, times are predicted."
-"""What every report says of itself."""
+"""Statement in every report of a program."""
 
 PREDICTED = "Predicted by the time model, not measured: no such chip was run."
-"""What stands beside every time."""
+"""Statement beside every time."""
 
 NOTHING = "This program has no work for the chip: none of its instructions takes a cycle."
-"""What stands in the place of times where there are none."""
+"""Statement in place of times for a program without work for the chip."""
 
 
 def utilisation(timing: Timing) -> float:
-    """Return the rate of the run as a part of the peak rate; a 16-bit activation has half of it at most."""
+    """Return the rate of the run as a fraction of the peak rate; at most 1/2 with 16-bit activations."""
     return timing.ops_per_s / timing.design.peak_ops_per_s
 
 
 def intensity(part: PartTiming | Timing) -> float | None:
-    """Return multiply-adds a byte of weights; None where no weights are read."""
+    """Return multiply-adds per byte of weights; None if no weights are read."""
     return part.macs / part.weight_bytes if part.weight_bytes else None
 
 
 def part_ops_per_s(part: PartTiming, design: Design) -> float:
-    """Return operations a second of one part; 0 where it takes no time."""
+    """Return the operations per second of a part; 0 if it takes no time."""
     cycles = cycles_of(part)
     return 2 * part.macs / cycles * design.clock_hz if cycles else 0.0
 
 
 def format_cycles(cycles: float) -> str:
-    """Write a number of cycles.
+    """Format a number of cycles.
 
     Example:
         >>> format_cycles(1349.3), format_cycles(2_500_000)
@@ -49,7 +49,7 @@ def format_cycles(cycles: float) -> str:
 
 
 def format_tops(ops_per_second: float) -> str:
-    """Write operations a second as TOPS, the paper's unit.
+    """Format operations per second as TOPS, the paper's unit.
 
     Example:
         >>> format_tops(12.3e12), format_tops(4.56e9), format_tops(0)
@@ -59,7 +59,7 @@ def format_tops(ops_per_second: float) -> str:
 
 
 def format_decibel(ratio_db: float | None) -> str:
-    """Write a ratio of signal to noise.
+    """Format a signal-to-noise ratio.
 
     Example:
         >>> format_decibel(31.46), format_decibel(None), format_decibel(float("inf"))

@@ -1,6 +1,6 @@
-"""The first tile that a program multiplies with, and the first rows that meet it: the user's own numbers.
+"""The first tile of weights that a program uses, and the rows that are multiplied with it.
 
-Idea: the machine runs the program up to its first product, and hands over what it would send into the array.
+Idea: the machine runs the program up to its first product and returns the operands of the array.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FirstTile:
-    """A tile, and rows that go through it.
+    """A tile of weights and the activation rows of its first pass.
 
     Attributes:
-        layer: of the product; "" where it is not known.
-        weights: int8 `(array, array)`: the tile.
-        numbers: int32 `(rows, array)`: what the pass sends into the array.
-        depth: rows of the array that the pass uses.
-        is_example: whether the numbers are of the user's examples; else they are drawn at random.
-        is_half: whether the numbers are the low bytes of numbers of 16 bits.
+        layer: layer of the product; "" if not known.
+        weights: the tile; int8 `(array, array)`.
+        numbers: activations that the pass sends into the array; int32 `(rows, array)`.
+        depth: number of array rows that the pass uses, 1 to `array`.
+        is_example: whether the activations come from the user's examples; else they are random.
+        is_half: whether the activations are the low bytes of 16-bit values.
     """
 
     layer: str
@@ -42,8 +42,8 @@ class FirstTile:
     is_half: bool = False
 
 
-class _Found(Exception):
-    """The first product was reached."""
+class _FirstProduct(Exception):
+    """Raised at the first product, to stop the machine; it carries the operands."""
 
     def __init__(self, weights: np.ndarray, numbers: np.ndarray, step: ProductStep):
         super().__init__()
@@ -51,28 +51,28 @@ class _Found(Exception):
 
 
 def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[str, np.ndarray]) -> FirstTile | None:
-    """Return the first tile of a program; None where it has no product.
+    """Return the first tile of a program; None if it has no product.
 
     Args:
         image: the program.
-        network: what it was compiled from, if that is known.
-        example: arrays of the user by the names of the network's inputs, a row or more of each; empty for none.
+        network: the network from which it was compiled, or None if not known.
+        example: the user's arrays by the names of the network's inputs, at least one row each; may be empty.
     """
     size = image.design.array
 
     def stop(memories: Memories, step: ProductStep) -> None:
         tile, numbers, _ = next(passes_of(memories, step, size))
-        raise _Found(tile, numbers, step)
+        raise _FirstProduct(tile, numbers, step)
 
-    values = _own(image, network, example) if network and example else _invented(image, network)
+    values = _example_values(image, network, example) if network and example else _random_values(image, network)
     try:
         execute(image, decode(image), values, {ProductStep: stop})
-    except _Found as found:
-        feed = found.step.feeds[0]
+    except _FirstProduct as product:
+        feed = product.step.feeds[0]
         return FirstTile(
-            _layer(image, found.step.number),
-            found.weights.copy(),
-            found.numbers,
+            _layer(image, product.step.number),
+            product.weights.copy(),
+            product.numbers,
             feed.depth,
             bool(network and example),
             feed.plane.high_offset is not None,
@@ -80,8 +80,10 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
     return None
 
 
-def _own(image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the user's arrays as tensors, their rows again and again until a batch is full."""
+def _example_values(
+    image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the user's arrays as tensors, with rows repeated to fill a batch."""
     values = {}
     for port in network.inputs:
         rows = np.resize(np.arange(len(example[port.tensor])), image.batch)
@@ -90,8 +92,8 @@ def _own(image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarr
     return values
 
 
-def _invented(image: Image, network: QuantizedNetwork | None) -> dict[str, np.ndarray]:
-    """Return numbers for what the program takes: whole numbers around the middle of what they may be, else zeros."""
+def _random_values(image: Image, network: QuantizedNetwork | None) -> dict[str, np.ndarray]:
+    """Return inputs of the program: random integers around the zero point, and zeros for inputs of host steps."""
     rng = np.random.default_rng(0)
     values: dict[str, np.ndarray] = {}
     for binding in image.inputs:
@@ -107,7 +109,7 @@ def _invented(image: Image, network: QuantizedNetwork | None) -> dict[str, np.nd
 
 
 def _layer(image: Image, number: int) -> str:
-    tags = [one.tag for one in image.instructions[: number + 1] if isinstance(one, DebugTag)]
+    tags = [item.tag for item in image.instructions[: number + 1] if isinstance(item, DebugTag)]
     if not tags or tags[-1] >= len(image.tags):
         return ""
     return image.tags[tags[-1]].layer or image.tags[tags[-1]].name

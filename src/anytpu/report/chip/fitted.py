@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: where there is no room, names lose their middle, then columns go that matter least."""
+"""Tables that fit a terminal: long names are cut in the middle, then the least important columns are dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anytpu.report.wording import one_line
 
-_LEAST = 18
+_MIN_NAME = 18
 
 
 def fitted(
@@ -22,38 +22,38 @@ def fitted(
     texts: int = 1,
     spare: Sequence[str] = (),
 ) -> Table:
-    """Return a table as wide as a terminal at most.
+    """Return a table that is at most as wide as a terminal.
 
     Args:
-        titles: of the columns.
-        rows: cells of each row, the first a name.
+        titles: titles of the columns.
+        rows: cells of each row; the first cell is a name.
         width: columns of the terminal.
-        texts: how many of the first columns are texts; the others are numbers.
-        spare: titles of columns that go where there is no room, the first first.
+        texts: number of leading columns that are texts; the others are numbers.
+        spare: titles of columns that may be dropped, in the order of dropping.
     """
     longest = max((len(row[0]) for row in rows), default=0)
-    gone = 0
+    dropped = 0
     while True:
-        kept = [number for number, title in enumerate(titles) if title not in spare[:gone]]
-        chosen, cells = [titles[number] for number in kept], [[row[number] for number in kept] for row in rows]
-        excess = max(natural_width(chosen, cells, texts) - width, 0)
-        if excess <= max(longest - _LEAST, 0) or gone == len(spare):
-            return _table(chosen, [_named(row, longest - excess) for row in cells], texts)
-        gone += 1
+        kept = [index for index, title in enumerate(titles) if title not in spare[:dropped]]
+        kept_titles, cells = [titles[index] for index in kept], [[row[index] for index in kept] for row in rows]
+        excess = max(natural_width(kept_titles, cells, texts) - width, 0)
+        if excess <= max(longest - _MIN_NAME, 0) or dropped == len(spare):
+            return _table(kept_titles, [_named(row, longest - excess) for row in cells], texts)
+        dropped += 1
 
 
 def natural_width(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int = 1) -> int:
-    """Return how many columns of a terminal a table takes in which nothing is shortened."""
+    """Return the width of a table in which nothing is shortened, in columns of the terminal."""
     console = Console(width=1000)
     return Measurement.get(console, console.options, _table(titles, rows, texts)).maximum
 
 
 def _named(row: Sequence[Text], room: int) -> list[Text]:
-    return [Text(middle(row[0].plain, max(room, _LEAST)), row[0].style), *row[1:]]
+    return [Text(middle(row[0].plain, max(room, _MIN_NAME)), row[0].style), *row[1:]]
 
 
 def middle(name: str, room: int) -> str:
-    """Return a name that fits, without its middle where it is too long: both ends tell layers apart.
+    """Cut a long name in the middle, since both ends distinguish layers.
 
     Example:
         >>> middle("conv2_block1_0_conv", 14), middle("dense", 14)
@@ -68,9 +68,9 @@ def middle(name: str, room: int) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, title in enumerate(titles):
-        # Where nothing else makes enough room, the other texts are folded.
-        shown.add_column(title, justify="left" if number < texts else "right", no_wrap=not 0 < number < texts)
+    for index, title in enumerate(titles):
+        # As a last resort, texts other than the name are wrapped.
+        shown.add_column(title, justify="left" if index < texts else "right", no_wrap=not 0 < index < texts)
     for row in rows:
         shown.add_row(*row)
     return shown

@@ -1,7 +1,7 @@
-"""Layers that are many parts, put together: the time steps of a recurrent layer are one layer of the user's.
+"""Grouping of parts into layers: the time steps of a recurrent layer become one layer.
 
-Idea: a part is called by where it is in the model ("lstm/lstm_cell/dense_4"). Where there are more parts than can be
-shown, those of one layer, the name up to its first slash, become one.
+Idea: a part is named by its path in the model ("lstm/lstm_cell/dense_4"). If there are more parts than can be shown,
+those with the same name up to the first slash are merged.
 """
 
 from __future__ import annotations
@@ -11,57 +11,57 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from anytpu.chip.timing.record import PartTiming
-from anytpu.report.chip.layers import Layer
+from anytpu.report.chip.layers import ProgramLayer
 
-_One = TypeVar("_One", PartTiming, Layer)
+PartT = TypeVar("PartT", PartTiming, ProgramLayer)
 
 
-def grouped_parts(parts: Sequence[PartTiming], most: int) -> list[PartTiming]:
-    """Return parts of a run, those of one layer added up if there are more than `most`."""
-    if len(parts) <= most:
+def grouped_parts(parts: Sequence[PartTiming], max_parts: int) -> list[PartTiming]:
+    """Return the parts of a run, summed by layer if there are more than `max_parts`."""
+    if len(parts) <= max_parts:
         return list(parts)
     summed = [field.name for field in dataclasses.fields(PartTiming) if field.name != "name"]
     return [
-        PartTiming(_title(name, len(own)), **{field: sum(getattr(one, field) for one in own) for field in summed})
+        PartTiming(_title(name, len(own)), **{field: sum(getattr(part, field) for part in own) for field in summed})
         for name, own in _groups(parts)
     ]
 
 
-def grouped_layers(layers: Sequence[Layer], most: int) -> list[Layer]:
-    """Return layers of a program, those parts of one layer put together if there are more than `most`.
+def grouped_layers(layers: Sequence[ProgramLayer], max_parts: int) -> list[ProgramLayer]:
+    """Return the layers of a program, merged by the user's layer if there are more than `max_parts`.
 
-    What is on the host stays by itself.
+    Layers on the host are not merged.
     """
-    if len(layers) <= most:
+    if len(layers) <= max_parts:
         return list(layers)
-    found = []
-    for name, own in _groups([one for one in layers if not one.on_host]):
-        cells = sum(one.macs / one.utilisation for one in own if one.utilisation)
-        known = [one.sqnr_db for one in own if one.sqnr_db is not None]
-        found.append(
+    merged = []
+    for name, own in _groups([layer for layer in layers if not layer.on_host]):
+        cells = sum(layer.macs / layer.utilisation for layer in own if layer.utilisation)
+        known = [layer.sqnr_db for layer in own if layer.sqnr_db is not None]
+        merged.append(
             dataclasses.replace(
                 own[-1],
                 title=_title(name, len(own)),
                 kind=own[-1].kind if len(own) == 1 else "several",
                 note=own[-1].note if len(own) == 1 else "",
-                macs=sum(one.macs for one in own),
-                weight_bytes=sum(one.weight_bytes for one in own),
-                passes=sum(one.passes for one in own),
-                rows=sum(one.rows for one in own),
-                packed=max(one.packed for one in own),
-                utilisation=sum(one.macs for one in own) / cells if cells else None,
+                macs=sum(layer.macs for layer in own),
+                weight_bytes=sum(layer.weight_bytes for layer in own),
+                passes=sum(layer.passes for layer in own),
+                rows=sum(layer.rows for layer in own),
+                packed=max(layer.packed for layer in own),
+                utilisation=sum(layer.macs for layer in own) / cells if cells else None,
                 sqnr_db=known[-1] if known else None,
             )
         )
-    return [*found, *(one for one in layers if one.on_host)]
+    return [*merged, *(layer for layer in layers if layer.on_host)]
 
 
 def _title(name: str, count: int) -> str:
     return name if count == 1 else f"{name} ({count:,} parts)"
 
 
-def _groups(ones: Iterable[_One]) -> list[tuple[str, list[_One]]]:
-    groups: dict[str, list[_One]] = {}
-    for one in ones:
-        groups.setdefault(one.name.partition("/")[0], []).append(one)
+def _groups(parts: Iterable[PartT]) -> list[tuple[str, list[PartT]]]:
+    groups: dict[str, list[PartT]] = {}
+    for part in parts:
+        groups.setdefault(part.name.partition("/")[0], []).append(part)
     return list(groups.items())

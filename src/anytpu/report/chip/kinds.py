@@ -1,4 +1,4 @@
-"""The colours of what the units do, the same in every plot."""
+"""Colours of the kinds of events, the same in every plot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS = {
 
 
 def colour_of(kind: str) -> str:
-    """Return the colour of an event by its kind; what is not known is grey.
+    """Return the colour of an event by its kind; unknown kinds are grey.
 
     Example:
         >>> colour_of("Convolve"), colour_of("wait")

@@ -1,4 +1,4 @@
-"""The lanes of a timeline: the units by name, and the layers that follow one another above them."""
+"""The lanes of a timeline: one per unit, and the sequence of layers above them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from anytpu.report.chip.causes import cycles_of
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """A line of a timeline, on which one thing is done after another.
+    """A line of a timeline with events that do not overlap.
 
     Attributes:
-        name: at its left.
-        unit: whose events it has.
-        shifts: only those that shift a tile in, or all but those: a tile is shifted in while another one multiplies.
+        name: label at the left.
+        unit: unit whose events it shows.
+        shifts: True for the events that shift a tile in, False for all others. The matrix unit needs both lanes, since
+            a tile is shifted in while another multiplies.
     """
 
     name: str
@@ -33,17 +34,17 @@ LANES = (
     Lane("activation unit", Unit.ACTIVATE),
     Lane("chip to host", Unit.WRITE),
 )
-"""The lanes, from above."""
+"""The lanes, from top to bottom."""
 
 BEFORE = "(before the first layer)"
-"""What the part without a name is called."""
+"""Name of the part without a name."""
 
-_NUMBERS = {(lane.unit, lane.shifts): number for number, lane in enumerate(LANES)}
+_INDICES = {(lane.unit, lane.shifts): index for index, lane in enumerate(LANES)}
 
 
 def lane_of(event: Event) -> int:
-    """Return the number of the lane of an event."""
-    return _NUMBERS[event.unit, event.kind == "shift"]
+    """Return the index of an event's lane."""
+    return _INDICES[event.unit, event.kind == "shift"]
 
 
 def part_name(timing: Timing, tag: int) -> str:
@@ -52,22 +53,22 @@ def part_name(timing: Timing, tag: int) -> str:
 
 
 def with_titles(timing: Timing) -> Timing:
-    """Return a run whose parts are called as briefly as tells them apart.
+    """Return a run whose parts have the shortest distinct names.
 
-    A name goes without what follows its last slash, if no other part would be called so. What comes before the first
-    part stands last, where it takes any time.
+    A name is cut at its last slash if the result is unique. The part before the first layer comes last, if it takes
+    any time.
     """
     named = [part for part in timing.parts if part.name or cycles_of(part)]
     short = [part.name.rpartition("/")[0] or part.name or BEFORE for part in named]
     counts = collections.Counter(short)
     pairs = zip(short, named, strict=True)
-    parts = (dataclasses.replace(part, name=one) if counts[one] == 1 else part for one, part in pairs)
+    parts = (dataclasses.replace(part, name=name) if counts[name] == 1 else part for name, part in pairs)
     return dataclasses.replace(timing, parts=tuple(parts))
 
 
 def ranges(timing: Timing) -> list[tuple[float, float, int]]:
-    """Return (start, stop, part) in cycles for each part that has any: from its first to its last."""
-    found: dict[int, tuple[float, float]] = {}
+    """Return (start, stop, part) for each part with cycles, from its first to its last cycle."""
+    spans: dict[int, tuple[float, float]] = {}
     for start, stop, tag in timing.spans:
-        found[tag] = (found.get(tag, (start, stop))[0], stop)
-    return [(*between, tag) for tag, between in found.items()]
+        spans[tag] = (spans.get(tag, (start, stop))[0], stop)
+    return [(*span, tag) for tag, span in spans.items()]

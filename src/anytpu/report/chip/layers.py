@@ -1,8 +1,7 @@
-"""The layers of a program as a table shows them: where each is computed, how large it is, how well it fills the array.
+"""The layers of a program: location, size, and utilisation of the array.
 
-Idea: the instructions between a `DebugTag` and the next are a layer. Their products say how many passes went through
-the array and how many rows each had; what the model asks for, over what the array could do in them, is its
-utilisation.
+Idea: the instructions between a `DebugTag` and the next are a layer. Its products give the number of passes through the
+array and their rows. The utilisation is the ratio of the model's multiply-adds to the array's capacity in these rows.
 """
 
 from __future__ import annotations
@@ -23,25 +22,24 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class ProgramLayer:
     """A part of a program.
 
     Attributes:
-        name: of the node that it was made of.
-        title: what people call it: the layer of their model, and the node's name where there is none, or where the
-            layer is several parts.
-        kind: what it is ("convolution", "max pool").
-        note: how it was placed, or why the chip does not do it.
+        name: name of the network's node.
+        title: name of the user's layer; the node's name if there is no layer, or if the layer has several parts.
+        kind: kind of operation, such as "convolution" or "max pool".
+        note: remark on its placement, or why the chip does not compute it.
         on_host: whether the host computes it.
-        shape: `(height, width, channels)` of the result of one example; None where it is not known.
-        macs: multiply-adds that the model asks for, of the whole batch.
-        weight_bytes: of the model's own weights, one a number; 0 where there are none, or where they are those of an
-            earlier part, as in the time steps of a recurrent layer.
-        passes: of a tile through the array.
-        rows: that these passes had, all together; of 16 bits, each counts twice.
-        packed: the most taps that a pass packs side by side; 1 for a native pass, 0 without convolutions.
-        utilisation: the part of the array's multiply-adds in these rows that the model asks for; None without passes.
-        sqnr_db: how much larger the values are than what quantization did to them; None where it is not known.
+        shape: `(height, width, channels)` of the result for one example; None if not known.
+        macs: number of the model's multiply-adds for the whole batch.
+        weight_bytes: size of the model's weights, one byte each; 0 without weights, or if an earlier part has the same
+            weights, as in the time steps of a recurrent layer.
+        passes: number of passes of a tile through the array.
+        rows: total number of rows in these passes; 16-bit rows count twice.
+        packed: maximum number of kernel taps packed side by side in a pass; 1 if native, 0 without convolutions.
+        utilisation: the model's multiply-adds over the array's capacity in these rows, 0 to 1; None without passes.
+        sqnr_db: signal-to-quantization-noise ratio, in dB; None if not known.
     """
 
     name: str
@@ -60,13 +58,13 @@ class Layer:
 
     @property
     def way(self) -> str:
-        """How a convolution goes through the array: "native" or "packed"; "" for anything else."""
+        """Mapping of a convolution to the array: "native" or "packed"; "" for other kinds."""
         return ("", "native", "packed")[min(self.packed, 2)]
 
 
 @dataclasses.dataclass
-class _Work:
-    """What is counted of a tag."""
+class _TagCounts:
+    """Counts of the instructions of a tag: array passes, their rows, packed taps, calls of the host."""
 
     passes: int = 0
     rows: int = 0
@@ -74,59 +72,59 @@ class _Work:
     on_host: bool = False
 
 
-def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summary | None = None) -> list[Layer]:
+def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summary | None = None) -> list[ProgramLayer]:
     """Return the layers of a program, in order.
 
     Args:
         image: its instructions.
-        network: what they were compiled from; None: shapes and weights are not known.
-        summary: what quantization did; None: it is not known.
+        network: the network from which they were compiled; None: shapes and weights are not known.
+        summary: the summary of the quantization; None: the noise is not known.
     """
-    work = _work(image)
+    work = _count_tags(image)
     counts = collections.Counter(tag.layer for tag in image.tags)
     own_bytes = _own_weight_bytes(network)
     nodes = {node.name: node for node in network.nodes} if network else {}
-    noise = {one.layer: one.sqnr_db for one in summary.layers} if summary else {}
-    # A layer of the user's may be several parts; its noise is that of its last.
+    noise = {layer.layer: layer.sqnr_db for layer in summary.layers} if summary else {}
+    # A user's layer may have several parts; its noise is that of the last one.
     last = {tag.layer or tag.name: tag.name for tag in image.tags}
-    made = []
-    for tag, done in zip(image.tags, work, strict=True):
+    parts = []
+    for tag, counted in zip(image.tags, work, strict=True):
         node = nodes.get(tag.name)
-        cells = done.rows * image.design.array**2
-        made.append(
-            Layer(
+        cells = counted.rows * image.design.array**2
+        parts.append(
+            ProgramLayer(
                 tag.name,
                 tag.layer if tag.layer and counts[tag.layer] == 1 else tag.name,
                 tag.kind,
                 tag.note,
-                done.on_host,
+                counted.on_host,
                 network.shapes.get(node.output) if network and node else None,
                 tag.macs,
                 own_bytes.get(tag.name, 0),
-                done.passes,
-                done.rows,
-                done.packed,
+                counted.passes,
+                counted.rows,
+                counted.packed,
                 min(tag.macs / cells, 1.0) if cells else None,
                 noise.get(tag.layer or tag.name) if last[tag.layer or tag.name] == tag.name else None,
             )
         )
-    return made
+    return parts
 
 
 def _own_weight_bytes(network: QuantizedNetwork | None) -> dict[str, int]:
-    """Return the bytes of the weights of each node that is the first with these."""
-    found: dict[str, int] = {}
+    """Return the size of each node's weights; 0 if an earlier node has the same weights."""
+    sizes: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
     for node in network.nodes if network else ():
         if isinstance(node, QConvolution):
-            which = (node.weights.shape, hashlib.sha256(node.weights.tobytes()).digest())
-            found[node.name] = 0 if which in seen else node.weights.size
-            seen.add(which)
-    return found
+            digest = (node.weights.shape, hashlib.sha256(node.weights.tobytes()).digest())
+            sizes[node.name] = 0 if digest in seen else node.weights.size
+            seen.add(digest)
+    return sizes
 
 
-def _work(image: Image) -> Sequence[_Work]:
-    work = [_Work() for _ in image.tags]
+def _count_tags(image: Image) -> Sequence[_TagCounts]:
+    work = [_TagCounts() for _ in image.tags]
     current, taps = None, 0
     for instruction in image.instructions:
         if isinstance(instruction, DebugTag):

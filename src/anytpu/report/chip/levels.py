@@ -1,6 +1,6 @@
-"""What fills up and empties over a run: the weight FIFO, and the Unified Buffer.
+"""Fill levels over a run: the weight FIFO and the Unified Buffer.
 
-Rule: a level is a list of (cycles, level from then on), in order of time, without two of the same time.
+Rule: levels are a list of (cycles, level from then on), sorted by time, with at most one entry per time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ Levels = list[tuple[float, float]]
 
 
 def fifo_levels(timing: Timing) -> Levels:
-    """Return the tiles that wait in the weight FIFO: one more when it has come, one less when it has
-    been shifted in."""
+    """Return the number of tiles in the weight FIFO: +1 at the end of a fetch, -1 at the end of a shift."""
     changes = []
     for event in timing.events:
         if event.kind == "fetch":
@@ -33,36 +32,36 @@ def fifo_levels(timing: Timing) -> Levels:
 
 def buffer_levels(timing: Timing, image: Image) -> Levels:
     """Return the bytes of the Unified Buffer that tensors hold."""
-    spans = [(*lifetime, one.units * UNIT_BYTES) for lifetime, one in lifetimes(timing, image)]
+    spans = [(*lifetime, resident.units * UNIT_BYTES) for lifetime, resident in lifetimes(timing, image)]
     return _levels(change for start, stop, size in spans for change in ((start, float(size)), (stop, -float(size))))
 
 
 def lifetimes(timing: Timing, image: Image) -> list[tuple[tuple[float, float], Resident]]:
-    """Return ((start, stop) in cycles, stretch of the Unified Buffer) for each: the times of its instructions.
+    """Return ((start, stop) in cycles, buffer range) for each live range in the Unified Buffer.
 
-    An instruction without an event of its own counts as the next that has one. Neither waits count nor what is read
-    from the Weight Memory, which runs ahead: they do not touch the buffer.
+    The times are those of its first and last instruction. For an instruction without an event, the next one with an
+    event is used. Waits and reads of the Weight Memory, which run ahead, are ignored: they do not access the buffer.
     """
     starts: dict[int, float] = {}
     stops: dict[int, float] = {}
     for event in timing.events:
         if event.instruction >= 0 and event.unit is not Unit.WEIGHTS and event.kind not in _WAITS:
-            number = event.instruction
-            starts[number] = min(starts.get(number, event.start_cycles), event.start_cycles)
-            stops[number] = max(stops.get(number, event.stop_cycles), event.stop_cycles)
-    known = sorted(starts)
+            index = event.instruction
+            starts[index] = min(starts.get(index, event.start_cycles), event.start_cycles)
+            stops[index] = max(stops.get(index, event.stop_cycles), event.stop_cycles)
+    timed = sorted(starts)
 
-    def nearest(number: int) -> int | None:
-        place = bisect.bisect_left(known, number)
-        return known[place] if place < len(known) else None
+    def next_timed(index: int) -> int | None:
+        position = bisect.bisect_left(timed, index)
+        return timed[position] if position < len(timed) else None
 
-    found = []
-    for one in image.residents:
-        first, last = nearest(one.first), nearest(one.last)
+    ranges = []
+    for resident in image.residents:
+        first, last = next_timed(resident.first), next_timed(resident.last)
         start = starts[first] if first is not None else timing.cycles
         stop = stops[last] if last is not None else timing.cycles
-        found.append(((start, max(start, stop)), one))
-    return found
+        ranges.append(((start, max(start, stop)), resident))
+    return ranges
 
 
 def peak(levels: Levels) -> float:
@@ -71,8 +70,12 @@ def peak(levels: Levels) -> float:
 
 
 def peak_units(image: Image) -> int:
-    """Return the most units of the Unified Buffer that tensors hold at a time, by instructions."""
-    changes = [change for one in image.residents for change in ((one.first, one.units), (one.last + 0.5, -one.units))]
+    """Return the maximum number of units of the Unified Buffer that tensors hold at a time, by instruction order."""
+    changes = [
+        change
+        for resident in image.residents
+        for change in ((resident.first, resident.units), (resident.last + 0.5, -resident.units))
+    ]
     return int(peak(_levels(changes)))
 
 
@@ -88,17 +91,17 @@ def _levels(changes: Iterable[tuple[float, float]]) -> Levels:
 
 
 def thinned(levels: Levels, cycles: float, bins: int = 1500) -> Levels:
-    """Return a level with at most about three points a bin: its last, and before it the highest and the lowest."""
+    """Return levels with at most about three points per bin: the last, the highest and the lowest."""
     if len(levels) <= 3 * bins or not cycles:
         return levels
     kept: Levels = []
     bin_of = [int(at / cycles * bins) for at, _ in levels]
     start = 0
-    for number in range(1, len(levels) + 1):
-        if number < len(levels) and bin_of[number] == bin_of[start]:
+    for stop in range(1, len(levels) + 1):
+        if stop < len(levels) and bin_of[stop] == bin_of[start]:
             continue
-        own = levels[start:number]
-        extremes = {max(own, key=lambda one: one[1]), min(own, key=lambda one: one[1]), own[-1]}
+        points = levels[start:stop]
+        extremes = {max(points, key=lambda point: point[1]), min(points, key=lambda point: point[1]), points[-1]}
         kept += sorted(extremes)
-        start = number
+        start = stop
     return kept

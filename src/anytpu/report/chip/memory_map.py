@@ -1,4 +1,4 @@
-"""What lies in the Unified Buffer: each tensor a rectangle, of its addresses over its time."""
+"""The memory map of the Unified Buffer: a rectangle per tensor, with its addresses over its live range."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from anytpu.report.wording import one_line, plural
 
 _WIDTH, _NARROW, _HEIGHT = 1000.0, 360.0, 400.0
 _LEFT, _TOP, _BOTTOM, _MARGIN = 84.0, 36.0, 350.0, 16.0
-_MOST, _LEAST = 2500, 8
+_MAX_TENSORS, _MIN_LETTERS = 2500, 8
 _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def memory_map(timing: Timing, image: Image, narrow: bool = False) -> Drawing | None:
-    """Return the Unified Buffer over time, `narrow` for a telephone; None where nothing is known of what lies in it."""
+    """Return the Unified Buffer over time, `narrow` for a telephone; None if its contents are not known."""
     if not image.residents or not timing.cycles:
         return None
     size_bytes = image.design.unified_buffer_bytes
     whole = units.format_bytes(size_bytes)
     held = units.format_bytes(peak_units(image) * UNIT_BYTES)
-    top_bytes = max(one.address + one.units for one in image.residents) * UNIT_BYTES
+    top_bytes = max(resident.address + resident.units for resident in image.residents) * UNIT_BYTES
     width = _NARROW if narrow else _WIDTH
     right = width - _MARGIN
     x = thousands(timing.cycles, _LEFT, right)
@@ -39,43 +39,45 @@ def memory_map(timing: Timing, image: Image, narrow: bool = False) -> Drawing | 
         Line(((_LEFT, _TOP), (_LEFT, _BOTTOM), (right, _BOTTOM)), "muted"),
     ]
     summary = f"{plural(len(image.residents), 'tensor')}, at most {held} of {whole}."
-    return Drawing("unified_buffer", "What lies in the Unified Buffer", summary, width, _HEIGHT, tuple(shapes))
+    return Drawing("unified_buffer", "Contents of the Unified Buffer", summary, width, _HEIGHT, tuple(shapes))
 
 
 def thousands(cycles: float, start: float, end: float) -> Scale:
-    """Return a scale of thousands of cycles that ends where the run does."""
-    most = cycles / 1e3
-    ticks = linear([most], start, end, 8).ticks
-    return Scale(0.0, most, start, end, tuple(tick for tick in ticks if tick <= most))
+    """Return a scale in thousands of cycles that ends at the end of the run."""
+    last = cycles / 1e3
+    ticks = linear([last], start, end, 8).ticks
+    return Scale(0.0, last, start, end, tuple(tick for tick in ticks if tick <= last))
 
 
-def _tensors(found: list[tuple[tuple[float, float], Resident]], x: Scale, y: Scale) -> list[Shape]:
-    """Return a rectangle for each tensor, of too many the largest."""
-    largest = sorted(found, key=lambda one: -one[1].units * (one[0][1] - one[0][0]))[:_MOST]
-    kept = {id(one) for _, one in largest}
+def _tensors(live: list[tuple[tuple[float, float], Resident]], x: Scale, y: Scale) -> list[Shape]:
+    """Return a rectangle for each tensor; of more than `_MAX_TENSORS`, the largest."""
+    largest = sorted(live, key=lambda pair: -pair[1].units * (pair[0][1] - pair[0][0]))[:_MAX_TENSORS]
+    kept = {id(resident) for _, resident in largest}
     colours: dict[str, str] = {}
     shapes: list[Shape] = []
-    for (start, stop), one in found:
-        if id(one) not in kept:
+    for (start, stop), resident in live:
+        if id(resident) not in kept:
             continue
-        colour = colours.setdefault(one.tensor, series_colour(len(colours)))
+        colour = colours.setdefault(resident.tensor, series_colour(len(colours)))
         left, right = x(start / 1e3), max(x(stop / 1e3), x(start / 1e3) + 0.8)
-        upper, lower = y((one.address + one.units) * UNIT_BYTES), y(one.address * UNIT_BYTES)
-        shapes.append(Box(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, one)))
-        shapes += _name(one_line(one.tensor.rpartition("/")[0] or one.tensor), left, right, upper, lower)
+        upper, lower = y((resident.address + resident.units) * UNIT_BYTES), y(resident.address * UNIT_BYTES)
+        shapes.append(
+            Box(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, resident))
+        )
+        shapes += _name(one_line(resident.tensor.rpartition("/")[0] or resident.tensor), left, right, upper, lower)
     return shapes
 
 
-def _hover(start: float, stop: float, one: Resident) -> str:
-    size, place = units.format_bytes(one.units * UNIT_BYTES), units.format_bytes(one.address * UNIT_BYTES)
-    return f"{one.tensor}: {size} at {place}, cycles {start:,.0f} to {stop:,.0f}"
+def _hover(start: float, stop: float, resident: Resident) -> str:
+    size, address = units.format_bytes(resident.units * UNIT_BYTES), units.format_bytes(resident.address * UNIT_BYTES)
+    return f"{resident.tensor}: {size} at {address}, cycles {start:,.0f} to {stop:,.0f}"
 
 
 def _addresses(top_bytes: int) -> Scale:
     """Return a scale of addresses whose ticks are round in powers of two."""
     sizes = [power * step for power in (1024, 1024**2) for step in _STEPS]
     step = next((size for size in sizes if top_bytes <= 6 * size), 1024**3)
-    ticks = tuple(float(step * number) for number in range(-(-top_bytes // step) + 1))
+    ticks = tuple(float(step * index) for index in range(-(-top_bytes // step) + 1))
     return Scale(0.0, ticks[-1], _BOTTOM, _TOP, ticks)
 
 
@@ -84,6 +86,6 @@ def _name(name: str, left: float, right: float, upper: float, lower: float) -> l
     if lower - upper < 13 or room < 18:
         return []
     text = name if text_width(name, 11) <= room else shortened(name, room, 11)
-    if len(text) < _LEAST and text != name:
+    if len(text) < _MIN_LETTERS and text != name:
         return []
     return [Label(left + 4, (upper + lower) / 2 + 4, text, size=11.0)]

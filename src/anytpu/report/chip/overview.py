@@ -1,4 +1,4 @@
-"""The whole run as one picture: a lane for each unit, as dark as it is busy, and the layers above them."""
+"""A still picture of the whole run: a lane per unit, shaded by its utilisation, and the layers above them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BINS = 432
 
 
 def overview(timing: Timing) -> Drawing | None:
-    """Return the run; None where its events are not known."""
+    """Return the picture of the run; None if its events are not known."""
     if not timing.events or not timing.cycles:
         return None
     x = thousands(timing.cycles, _LEFT, _RIGHT)
@@ -27,12 +27,12 @@ def overview(timing: Timing) -> Drawing | None:
         Label(_LEFT - 8, _TOP + 19, "layer", "end", "muted"),
         *_layers(timing, x),
     ]
-    for number, lane in enumerate(LANES):
-        top = _TOP + _LANE * (number + 1)
+    for index, lane in enumerate(LANES):
+        top = _TOP + _LANE * (index + 1)
         shapes.append(Label(_LEFT - 8, top + 19, lane.name, "end", "muted"))
-        shapes += _lane(timing, number, top)
+        shapes += _lane(timing, index, top)
     summary = f"{len(timing.events):,} events in {timing.cycles:,.0f} cycles."
-    return Drawing("timeline", "What each unit does when, predicted", summary, _WIDTH, _HEIGHT, tuple(shapes))
+    return Drawing("timeline", "Activity of each unit over time, predicted", summary, _WIDTH, _HEIGHT, tuple(shapes))
 
 
 def _layers(timing: Timing, x: Scale) -> list[Shape]:
@@ -50,33 +50,33 @@ def _layers(timing: Timing, x: Scale) -> list[Shape]:
 
 
 def _lane(timing: Timing, lane: int, top: float) -> list[Shape]:
-    """Return a box for each stretch of bins in which the unit did mostly the same, as opaque as it was busy."""
+    """Return a box for each run of bins with the same main kind of event; its opacity is the busy share."""
     busy: list[dict[str, float]] = [{} for _ in range(_BINS)]
     size = timing.cycles / _BINS
     for event in timing.events:
         if lane_of(event) == lane:
             _spread(busy, event.start_cycles / size, event.stop_cycles / size, event.kind)
-    found: list[tuple[int, int, str, float]] = []
-    for number, kinds in enumerate(busy):
+    runs: list[tuple[int, int, str, float]] = []
+    for index, kinds in enumerate(busy):
         if not kinds:
             continue
-        kind = max(kinds, key=lambda one: kinds[one])
+        kind = max(kinds, key=lambda name: kinds[name])
         shade = min(max(round(sum(kinds.values()) * 4) / 4, 0.25), 1.0)
-        if found and found[-1][1] == number and found[-1][2:] == (kind, shade):
-            found[-1] = (found[-1][0], number + 1, kind, shade)
+        if runs and runs[-1][1] == index and runs[-1][2:] == (kind, shade):
+            runs[-1] = (runs[-1][0], index + 1, kind, shade)
         else:
-            found.append((number, number + 1, kind, shade))
+            runs.append((index, index + 1, kind, shade))
     width = (_RIGHT - _LEFT) / _BINS
     return [
         Box(
             _LEFT + first * width, top + 5, (last - first) * width, _LANE - 10, colour_of(kind), shade, f"mostly {kind}"
         )
-        for first, last, kind, shade in found
+        for first, last, kind, shade in runs
     ]
 
 
 def _spread(busy: list[dict[str, float]], start: float, stop: float, kind: str) -> None:
-    for number in range(int(start), min(int(stop) + 1, len(busy))):
-        part = min(stop, number + 1) - max(start, number)
+    for index in range(int(start), min(int(stop) + 1, len(busy))):
+        part = min(stop, index + 1) - max(start, index)
         if part > 0:
-            busy[number][kind] = busy[number].get(kind, 0.0) + part
+            busy[index][kind] = busy[index].get(kind, 0.0) + part

@@ -1,7 +1,7 @@
-"""A program of the chip as one HTML page: its script and its numbers are in it, and it asks the network for nothing.
+"""A chip program as one HTML page that contains its script and data, without network requests.
 
-Rule: the page's policy lets only that one script run, whatever may stand in a name. What moves is stopped until its
-reader starts it.
+Rule: the page's content security policy allows only its own script, so text in a user's names cannot run. Animations
+are paused until the reader starts them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from anytpu.report.web.markup import Markup, element, joined
 _SCRIPTS = ("scene", "timeline", "wave", "units", "listing", "start")
 
 
-def page(one: ChipPage) -> str:
+def page(record: ChipPage) -> str:
     """Return a program as the text of an HTML file."""
-    sections, scene = page_sections.all_sections(one)
+    sections, scene = page_sections.all_sections(record)
     return document.whole(
-        f"{one.image.name} on the first TPU", joined(*sections, _embedded(scene)), _file("chip.css"), _script()
+        f"{record.image.name} on the first TPU", joined(*sections, _embedded(scene)), _file("chip.css"), _script()
     )
 
 
-def fragment(one: ChipPage) -> Markup:
-    """Return a program as a piece of a page without a script, for a notebook."""
-    return document.piece(joined(*page_sections.still_sections(one)), _file("chip.css"))
+def fragment(record: ChipPage) -> Markup:
+    """Return a program as an HTML fragment without a script, for a notebook."""
+    return document.piece(joined(*page_sections.still_sections(record)), _file("chip.css"))
 
 
-def write_page(one: ChipPage, path: str | Path) -> Path:
+def write_page(record: ChipPage, path: str | Path) -> Path:
     """Write a program as a page and return its path.
 
     Raises:
-        SettingError: it cannot be written there.
+        SettingError: the file cannot be written.
     """
-    return document.write(page(one), path)
+    return document.write(page(record), path)
 
 
 def _embedded(scene: dict[str, Any]) -> Markup:
-    """Return what the script reads. In a script element nothing is escaped but what would end it."""
+    """Return the script's data. A script element has no escapes, so "<" is written as a JSON escape."""
     text = json.dumps(scene, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return element("script", Markup(text), type="application/json", id="anytpu-chip")
 

@@ -1,4 +1,4 @@
-"""How the chip multiplies, on a page: three kinds of units side by side, and the systolic wave over the first tile."""
+"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _UNITS = (
 )
 
 
-def units(one: ChipPage) -> Markup:
-    """Return the same product on a scalar, a vector and a matrix unit, and what that means for this program."""
+def units(page: ChipPage) -> Markup:
+    """Return the same product on a scalar, a vector and a matrix unit, and the operation counts of this program."""
     panels = [
         element(
             "div",
@@ -47,21 +47,21 @@ def units(one: ChipPage) -> Markup:
         ),
         element("div", *panels, class_="panels"),
         player("units", "step"),
-        _for_this_program(one),
+        _for_this_program(page),
         id="units",
     )
 
 
-def _for_this_program(one: ChipPage) -> Markup:
-    macs, array = one.timing.macs, one.timing.design.array
+def _for_this_program(page: ChipPage) -> Markup:
+    macs, array = page.timing.macs, page.timing.design.array
     if not macs:
         return joined()
     rows = [
         ("scalar unit", "1", written.format_count(macs)),
         (f"vector unit of {array} lanes", f"{array:,}", written.format_count(-(-macs // array))),
-        (f"matrix unit of {array} x {array}", f"{array * array:,}", written.format_count(one.timing.active_cycles)),
+        (f"matrix unit of {array} x {array}", f"{array * array:,}", written.format_count(page.timing.active_cycles)),
     ]
-    name = f"operations for a batch of {one.timing.batch:,}"
+    name = f"operations for a batch of {page.timing.batch:,}"
     said = (
         f"This program's {written.format_count(macs)} multiply-adds. The matrix unit's are the cycles in which it is "
         "active: also cells without a weight of the model's work in them."
@@ -147,21 +147,21 @@ def _sums(shown: Wave) -> Markup:
     return table(titles, rows, numbers=range(1, len(titles)))
 
 
-def player(name: str, what: str) -> Markup:
-    """Return buttons and a slider; the script makes them work."""
-    buttons = [("first", "|<", "To the start"), ("back", "<", f"One {what} back"), ("play", "Play", None),
-               ("next", ">", f"One {what} on"), ("last", ">|", "To the end")]  # fmt: skip
+def player(name: str, noun: str) -> Markup:
+    """Return buttons and a slider, to which the script attaches."""
+    buttons = [("first", "|<", "To the start"), ("back", "<", f"One {noun} back"), ("play", "Play", None),
+               ("next", ">", f"One {noun} on"), ("last", ">|", "To the end")]  # fmt: skip
     return element(
         "div",
         *(element("button", text, type="button", data_do=do, aria_label=said) for do, text, said in buttons),
-        element("input", type="range", min=0, max=1, step=1, value=0, aria_label=what),
+        element("input", type="range", min=0, max=1, step=1, value=0, aria_label=noun),
         class_="player",
         data_player=name,
     )
 
 
 def wave_scene(tile: FirstTile | None) -> dict[str, Any] | None:
-    """Return what the script shows of the first tile."""
+    """Return the script's data on the first tile."""
     if tile is None:
         return None
     whole = {"size": len(tile.weights), "weights": base64.b64encode(tile.weights.astype(np.int8).tobytes()).decode()}

@@ -1,4 +1,4 @@
-"""Where the cycles of a run go, on a page: the counters of the paper's Table 3, and what predicted them."""
+"""The sections of a page on cycles: the counters of the paper's Table 3, and the time model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _counters(timing: Timing) -> Markup:
 
 
 def predicted_by(timing: Timing) -> Markup:
-    """Return what the times rest on."""
+    """Return the description of the time model."""
     design = timing.design
     said = (
         f"The time model follows each unit through its queue: the array takes a row a cycle at "
@@ -89,7 +89,7 @@ def predicted_by(timing: Timing) -> Markup:
     )
     return element(
         "footer",
-        element("p", element("strong", "What predicted the times. "), said),
+        element("p", element("strong", "Time model. "), said),
         element(
             "p",
             "Sizes and rates are those of the paper (Jouppi et al., In-Datacenter Performance Analysis of a Tensor "

@@ -1,4 +1,4 @@
-"""The head of a page: what the program is, the figures that are asked for first, links to the sections."""
+"""The head of a page: description of the program, main figures, links to the sections."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from anytpu.report.web.markup import Markup, element
 from anytpu.report.wording import percent
 
 
-def header(one: ChipPage) -> Markup:
-    """Return what the program is."""
-    what, _, rest = figures.VIRTUAL.partition(":")
+def header(page: ChipPage) -> Markup:
+    """Return the description of the program and its main figures."""
+    title, _, rest = figures.VIRTUAL.partition(":")
     return element(
         "header",
-        element("h1", one.image.name),
-        element("p", " ".join(facts(one.image, one.layers)), class_="subtitle"),
-        element("p", element("strong", what, ":"), rest, class_="predicted"),
-        _cards(one),
+        element("h1", page.image.name),
+        element("p", " ".join(facts(page.image, page.layers)), class_="subtitle"),
+        element("p", element("strong", title, ":"), rest, class_="predicted"),
+        _cards(page),
     )
 
 
-def _cards(one: ChipPage) -> Markup:
-    """Return the figures that are asked for first."""
-    timing = one.timing
-    quality = one.summary
+def _cards(page: ChipPage) -> Markup:
+    """Return the main figures."""
+    timing = page.timing
+    quality = page.summary
     shown = (
         []
         if not timing.cycles
@@ -54,29 +54,29 @@ def _cards(one: ChipPage) -> Markup:
         *(
             element(
                 "div",
-                element("div", what, class_="what"),
+                element("div", title, class_="what"),
                 element("div", value, class_="name"),
                 element("div", why, class_="why"),
                 class_="card",
             )
-            for what, value, why in shown
+            for title, value, why in shown
         ),
         class_="cards",
     )
 
 
-def contents(one: ChipPage) -> Markup:
-    """Return links to the sections that the page has."""
-    places = [
+def contents(page: ChipPage) -> Markup:
+    """Return links to the sections of the page."""
+    sections = [
         ("cycles", "Cycles", True),
-        ("timeline", "Timeline", bool(one.timing.events)),
-        ("layers", "Layers", bool(one.layers)),
-        ("roofline", "Roofline", any(part.macs and part.weight_bytes for part in one.timing.parts)),
-        ("memory", "Memory", bool(one.image.residents)),
+        ("timeline", "Timeline", bool(page.timing.events)),
+        ("layers", "Layers", bool(page.layers)),
+        ("roofline", "Roofline", any(part.macs and part.weight_bytes for part in page.timing.parts)),
+        ("memory", "Memory", bool(page.image.residents)),
         ("units", "Scalar, vector, matrix", True),
-        ("wave", "Systolic wave", one.first_tile is not None),
-        ("quantization", "Quantization", one.network is not None),
+        ("wave", "Systolic wave", page.first_tile is not None),
+        ("quantization", "Quantization", page.network is not None),
         ("listing", "Instructions", True),
     ]
-    links = [element("a", name, href=f"#{place}") for place, name, is_there in places if is_there]
+    links = [element("a", name, href=f"#{anchor}") for anchor, name, is_present in sections if is_present]
     return element("nav", *links, aria_label="Sections", class_="contents")

@@ -1,4 +1,4 @@
-"""The layers of a program on a page: how each was placed, and how long it is predicted to take."""
+"""The section of a page on layers: their placement and predicted time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from anytpu import units
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.causes import CAUSES, cycles_by_cause, cycles_of, dominating
-from anytpu.report.chip.layers import Layer
+from anytpu.report.chip.layers import ProgramLayer
 from anytpu.report.chip.program_lines import shape
 from anytpu.report.web.markup import Markup, element, joined
 from anytpu.report.web.table import table
 from anytpu.report.wording import percent, plural
 
-_MOST = 400
+_MAX_ROWS = 400
 
 
-def layer_table(layers: Sequence[Layer], timing: Timing) -> Markup:
-    """Return a row for each layer: what it is, how it was placed, how long it is predicted to take."""
+def layer_table(layers: Sequence[ProgramLayer], timing: Timing) -> Markup:
+    """Return the table of layers: kind, placement, predicted time."""
     if not layers:
         return joined()
     longest = max([cycles_of(part) for part in timing.parts], default=0.0) or 1.0
     titles = ("layer", "result", "MACs", "weights", "passes", "array used", "predicted cycles")
-    rows = [_row(layer, number, timing, longest) for number, layer in enumerate(layers[:_MOST])]
-    more = len(layers) - _MOST
+    rows = [_row(layer, index, timing, longest) for index, layer in enumerate(layers[:_MAX_ROWS])]
+    more = len(layers) - _MAX_ROWS
     on_host = sum(layer.on_host for layer in layers)
     where = f"{len(layers) - on_host} on the chip, {on_host} on the host"
     return element(
@@ -49,8 +49,8 @@ def layer_table(layers: Sequence[Layer], timing: Timing) -> Markup:
     )
 
 
-def _row(layer: Layer, number: int, timing: Timing, longest: float) -> tuple[object, ...]:
-    part = timing.parts[number] if number < len(timing.parts) else None
+def _row(layer: ProgramLayer, index: int, timing: Timing, longest: float) -> tuple[object, ...]:
+    part = timing.parts[index] if index < len(timing.parts) else None
     flag = element("span", "on the host", class_="flag bad") if layer.on_host else None
     name = joined(element("span", layer.title, class_="name"), flag, element("small", layer.kind))
     note = element("small", layer.note) if layer.note else None

@@ -1,4 +1,4 @@
-"""The instructions on a page: the first ones as text, which can be searched."""
+"""The section of a page on instructions: the text of the first ones, with a search field."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.image import Image
 from anytpu.report.web.markup import Markup, element, joined
 
-_MOST = 6_000
-"""Instructions whose text a page carries."""
+_MAX_INSTRUCTIONS = 6_000
+"""Maximum number of instructions whose text is on a page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Listing:
     """The text of a program.
 
     Attributes:
-        lines: of the first instructions, each with its number.
-        by_instruction: the text of each of these by its number.
-        total: instructions of the whole program.
+        lines: text of the first instructions, each with its index.
+        by_instruction: text of each of these by its index.
+        total: number of instructions in the whole program.
     """
 
     lines: tuple[str, ...]
@@ -29,8 +29,11 @@ class Listing:
 
 def listing(image: Image) -> Listing:
     """Return the text of the first instructions of a program."""
-    texts = {number: write_instruction(one) for number, one in enumerate(image.instructions[:_MOST])}
-    lines = tuple(f"{number:>6}  {text}" for number, text in texts.items())
+    texts = {
+        index: write_instruction(instruction)
+        for index, instruction in enumerate(image.instructions[:_MAX_INSTRUCTIONS])
+    }
+    lines = tuple(f"{index:>6}  {text}" for index, text in texts.items())
     return Listing(lines, texts, len(image.instructions))
 
 

@@ -1,4 +1,4 @@
-"""What quantization did, on a page: bytes before and after, the weights as whole numbers, the noise of each layer."""
+"""The section of a page on quantization: sizes before and after, integer weights, the noise of each layer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from anytpu.report.drawing import svg
 from anytpu.report.drawing.shapes import Drawing
 from anytpu.report.web.markup import Markup, element, joined
 
-_MOST = 60
+_MAX_HISTOGRAMS = 60
 
 
-def quality(one: ChipPage) -> Markup:
-    """Return what quantization did to the model."""
-    if one.network is None:
+def quality(page: ChipPage) -> Markup:
+    """Return the section on the quantization of the model."""
+    if page.network is None:
         return joined()
     return element(
         "section",
-        element("h2", "Quantization", element("small", _bits(one.summary))),
-        element("p", _said(one.summary), class_="remark"),
-        _histograms(one),
-        _figure(noise_by_layer(one.layers), noise_by_layer(one.layers, narrow=True)),
-        _figure(weights_by_layer(one.layers), weights_by_layer(one.layers, narrow=True)),
+        element("h2", "Quantization", element("small", _bits(page.summary))),
+        element("p", _said(page.summary), class_="remark"),
+        _histograms(page),
+        _figure(noise_by_layer(page.layers), noise_by_layer(page.layers, narrow=True)),
+        _figure(weights_by_layer(page.layers), weights_by_layer(page.layers, narrow=True)),
         id="quantization",
     )
 
@@ -36,13 +36,13 @@ def _bits(summary: Summary | None) -> str:
 
 def _said(summary: Summary | None) -> str:
     if summary is None:
-        return "The program was loaded, and keeps no record of how far it is from the model in floating point."
-    outputs = ", ".join(figures.format_decibel(one) for one in summary.output_sqnr_db)
+        return "The program was loaded from a file, which has no record of its error against the float32 model."
+    outputs = ", ".join(figures.format_decibel(ratio_db) for ratio_db in summary.output_sqnr_db)
     before, after = units.format_bytes(summary.float_bytes), units.format_bytes(summary.quantized_bytes)
     return (
-        f"Weights take {before} as float32 and {after} as whole numbers with their scales. Ranges were taken from "
-        f"{summary.examples:,} examples; beside the model in floating point, on {summary.compared:,} of them, the "
-        f"outputs have {outputs} of signal over quantization noise. 6 dB are one bit."
+        f"Weights take {before} as float32 and {after} as integers with their scales. Ranges were calibrated on "
+        f"{summary.examples:,} examples. Against the float32 model, on {summary.compared:,} of them, the "
+        f"signal-to-quantization-noise ratio of the outputs is {outputs}. 6 dB are one bit."
     )
 
 
@@ -50,20 +50,20 @@ def _figure(drawing: Drawing | None, narrow: Drawing | None) -> Markup:
     return element("figure", element("h3", drawing.title), svg.either(drawing, narrow)) if drawing else joined()
 
 
-def _histograms(one: ChipPage) -> Markup:
-    """Return a histogram of each layer's weights; the script shows the one that is chosen, else the largest is."""
-    nodes = layers_with_weights(one.network)[:_MOST]
+def _histograms(page: ChipPage) -> Markup:
+    """Return a histogram per layer. The script shows the selected one; without a script the largest layer is shown."""
+    nodes = layers_with_weights(page.network)[:_MAX_HISTOGRAMS]
     if not nodes:
         return joined()
     drawings = [histogram(node) for node in nodes]
-    options = [element("option", node.layer or node.name, value=number) for number, node in enumerate(nodes)]
+    options = [element("option", node.layer or node.name, value=index) for index, node in enumerate(nodes)]
     pictures = [
-        element("div", svg.inline(drawing), data_histogram=number, hidden="hidden" if number else None)
-        for number, drawing in enumerate(drawings)
+        element("div", svg.inline(drawing), data_histogram=index, hidden="hidden" if index else None)
+        for index, drawing in enumerate(drawings)
     ]
     return element(
         "figure",
-        element("figcaption", element("label", "Weights as whole numbers of ", element("select", *options))),
+        element("figcaption", element("label", "Weights as integers of ", element("select", *options))),
         *pictures,
         id="weights",
     )

@@ -1,4 +1,4 @@
-"""The sections of a page, in their order, and what its script reads."""
+"""The sections of a page, in order, and the data of its script."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from anytpu.report.chip.record import ChipPage
 from anytpu.report.web.markup import Markup
 
 
-def all_sections(one: ChipPage) -> tuple[list[Markup], dict[str, Any]]:
-    """Return the sections of a whole page, and the scene of its script."""
-    text = page_listing.listing(one.image)
-    scene = {"timeline": page_timeline.scene(one, text.by_instruction), "wave": page_array.wave_scene(one.first_tile)}
+def all_sections(page: ChipPage) -> tuple[list[Markup], dict[str, Any]]:
+    """Return the sections of a whole page, and the data of its script."""
+    text = page_listing.listing(page.image)
+    scene = {"timeline": page_timeline.scene(page, text.by_instruction), "wave": page_array.wave_scene(page.first_tile)}
     sections = [
-        page_header.header(one),
-        page_header.contents(one),
-        page_causes.causes(one.timing),
-        page_timeline.timeline(one.timing),
-        page_layers.layer_table(one.layers, one.timing),
-        page_plots.roof(one.timing),
-        page_plots.memory(one.timing, one.image),
-        page_array.units(one),
-        page_array.wave(one.first_tile),
-        page_quality.quality(one),
+        page_header.header(page),
+        page_header.contents(page),
+        page_causes.causes(page.timing),
+        page_timeline.timeline(page.timing),
+        page_layers.layer_table(page.layers, page.timing),
+        page_plots.roof(page.timing),
+        page_plots.memory(page.timing, page.image),
+        page_array.units(page),
+        page_array.wave(page.first_tile),
+        page_quality.quality(page),
         page_listing.section(text),
-        page_causes.predicted_by(one.timing),
+        page_causes.predicted_by(page.timing),
     ]
     return sections, scene
 
 
-def still_sections(one: ChipPage) -> list[Markup]:
-    """Return the sections of a piece of a page: those that need no script."""
+def still_sections(page: ChipPage) -> list[Markup]:
+    """Return the sections of a fragment: those that need no script."""
     return [
-        page_header.header(one),
-        page_causes.causes(one.timing),
-        page_timeline.still(one.timing),
-        page_layers.layer_table(one.layers, one.timing),
+        page_header.header(page),
+        page_causes.causes(page.timing),
+        page_timeline.still(page.timing),
+        page_layers.layer_table(page.layers, page.timing),
     ]

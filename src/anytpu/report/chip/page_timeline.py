@@ -1,4 +1,4 @@
-"""The timeline of a run on a page: what its script draws it of, and a still picture."""
+"""The section of a page on the timeline of a run: the data of its script, and a still picture."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ HOW = (
     "Drag to move, double-click or Ctrl with the wheel to zoom; with the keyboard: + and - zoom, 0 shows all, arrows "
     "go from event to event and from lane to lane, Shift with arrows moves."
 )
-_MOST_LAYERS = 400
+_MAX_LAYERS = 400
 
 
 def timeline(timing: Timing) -> Markup:
-    """Return the timeline: a canvas for the script, and the whole run as a picture where scripts do not run."""
+    """Return the timeline: a canvas for the script, and a picture of the whole run for readers without scripts."""
     if not timing.events:
         return joined()
     buttons = [("in", "+", "Zoom in"), ("out", "-", "Zoom out"), ("left", "<", "Move left"),
                ("right", ">", "Move right"), ("all", "All", "Show the whole run")]  # fmt: skip
     layers = ranges(timing)
     options = [
-        element("option", part_name(timing, tag), value=number)
-        for number, (_, _, tag) in enumerate(layers[:_MOST_LAYERS])
+        element("option", part_name(timing, tag), value=index) for index, (_, _, tag) in enumerate(layers[:_MAX_LAYERS])
     ]
     return element(
         "section",
         element("h2", "Timeline", element("small", f"{len(timing.events):,} events, predicted")),
         element(
             "div",
-            *(element("button", text, type="button", data_zoom=what, aria_label=said) for what, text, said in buttons),
+            *(element("button", text, type="button", data_zoom=zoom, aria_label=aria) for zoom, text, aria in buttons),
             element("select", element("option", "zoom to a layer", value="-1"), *options, aria_label="Zoom to a layer")
             if options
             else None,
@@ -47,7 +46,7 @@ def timeline(timing: Timing) -> Markup:
         element("p", HOW, class_="remark", id="timeline-how"),
         element(
             "div",
-            element("canvas", tabindex=0, role="img", aria_label=f"What each unit does when: {shares(timing)}",
+            element("canvas", tabindex=0, role="img", aria_label=f"Activity of each unit over time: {shares(timing)}",
                     aria_describedby="timeline-how"),
             element("div", class_="tip", hidden="hidden"),
             class_="stage",
@@ -72,17 +71,17 @@ def still(timing: Timing) -> Markup:
     return element("figure", element("figcaption", drawing.title), svg.inline(drawing))
 
 
-def scene(one: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None:
-    """Return what the script draws the timeline of; None without events.
+def scene(page: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None:
+    """Return the script's data for the timeline; None without events.
 
     Args:
-        one: the page.
-        instructions: texts of instructions by their numbers.
+        page: the records of the page.
+        instructions: texts of instructions by index.
     """
-    timing = one.timing
+    timing = page.timing
     if not timing.events or not timing.cycles:
         return None
-    fifo, buffer = fifo_levels(timing), buffer_levels(timing, one.image)
+    fifo, buffer = fifo_levels(timing), buffer_levels(timing, page.image)
     design = timing.design
     levels = [_level("weight FIFO", "tiles", "c4", fifo, design.weight_fifo_tiles, timing)] if fifo else []
     if buffer:
@@ -92,17 +91,17 @@ def scene(one: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None:
         "clock_hz": design.clock_hz,
         "kinds": [{"name": kind, "colour": colour_of(kind)} for kind in kinds_of(timing)],
         "parts": [part.name for part in timing.parts],
-        "spans": [_span(one, timing) for one in timing.spans],
-        "ranges": [_span(one, timing) for one in ranges(timing)],
+        "spans": [_span(span, timing) for span in timing.spans],
+        "ranges": [_span(span, timing) for span in ranges(timing)],
         "strips": packed(strips(timing), timing.cycles),
         "levels": levels,
         "instructions": instructions,
     }
 
 
-def _span(one: tuple[float, float, int], timing: Timing) -> list[float]:
-    """Return (start, stop, part), the part as an index: what comes before the first stands last."""
-    start, stop, tag = one
+def _span(span: tuple[float, float, int], timing: Timing) -> list[float]:
+    """Return (start, stop, index of the part); the part before the first layer has the last index."""
+    start, stop, tag = span
     return [round(start, 1), round(stop, 1), tag if tag >= 0 else len(timing.parts) - 1]
 
 

@@ -1,4 +1,4 @@
-"""Every plot of a program."""
+"""The list of a program's plots."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from anytpu.report.drawing.shapes import Drawing
 
 
 def drawings(page: ChipPage) -> list[Drawing]:
-    """Return the plots of a program, as far as there are numbers for them."""
-    weighty = layers_with_weights(page.network)
+    """Return the plots of a program for which there is data."""
+    weighted = layers_with_weights(page.network)
     drawn = (
         overview(page.timing),
         cycles_by_layer(page.timing),
         roofline(page.timing),
         memory_map(page.timing, page.image),
         weights_by_layer(page.layers),
-        histogram(weighty[0]) if weighty else None,
+        histogram(weighted[0]) if weighted else None,
         noise_by_layer(page.layers),
     )
     return [drawing for drawing in drawn if drawing is not None]

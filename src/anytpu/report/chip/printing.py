@@ -1,4 +1,4 @@
-"""What is printed of a program and of a predicted run, on whatever the stream can draw."""
+"""Printing of a program and of a predicted run, in the character set of the stream."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "~"})
 
 
 def print_page(console: Console, page: ChipPage) -> None:
-    """Print a program and its predicted run; where the stream has no block characters, without any."""
+    """Print a program and its predicted run; in plain ASCII if the stream lacks block characters."""
     _print(console, lambda width, _: program_lines(page.image, page.layers, width))
     console.print()
     print_timing(console, page.timing)
 
 
 def print_timing(console: Console, timing: Timing) -> None:
-    """Print a predicted run; where the stream has no block characters, without any."""
+    """Print a predicted run; in plain ASCII if the stream lacks block characters."""
     titled = with_titles(timing)
     _print(console, lambda width, ascii_only: timing_lines(titled, width, ascii_only))
 
@@ -44,5 +44,5 @@ def _print(console: Console, lines: Callable[[int, bool], Iterator[Text | Table]
 
 
 def _print_lines(console: Console, lines: Iterator[Text | Table]) -> None:
-    for one in lines:
-        console.print(one, soft_wrap=isinstance(one, Text))
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, Text))

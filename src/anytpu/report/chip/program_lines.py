@@ -1,4 +1,4 @@
-"""A program of the chip in the terminal: what it is, layer by layer."""
+"""The description of a chip program in the terminal, with its table of layers."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from anytpu.chip.image import Image
 from anytpu.report.chip import figures
 from anytpu.report.chip.fitted import fitted, middle, natural_width
 from anytpu.report.chip.grouping import grouped_layers
-from anytpu.report.chip.layers import Layer
+from anytpu.report.chip.layers import ProgramLayer
 from anytpu.report.chip.levels import peak_units
 from anytpu.report.terminal import hang
 from anytpu.report.wording import UNKNOWN, one_line, percent, plural
 
-MOST = 60
-"""Layers that a table shows; of more, those that take longest or come first."""
+MAX_LAYERS = 60
+"""Maximum number of layers in a table; of more, the first or the longest are shown."""
 
-_KIND = 20
+_MAX_KIND = 20
 
 
-def program_lines(image: Image, layers: Sequence[Layer], width: int) -> Iterator[Text | Table]:
-    """Yield what a program is, line by line, and the table of its layers."""
+def program_lines(image: Image, layers: Sequence[ProgramLayer], width: int) -> Iterator[Text | Table]:
+    """Yield the description of a program, line by line, and the table of its layers."""
     yield Text(one_line(image.name), "bold")
     yield from wrapped(" ".join(facts(image, layers)), width)
     yield from wrapped(figures.VIRTUAL, width, "yellow")
-    shown = grouped_layers(layers, MOST)
+    shown = grouped_layers(layers, MAX_LAYERS)
     if shown:
-        yield layer_table(shown[:MOST], width)
-    if len(shown) > MOST:
-        yield Text(f"{plural(len(shown) - MOST, 'more layer')} not shown", "dim")
+        yield layer_table(shown[:MAX_LAYERS], width)
+    if len(shown) > MAX_LAYERS:
+        yield Text(f"{plural(len(shown) - MAX_LAYERS, 'more layer')} not shown", "dim")
     for layer in layers:
         if layer.note and not layer.passes:
             for line in hang(f"{one_line(layer.title)}: ", one_line(layer.note), width):
                 yield Text(line)
 
 
-def facts(image: Image, layers: Sequence[Layer]) -> list[str]:
-    """Return sentences on a program: layers, instructions, memory."""
+def facts(image: Image, layers: Sequence[ProgramLayer]) -> list[str]:
+    """Return sentences on a program's layers, instructions and memory."""
     on_host = sum(layer.on_host for layer in layers)
     where = f", {on_host} of them on the host" if on_host else ""
     weights = units.format_bytes(image.weights.nbytes)
@@ -54,8 +54,8 @@ def facts(image: Image, layers: Sequence[Layer]) -> list[str]:
     ]
 
 
-def layer_table(layers: Sequence[Layer], width: int) -> Table:
-    """Return a row for each layer: what it is, where it is computed, how well it fills the array."""
+def layer_table(layers: Sequence[ProgramLayer], width: int) -> Table:
+    """Return the table of layers: kind, location, utilisation of the array."""
     has_quality = any(layer.sqnr_db is not None for layer in layers)
     titles = ("layer", "kind", "result", "MACs", "weights", "passes", "used", *(["SQNR"] if has_quality else []))
     rows = [_row(layer, one_line(layer.kind), has_quality) for layer in layers]
@@ -64,7 +64,7 @@ def layer_table(layers: Sequence[Layer], width: int) -> Table:
     return fitted(titles, rows, width, texts=3, spare=("used", "passes", "weights"))
 
 
-def _row(layer: Layer, kind: str, has_quality: bool) -> list[Text]:
+def _row(layer: ProgramLayer, kind: str, has_quality: bool) -> list[Text]:
     cells = [one_line(layer.title), kind, shape(layer.shape)]
     cells += [units.format_count(layer.macs) if layer.macs else "", _size(layer.weight_bytes)]
     cells += [passes(layer), percent(layer.utilisation) if layer.passes else ""]
@@ -73,31 +73,31 @@ def _row(layer: Layer, kind: str, has_quality: bool) -> list[Text]:
 
 
 def short_kind(kind: str) -> str:
-    """Write what a layer is so briefly that a table has room for more; the page and the listing have it whole.
+    """Abbreviate a layer's kind for the table; the page and the listing have the full text.
 
     Example:
         >>> short_kind("convolution + leaky relu"), short_kind("softmax on the host"), short_kind("max pool")
         ('conv + leaky relu', 'softmax, host', 'max pool')
     """
     said = one_line(kind).replace("convolution", "conv").replace(" on the host", ", host")
-    return middle(said, _KIND)
+    return middle(said, _MAX_KIND)
 
 
-def shape(of: tuple[int, ...] | None) -> str:
-    """Write a shape.
+def shape(sizes: tuple[int, ...] | None) -> str:
+    """Format a shape.
 
     Example:
         >>> shape((28, 28, 1)), shape((1, 1, 10)), shape(None)
         ('28x28x1', '10', '-')
     """
-    if of is None:
+    if sizes is None:
         return UNKNOWN
-    kept = of[-1:] if all(size == 1 for size in of[:-1]) else of
+    kept = sizes[-1:] if all(size == 1 for size in sizes[:-1]) else sizes
     return "x".join(map(str, kept))
 
 
-def passes(layer: Layer) -> str:
-    """Write the passes of a layer through the array, and whether they are packed."""
+def passes(layer: ProgramLayer) -> str:
+    """Format the number of a layer's passes through the array, and whether they are packed."""
     if not layer.passes:
         return ""
     return f"{layer.passes:,}" + (f" {layer.way}" if layer.way else "")

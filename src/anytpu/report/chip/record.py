@@ -1,4 +1,4 @@
-"""`ChipPage`: all that a report of a program shows, gathered once."""
+"""`ChipPage`: the records of a program's report, collected once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.first_tile import FirstTile, first_tile
 from anytpu.report.chip.lanes import with_titles
-from anytpu.report.chip.layers import Layer, layers
+from anytpu.report.chip.layers import ProgramLayer, layers
 
 if TYPE_CHECKING:
     from anytpu.chip.chip_program import ChipProgram
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChipPage:
-    """What a report shows of a program.
+    """The records of a program's report.
 
     Attributes:
-        image: the instructions, for the program's own batch.
+        image: the instructions, for the program's own batch size.
         timing: a predicted run of them, with its events.
-        network: the quantized network; None for a program that was assembled.
+        network: the quantized network; None for an assembled program.
         layers: the parts of the program.
-        summary: what quantization did; None where it is not known.
-        first_tile: what the array multiplies first; None where it never multiplies.
+        summary: summary of the quantization; None if not known.
+        first_tile: operands of the first product; None without products.
     """
 
     image: Image
     timing: Timing
     network: QuantizedNetwork | None
-    layers: tuple[Layer, ...]
+    layers: tuple[ProgramLayer, ...]
     summary: Summary | None = None
     first_tile: FirstTile | None = None
 
 
 def page_of(program: ChipProgram) -> ChipPage:
-    """Return what there is to show of a program: for this, it is timed, and run up to its first product."""
+    """Return the records of a program; this predicts a run and executes the program up to its first product."""
     image = program.image()
     return ChipPage(
         image,

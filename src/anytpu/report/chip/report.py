@@ -1,6 +1,6 @@
-"""`ChipReport`: what a program of the chip finds by the name "chip" to show itself with.
+"""`ChipReport`: the entry point "chip" of the group "anytpu.reports", through which chip programs are shown.
 
-Rule: traces, pages and pictures are imported when they are asked for; the terminal needs none of them.
+Rule: traces, pages and pictures are imported on use; the terminal needs none of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from anytpu.report.terminal import open_console
 
 
 class ChipReport:
-    """Shows programs of the chip in the terminal, as a trace, as a page, in a notebook, as pictures."""
+    """Output of chip programs in the terminal, as a trace, as a page, in a notebook, as pictures."""
 
     def show(self, record: ChipProgram) -> None:
-        """Print what a program is, and a predicted run of it."""
+        """Print the description of a program, and a predicted run of it."""
         print_page(open_console(), page_of(record))
 
     def show_timing(self, timing: Timing) -> None:
@@ -31,12 +31,12 @@ class ChipReport:
         """Write a predicted run as a trace for Perfetto and return its path.
 
         Args:
-            timing: with events.
-            path: where; compressed, if the name ends in ".gz".
-            image: the program, for a counter of the Unified Buffer; None: without it.
+            timing: a timing with events.
+            path: destination; compressed if the name ends in ".gz".
+            image: the program, for a counter of the Unified Buffer; None: no such counter.
 
         Raises:
-            SettingError: the timing has no events, or the trace cannot be written there.
+            SettingError: the timing has no events, or the trace cannot be written.
         """
         from anytpu.report.chip.trace import write_trace
 
@@ -46,23 +46,23 @@ class ChipReport:
         """Write a program as one page and return its path.
 
         Raises:
-            SettingError: it cannot be written there.
+            SettingError: the file cannot be written.
         """
         from anytpu.report.chip.page import write_page
 
         return write_page(page_of(record), path)
 
     def to_fragment(self, record: ChipProgram) -> str:
-        """Return a program as a piece of HTML, for a notebook."""
+        """Return a program as an HTML fragment, for a notebook."""
         from anytpu.report.chip.page import fragment
 
         return fragment(page_of(record))
 
     def to_images(self, record: ChipProgram, folder: str | Path, form: Literal["svg", "png"]) -> list[Path]:
-        """Write each plot of a program into a folder, which is made where it is missing, and return their paths.
+        """Write each plot of a program to a folder, which is created if missing, and return the paths.
 
         Raises:
-            SettingError: they cannot be written there.
+            SettingError: the files cannot be written.
         """
         from anytpu.report.chip.pictures import drawings
         from anytpu.report.drawing import files

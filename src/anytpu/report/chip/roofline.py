@@ -1,7 +1,7 @@
-"""Roofline: which layers the array limits, and which the Weight Memory.
+"""The roofline plot: layers limited by the array, and layers limited by the Weight Memory.
 
-Idea: on this chip activations never leave it, so what limits a layer is how often each byte of weights is used: a
-layer with fewer multiply-adds a byte than the ridge (1350) waits for its weights.
+Idea: activations never leave the chip, so the limit of a layer is the reuse of its weights. A layer with fewer
+multiply-adds per byte of weights than the ridge (1350) waits for its weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ _NAMED, _APART = 6, 16.0
 
 @dataclasses.dataclass(frozen=True)
 class _Sheet:
-    """How wide the plot is, and what there is room to say on it."""
+    """Widths and texts of the plot.
+
+    Attributes:
+        width: width of the plot, in points.
+        left: left edge of the area between the axes, in points.
+        right: right edge of that area, in points.
+        across: title of the horizontal axis.
+        upwards: title of the vertical axis.
+        name: maximum width of a layer's name, in points.
+    """
 
     width: float
     left: float
@@ -39,7 +48,7 @@ _NARROW = _Sheet(360.0, 52.0, 338.0, "multiply-adds a byte of weights (logarithm
 
 
 def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
-    """Return where the layers lie under the roof of the chip, `narrow` for a telephone; None where none multiplies."""
+    """Return the layers under the roof of the chip, `narrow` for a telephone; None if no layer multiplies."""
     sheet = _NARROW if narrow else _WIDE
     parts = [part for part in timing.parts if part.macs > 0 and part.weight_bytes > 0 and cycles_of(part) > 0]
     if not parts:
@@ -58,7 +67,7 @@ def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
         *roof,
         *_dots(timing, parts, x, y, sheet, along(line.points for line in roof if isinstance(line, Line))),
     ]
-    bound = sum(one < ridge for one in intensities)
+    bound = sum(intensity < ridge for intensity in intensities)
     summary = (
         f"{plural(len(parts), 'layer')}; {bound} left of the ridge at {ridge:,.0f} multiply-adds a byte, where the "
         f"Weight Memory is the limit."
@@ -84,18 +93,18 @@ def _roof(x: Scale, y: Scale, design: Design, right: float) -> list[Shape]:
 def _dots(
     timing: Timing, parts: list[PartTiming], x: Scale, y: Scale, sheet: _Sheet, lines: list[tuple[float, float]]
 ) -> list[Shape]:
-    """Return a disc for each layer, as large as it is long and of its cause's colour, the longest with their names."""
+    """Return a disc per layer, sized by its cycles and coloured by its main cause; the longest are labelled."""
     ordered = sorted(parts, key=cycles_of, reverse=True)
     longest = cycles_of(ordered[0])
     places = [(x(part.macs / part.weight_bytes), y(figures.part_ops_per_s(part, timing.design))) for part in ordered]
     dots = [
-        Dot(*place, 3 + 5.5 * (cycles_of(part) / longest) ** 0.5, dominating(part).colour, opacity=0.75,
+        Dot(*position, 3 + 5.5 * (cycles_of(part) / longest) ** 0.5, dominating(part).colour, opacity=0.75,
             title=_hover(part, timing))
-        for part, place in zip(ordered, places, strict=True)
+        for part, position in zip(ordered, places, strict=True)
     ]  # fmt: skip
     named: list[tuple[float, float, str, str]] = []
     for part, (at, height) in zip(ordered, places, strict=True):
-        # Layers of one shape lie on one spot: the first name is enough.
+        # Layers of the same shape have the same position: one label is enough.
         if len(named) < _NAMED and all(abs(at - x) + abs(height - y) > _APART for x, y, *_ in named):
             named.append((at, height, shortened(part.name, sheet.name), "ink"))
     return [*dots, *place_labels(named, places, lines=lines, bounds=(sheet.left, sheet.width))]

@@ -1,9 +1,10 @@
-"""The events of a run as a page's timeline draws them: few enough, in a few bytes each.
+"""The events of a run, reduced and packed for the timeline of a page.
 
-Idea: a picture cannot show a hundred thousand events side by side. Where there are more than a page should carry, short
-ones that follow each other closely become one strip, which says how many it stands for; long ones stay as they are.
+Idea: a picture cannot show a hundred thousand events. If there are too many for a page, neighbouring short events are
+merged into one strip with their count. Long events are kept.
 
-Rule: strips of a lane never overlap and keep their order. Cycles are whole numbers here; the trace has them exactly.
+Rule: strips of a lane never overlap and keep their order. Cycles are rounded to integers here; the trace has the exact
+values.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.lanes import LANES, lane_of
 
-MOST = 60_000
-"""Strips that a page carries at most."""
+MAX_STRIPS = 60_000
+"""Maximum number of strips on a page."""
 
 _BUCKET, _PATIENCE = 8.0, 6
 _WORD = 2**32 - 1
@@ -27,14 +28,14 @@ _WORD = 2**32 - 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Strips:
-    """The strips of a lane, each an element of all arrays.
+    """The strips of a lane as arrays of equal length, `(strips,)`.
 
     Attributes:
-        start, stop: cycles.
-        kind: an index into the kinds of the run.
-        tag: part of the program; -1 for none or several.
-        instruction: the first instruction; -1 for none.
-        count: events that it stands for.
+        start, stop: begin and end, in cycles.
+        kind: index of the kind in `kinds_of` of the run.
+        tag: index of the part of the program; -1 for none or several.
+        instruction: index of the first instruction; -1 for none.
+        count: number of merged events.
     """
 
     start: np.ndarray
@@ -50,28 +51,32 @@ def kinds_of(timing: Timing) -> list[str]:
     return sorted({event.kind for event in timing.events})
 
 
-def strips(timing: Timing, most: int = MOST) -> list[Strips]:
+def strips(timing: Timing, most: int = MAX_STRIPS) -> list[Strips]:
     """Return the strips of each lane, at most `most` of all lanes together."""
-    kinds = {kind: number for number, kind in enumerate(kinds_of(timing))}
-    lanes = [_strips(timing, number, kinds) for number in range(len(LANES))]
+    kinds = {kind: index for index, kind in enumerate(kinds_of(timing))}
+    lanes = [_strips(timing, lane, kinds) for lane in range(len(LANES))]
     resolution = max(timing.cycles, 1.0) / most
     rounds = 0
+    # Each round merges strips up to a doubled resolution, until all lanes together are small enough.
     while sum(len(lane.start) for lane in lanes) > max(most, len(LANES)):
-        # Layers are kept apart as long as that is possible.
+        # The first rounds merge only strips of the same layer.
         lanes = [_merged(lane, resolution, len(kinds), across_parts=rounds >= _PATIENCE) for lane in lanes]
         resolution, rounds = 2 * resolution, rounds + 1
     return lanes
 
 
 def packed(lanes: Sequence[Strips], cycles: float) -> dict[str, Any]:
-    """Return strips as what a script reads: base64 of little-endian arrays, and the cycles that a number counts.
+    """Return strips as the script's data: base64 of little-endian arrays, and the number of cycles per count.
 
     Args:
         lanes: the strips.
-        cycles: of the whole run; so long a one that 32 bits cannot count them is counted in larger steps.
+        cycles: cycles of the whole run; above 2**32 - 1 a count stands for several cycles.
     """
     step = max(1.0, cycles / _WORD)
-    return {"step": step, "lanes": [_packed(one.name, lane, step) for one, lane in zip(LANES, lanes, strict=True)]}
+    return {
+        "step": step,
+        "lanes": [_packed(lane.name, packed_lane, step) for lane, packed_lane in zip(LANES, lanes, strict=True)],
+    }
 
 
 def _packed(name: str, lane: Strips, step: float) -> dict[str, Any]:
@@ -87,22 +92,23 @@ def _packed(name: str, lane: Strips, step: float) -> dict[str, Any]:
     return {"name": name, **{key: base64.b64encode(array.tobytes()).decode() for key, array in arrays.items()}}
 
 
-def _strips(timing: Timing, number: int, kinds: dict[str, int]) -> Strips:
-    own = sorted(
-        (one for one in timing.events if lane_of(one) == number), key=lambda one: (one.start_cycles, one.stop_cycles)
+def _strips(timing: Timing, lane: int, kinds: dict[str, int]) -> Strips:
+    events = sorted(
+        (event for event in timing.events if lane_of(event) == lane),
+        key=lambda event: (event.start_cycles, event.stop_cycles),
     )
     return Strips(
-        np.array([one.start_cycles for one in own], np.float64),
-        np.array([one.stop_cycles for one in own], np.float64),
-        np.array([kinds[one.kind] for one in own], np.int64),
-        np.array([one.tag for one in own], np.int64),
-        np.array([one.instruction for one in own], np.int64),
-        np.ones(len(own), np.int64),
+        np.array([event.start_cycles for event in events], np.float64),
+        np.array([event.stop_cycles for event in events], np.float64),
+        np.array([kinds[event.kind] for event in events], np.int64),
+        np.array([event.tag for event in events], np.int64),
+        np.array([event.instruction for event in events], np.int64),
+        np.ones(len(events), np.int64),
     )
 
 
 def _merged(lane: Strips, resolution: float, kinds: int, across_parts: bool) -> Strips:
-    """Return strips of which those shorter than a resolution are joined to what follows them as closely."""
+    """Merge strips shorter than the resolution with neighbours at a distance below the resolution."""
     if len(lane.start) < 2:
         return lane
     is_short = lane.stop - lane.start < resolution
@@ -112,7 +118,7 @@ def _merged(lane: Strips, resolution: float, kinds: int, across_parts: bool) -> 
     if not across_parts:
         joins &= lane.tag[1:] == lane.tag[:-1]
     first = np.concatenate([[0], np.flatnonzero(~joins) + 1])
-    # What a strip did longest is its kind.
+    # The kind of a merged strip is the one with the most cycles.
     busy = np.zeros((kinds, len(lane.start)))
     busy[lane.kind, np.arange(len(lane.start))] = lane.stop - lane.start
     return Strips(

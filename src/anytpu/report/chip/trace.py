@@ -1,10 +1,10 @@
-"""A predicted run as a trace that https://ui.perfetto.dev and chrome://tracing open.
+"""A predicted run as a trace file for https://ui.perfetto.dev and chrome://tracing.
 
-Idea: the chip is a process, each unit a thread with its events as slices, and what fills up and empties is a counter.
-The matrix unit has two: a tile is shifted in while the one before it multiplies.
+Idea: the chip is a process, each unit is a thread with its events as slices, and each fill level is a counter. The
+matrix unit has two threads, since a tile is shifted in while the previous one multiplies.
 
-Rule: times are microseconds of the chip's clock, as the format asks for; the cycles themselves stand in `args`. Slices
-of a thread never overlap. The file is written event by event, so that a long program needs no memory for it.
+Rule: times are microseconds, as the format requires; the cycles are in `args`. Slices of a thread never overlap. The
+file is written event by event, so that a long program needs little memory.
 
 Source: "Trace Event Format" of the Chromium project: complete events ("X"), counters ("C"), metadata ("M").
 """
@@ -29,20 +29,19 @@ from anytpu.report.chip.levels import buffer_levels, fifo_levels
 
 _PROCESS = 1
 _LAYERS = len(LANES) + 1
-"""The thread that shows for which layer each cycle counts."""
+"""Thread that shows the layer of each cycle."""
 
 
 def write_trace(timing: Timing, path: str | Path, image: Image | None = None) -> Path:
     """Write a trace and return its path.
 
     Args:
-        timing: with events.
-        path: where; a name that ends in ".gz" is compressed, which Perfetto opens as it is.
-        image: the program, for a counter of the Unified Buffer; None: without it.
+        timing: a timing with events.
+        path: destination; compressed if the name ends in ".gz", which Perfetto opens directly.
+        image: the program, for a counter of the Unified Buffer; None: no such counter.
 
     Raises:
-        SettingError: the timing has no events, the program has no work for the chip, or the file cannot be written
-            there.
+        SettingError: the timing has no events, the program has no work for the chip, or the file cannot be written.
     """
     if not timing.cycles:
         raise SettingError(
@@ -54,24 +53,24 @@ def write_trace(timing: Timing, path: str | Path, image: Image | None = None) ->
             f"the timing of {timing.name!r} has no events, so there is nothing to trace: ask for them with "
             "program.time(events=True)"
         )
-    place = Path(path)
+    target = Path(path)
     try:
-        with _opened(place) as file:
+        with _open(target) as file:
             _write(file, timing, image)
     except OSError as error:
         raise SettingError(f"the trace cannot be written to {str(path)!r}: {error.strerror or error}") from error
-    return place
+    return target
 
 
 @contextlib.contextmanager
-def _opened(place: Path) -> Iterator[IO[str]]:
-    if place.suffix != ".gz":
-        with place.open("w", encoding="utf-8") as file:
+def _open(path: Path) -> Iterator[IO[str]]:
+    if path.suffix != ".gz":
+        with path.open("w", encoding="utf-8") as file:
             yield file
         return
-    # Without the time of writing, the same run gives the same bytes.
+    # mtime=0, so that the same run gives the same bytes.
     with (
-        place.open("wb") as raw,
+        path.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8") as file,
     ):
@@ -88,8 +87,8 @@ def _write(file: IO[str], timing: Timing, image: Image | None) -> None:
         **{cause.name: cycles for cause, cycles in zip(CAUSES, cycles_by_cause(timing), strict=True)},
     }
     file.write(f'{{"displayTimeUnit":"ns","otherData":{_json(other)},"traceEvents":[')
-    for number, event in enumerate(_events(timing, image)):
-        file.write(("," if number else "") + "\n" + _json(event))
+    for index, event in enumerate(_events(timing, image)):
+        file.write(("," if index else "") + "\n" + _json(event))
     file.write("\n]}\n")
 
 
@@ -118,8 +117,8 @@ def _names(timing: Timing) -> Iterator[dict[str, Any]]:
         yield _metadata("thread_sort_index", thread, sort_index=thread)
 
 
-def _metadata(what: str, thread: int, **arguments: Any) -> dict[str, Any]:
-    return {"ph": "M", "pid": _PROCESS, "tid": thread, "name": what, "args": arguments}
+def _metadata(key: str, thread: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "pid": _PROCESS, "tid": thread, "name": key, "args": arguments}
 
 
 def _slice(timing: Timing, event: Event, us: float) -> dict[str, Any]:

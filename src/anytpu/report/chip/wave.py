@@ -1,7 +1,7 @@
-"""The systolic wave over a corner of the first tile: what each register of a literal array holds, cycle by cycle.
+"""The systolic wave over a corner of the first tile: the registers of a simulated array, cycle by cycle.
 
-Idea: 256 by 256 cells are too many to look at. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the
-tile, with the numbers of the same lanes, and every number that is drawn is one of its registers.
+Idea: 256 by 256 cells are too many to show. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the tile
+with the activations of the same lanes. Every number shown is one of its registers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anytpu.chip.machine.systolic import Snapshot, SystolicArray
 from anytpu.report.chip.first_tile import FirstTile
 
 SIZE = 8
-"""Rows, columns and vectors that are shown, as far as there are so many."""
+"""Maximum number of rows, columns and vectors shown."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,12 +23,12 @@ class Wave:
     """A run of a small array.
 
     Attributes:
-        first_row: which row of the pass is the first that is shown: where there is something to see.
-        weights: int8 `(rows, columns)`, the corner of the tile.
-        numbers: int32 `(vectors, rows)`.
-        snapshots: the registers after each cycle.
-        sums: int32 `(vectors, columns)`, as they left the array.
-        expected: the same as a matrix product.
+        first_row: index of the first shown row of the pass, chosen for varied values.
+        weights: corner of the tile; int32 `(rows, columns)`.
+        numbers: activations; int32 `(vectors, rows)`.
+        snapshots: registers after each cycle.
+        sums: sums that left the array; int32 `(vectors, columns)`.
+        expected: the matrix product for comparison; int32 `(vectors, columns)`.
     """
 
     first_row: int
@@ -40,7 +40,7 @@ class Wave:
 
     @property
     def is_right(self) -> bool:
-        """Whether what left the array is the matrix product, number by number."""
+        """Whether the sums that left the array equal the matrix product."""
         return bool((self.sums == self.expected).all())
 
 
@@ -59,17 +59,17 @@ def wave_of(tile: FirstTile) -> Wave:
 
 
 def _first_row(numbers: np.ndarray, size: int) -> int:
-    """Return where the first rows start that have the most different numbers: the border of a picture has few."""
+    """Return the start of the rows with the most distinct values; the border of an image has few."""
     starts = range(0, max(len(numbers) - size, 0) + 1, size)[:512]
     return max(starts, key=lambda start: (len(np.unique(numbers[start : start + size])), -start), default=0)
 
 
 def scene(wave: Wave) -> dict[str, Any]:
-    """Return a wave as what a script reads."""
-    done = {}
+    """Return a wave as the script's data."""
+    left_at = {}
     for snapshot in wave.snapshots:
         for vector, column, _ in snapshot.leaving:
-            done[vector, column] = snapshot.cycle
+            left_at[vector, column] = snapshot.cycle
     vectors, columns = wave.sums.shape
     return {
         "lanes": len(wave.weights),
@@ -80,7 +80,7 @@ def scene(wave: Wave) -> dict[str, Any]:
         "inputs": wave.numbers.tolist(),
         "steps": [_step(snapshot) for snapshot in wave.snapshots],
         "results": [
-            [{"sum": int(wave.sums[vector, column]), "cycle": done[vector, column]} for column in range(columns)]
+            [{"sum": int(wave.sums[vector, column]), "cycle": left_at[vector, column]} for column in range(columns)]
             for vector in range(vectors)
         ],
     }

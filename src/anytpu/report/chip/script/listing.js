@@ -1,4 +1,4 @@
-// The listing: lines that have a text in them, with their numbers.
+// The listing: the lines that contain the search text, with their indices.
 function startListing() {
   const shown = document.querySelector("#listing pre"), search = document.querySelector("#listing input");
   const count = document.querySelector("#listing .count");

@@ -1,4 +1,4 @@
-// What all parts of the page use: the scene that was written for it, its colours, a player with a slider.
+// Shared by all parts of the page: its data, its colours, and a player with a slider.
 const main = document.querySelector("main.anytpu-report");
 const scene = JSON.parse(document.getElementById("anytpu-chip").textContent);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
@@ -19,7 +19,7 @@ function svgElement(name, attributes, parent, text) {
   return made;
 }
 
-// Buttons and a slider from 0 to `last`; `show(at)` draws, and returns what a screen reader is told.
+// Buttons and a slider from 0 to `last`; `show(at)` draws a step and returns the text for screen readers.
 function player(root, last, show, perSecond, first) {
   const slider = root.querySelector("input");
   const play = root.querySelector("[data-do=play]");

@@ -1,4 +1,4 @@
-// The timeline: a canvas with a lane for each unit, which is drawn anew for the part of the run that is looked at.
+// The timeline: a canvas with a lane for each unit, redrawn for the visible part of the run.
 function startTimeline(data) {
   const canvas = document.querySelector("#timeline canvas");
   const tip = document.querySelector("#timeline .tip");
@@ -21,7 +21,7 @@ function startTimeline(data) {
     };
   }
 
-  // The first of `count` that stops after a time: they follow one another.
+  // Binary search for the first of `count` sorted items that stops after a time.
   function firstOf(count, stopOf, cycles) {
     let low = 0, high = count;
     while (low < high) {
@@ -117,7 +117,7 @@ function startTimeline(data) {
     let drawn = -1;
     for (let n = firstAfter(lane, view.from); n < lane.start.length && lane.start[n] < view.to; n++) {
       const from = Math.max(x(lane.start[n]), left), to = Math.min(x(lane.stop[n]), width);
-      // What would fall into a half pixel that is painted already would not be seen.
+      // Skip events that fall into a half pixel that is painted already.
       if (to < drawn + 0.5 && to - from < 0.5) continue;
       const kind = data.kinds[lane.kind[n]];
       paper.fillStyle = colour(kind.colour);

@@ -1,7 +1,7 @@
-// One product of 8 x 8 by 8 x 8 on three kinds of units, one operation of each a step.
+// A product of 8 x 8 by 8 x 8 on three kinds of units, one operation of each per step.
 function startUnits() {
   const SIZE = 8, CELL = 26, ALL = SIZE ** 3;
-  // How many of its products the cell (row, column) of the result has after some operations.
+  // Number of products that the cell (row, column) of the result has summed after some operations.
   const kinds = {
     scalar: {
       ops: (at) => Math.min(at, ALL),
@@ -16,7 +16,7 @@ function startUnits() {
     matrix: {
       ops: (at) => Math.min(at, 3 * SIZE - 2),
       has: (at, i, j) => clamp(at - i - j, 0, SIZE),
-      // The weights are in the array already; each number that comes in is read once and handed on from cell to cell.
+      // The weights are in the array already; each activation is read once and passed on from cell to cell.
       reads: (ops) => Array.from({ length: SIZE }, (_, k) => clamp(ops - k, 0, SIZE)).reduce((sum, n) => sum + n),
     },
   };

@@ -1,4 +1,4 @@
-// The systolic array, cycle by cycle: numbers that the registers of a literal array had; none is computed here.
+// The systolic array, cycle by cycle: recorded registers of a simulated array; nothing is computed here.
 function startWave(data) {
   const svg = document.querySelector("#wave svg.stage");
   const said = document.querySelector("#wave .readout");
@@ -65,7 +65,7 @@ function startWave(data) {
   drawTile(data.tile);
 }
 
-// The whole tile, a pixel a weight: blue above 0, red below, as strong as it is large.
+// The whole tile, one pixel per weight: blue above 0, red below; the opacity is the magnitude.
 function drawTile(tile) {
   const canvas = document.querySelector("#wave canvas");
   if (!canvas || !tile) return;
