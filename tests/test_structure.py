@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import plain_words
 from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
 
 FLOORS = (
@@ -33,6 +34,9 @@ ALLOWED_SIBLINGS = {
     ("__main__", "anytpu.cli"),
 }
 MAX_FAN_OUT = 12
+
+# Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
+PLAIN_PARTS = {"_env", "_keras", "bench", "cli", "errors", "planning", "port", "showing", "train", "units"}
 
 BANNED_NAMES = {
     "util",
@@ -309,6 +313,16 @@ def test_exports_are_what_exists(name: str):
     )
     missing = [n for n in listed if not hasattr(package, n)]
     assert not missing, f"{module.at(1)}: __all__ names what does not exist: {missing}"
+
+
+def test_sentences_are_plain():
+    faults = [
+        fault
+        for name, module in modules().items()
+        if part_of(name) in PLAIN_PARTS
+        for fault in plain_words.faults(module)
+    ]
+    assert not faults, report(faults)
 
 
 def test_no_path_of_a_build_machine():

@@ -1,15 +1,17 @@
-"""Convolution as XLA's CPU compiler runs it fast: the same numbers from another spelling.
+"""Convolutions rewritten to the forms that XLA's CPU compiler runs fast; the results are the same.
 
-Idea: XLA:CPU has one fast convolution, for images `(rows, *space, features)` and kernels `(*space, in, out)`. Every
-other order of axes is first transposed to that one, but only outside loops (XLA's `ConvCanonicalization` looks at the
-entry computation alone): inside a loop it is left to code that is up to hundreds of times slower, and both gradients
-of a convolution have another order. So each convolution is respelled before XLA sees it: with the fast order of axes,
-with a column of padding that XLA's kernel is three times faster with, as one matrix product over the windows side by
-side ("columns"), or, when no two features meet, as products of shifted images.
+Idea: XLA:CPU has one fast convolution, for images `(rows, *space, features)` and kernels `(*space, in, out)`. XLA
+transposes every other order of axes to that one, but only outside loops: its `ConvCanonicalization` visits the entry
+computation alone. Inside a loop the other orders run up to hundreds of times slower, and both gradients of a
+convolution have another order. So each convolution is rewritten before XLA sees it, to one of four forms:
 
-Rule: `spelling` decides from shapes alone; `respelled` does what was decided; neither knows who asks. Groups of the
-batch become groups of features, so that one form is left. Measured in benchmarks/kernels.py, told in
-docs/decisions/0004.
+1. with the fast order of axes;
+2. with one more column of padding, with which XLA's kernel is three times as fast;
+3. as one matrix product over all windows (im2col, here "columns");
+4. as products of shifted images, if the convolution is depthwise.
+
+Rule: `spelling` chooses the form from shapes alone; `respelled` applies it. Groups of the batch become groups of
+features, so one form remains. Measured by benchmarks/kernels.py; see docs/decisions/0004.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The passes of an LSTM by foreign kernels, and the same in JAX's own operations for derivatives of higher order.
+"""The two passes of an LSTM by foreign kernels, and the same in JAX operations for derivatives of higher order.
 
-Idea: foreign kernels keep the activated gates, time first; `recurrence` keeps tangents, batch last. What one kept is
-rewritten for the other.
+Idea: foreign kernels keep the activated gates, with time as the first axis; `recurrence` keeps tangents, with the batch
+as the last axis. The residuals of one are converted to those of the other.
 
 Rule: the plain functions return what the kernels do; tests compare them.
 """

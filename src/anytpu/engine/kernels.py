@@ -1,11 +1,11 @@
-"""The switch for the CPU's own kernels: convolution, LSTM, small products and loops the way XLA:CPU runs them fast.
+"""The switch for the CPU kernels: convolutions, LSTMs, small products and loops in the forms that XLA:CPU runs fast.
 
-Idea: a convolution, a small product or loop is respelled when JAX lowers it for the CPU, whoever asked for it and
-however it was differentiated or batched; an LSTM where Keras offers a place for a backend's own. One switch for all.
+Idea: convolutions, small products and loops are rewritten when JAX lowers them for the CPU, after differentiation and
+batching. An LSTM is replaced at the hook that Keras has for a backend's own LSTM. One switch controls all of them.
 
-Rule: the switch belongs to the thread that turned it on, and is off everywhere else; then JAX and Keras do as they
-always do. Trace AND lower inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not
-see it. Where oneDNN is installed (`engine/foreign.py`), what it takes is its own.
+Rule: the switch is on only in the thread that turned it on; elsewhere JAX and Keras behave as always. Trace AND lower
+inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not depend on it. If
+anytpu-kernels is installed (`engine/foreign.py`), oneDNN computes the convolutions that it supports.
 """
 
 from __future__ import annotations

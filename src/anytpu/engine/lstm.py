@@ -1,10 +1,10 @@
-"""The LSTM as XLA's CPU compiler runs it fast, through the place that Keras keeps for a backend's own.
+"""An LSTM that XLA's CPU compiler runs fast, at the hook that Keras has for a backend's own LSTM.
 
-Idea: the arithmetic is in `recurrence`, with a gradient of its own; here is what Keras asks for: masks, sequences that
-are read from their end, outputs of all steps or of the last.
+Idea: `recurrence` has the arithmetic and its gradient. This file adds the options of Keras: masks, reversed sequences,
+and the outputs of all steps or of the last one.
 
-Rule: what this file does not compute as Keras does, it refuses with NotImplementedError, and Keras takes its own way.
-Gates lie in Keras's order: input, forget, candidate, output.
+Rule: an option that is not supported here raises NotImplementedError, and Keras uses its own implementation. The gates
+are in Keras's order: input, forget, candidate, output.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def lstm(
         zero_output_for_mask: whether the output of a skipped step is 0 rather than the output before it.
 
     Returns:
-        The last output `(batch, units)`, all outputs `(batch, time, units)` (the last only unless
-        `return_sequences`), and the last hidden and cell state.
+        The last output `(batch, units)`; all outputs `(batch, time, units)`, or the last one only without
+        `return_sequences`; and the last hidden and cell state.
 
     Raises:
         NotImplementedError: not a case for this implementation; Keras then uses its own.

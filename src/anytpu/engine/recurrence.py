@@ -1,15 +1,16 @@
-"""The two loops of an LSTM, forward and back, as XLA's CPU compiler runs them fast.
+"""The forward and backward loops of an LSTM, in the form that XLA's CPU compiler runs fast.
 
-Idea: features first, batch last, so that a gate is one block of memory and a step is one matrix product from the left,
-of inputs, a one for the bias, and hidden state. A sigmoid is a tanh, `sigmoid(x) = tanh(x / 2) / 2 + 1 / 2`,
-which XLA:CPU vectorises; halving is exact, and is done to the weights, before the loop. The forward pass keeps what
-went into the product, tanhs and cells. The weights' gradient is one product after the backward loop.
+Idea: the features are the first axis and the batch is the last, so the values of a gate are contiguous. A step is one
+matrix product of the weights and a column: the inputs, a 1 for the bias, and the hidden state. A sigmoid is computed as
+`tanh(x / 2) / 2 + 1 / 2`, which XLA:CPU vectorises. Halving is exact, so the weights are halved before the loop. The
+forward pass keeps the operands of the product, the tanhs and the cells. The weights' gradient is one product after the
+backward loop.
 
 Under `vmap` the rows of replicas that share weights are one batch (`replica_rows`).
 
-Rule: a step reads no slice where it computes with it: XLA:CPU would look up where the slice begins for each element,
-and vectorise nothing. The forward step makes what it needs; the backward step finds it in the carry, where the step
-before put it. What else was tried is in docs/decisions/0004.
+Rule: a step does not compute with a slice that it reads itself: XLA:CPU would compute the start of the slice for each
+element, and would not vectorise. The forward step computes its operands; the backward step finds them in the carry,
+where the previous step put them. docs/decisions/0004 lists the other forms that were measured.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def _backward_part(back: Array, kept: Any, hidden: Array, cell: Array, every: Ar
 def _step_back(
     hidden: Array, cell: Array, tangents: Array, before: Array, tangent: Array, keep: Array | None, outer: Array | None
 ) -> tuple[tuple[Array, Array], list[Array]]:
-    """Go back over one step, but for the product.
+    """Compute the backward pass of one step, except the product.
 
     Args:
         hidden: the gradient of the hidden state after the step, as far as later steps give it; `(units x batch,)`.
@@ -239,7 +240,8 @@ def _step_back(
         outer: the gradient of the step's output; None for none.
 
     Returns:
-        What of the gradient of the state before does not come through the product, and the gradients of the four sums.
+        The part of the previous state's gradient that does not come through the product, and the gradients of the
+        four sums.
     """
     hidden = hidden if outer is None else hidden + outer
     zero = jnp.zeros_like(hidden)

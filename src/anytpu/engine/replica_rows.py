@@ -1,11 +1,11 @@
 """`over_rows`: a function that treats each row of a batch by itself, called once for the rows of all replicas.
 
 Idea: replicas that share weights differ in their rows only. JAX's rules for `vmap` batch each operation of a function,
-and a loop of small matrix products becomes one of even smaller ones, side by side. Here the rows of all replicas are
-put one after the other, and the function is called with more rows.
+so a loop of small matrix products becomes a loop of batched, smaller ones. Here the rows of all replicas are
+concatenated, and the function is called once with more rows.
 
-Rule: where replicas have weights of their own, each is computed by itself. A function that XLA cannot differentiate,
-because it is foreign, names a plain one with the same results for derivatives of higher order.
+Rule: replicas with different weights are computed one by one. A foreign function, which JAX cannot differentiate, names
+a plain function with the same results for derivatives of higher order.
 """
 
 from __future__ import annotations
