@@ -13,10 +13,17 @@ import pytest
 from jax import lax
 from jax.extend.core import ClosedJaxpr, check_jaxpr, jaxpr_as_fun
 
+from anytpu.program import summed_products
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.program.summed_products import sums_over_replicas, with_summed_products
 
 REPLICAS, ROWS = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def small_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the small gradients of these tests count as large."""
+    monkeypatch.setattr(summed_products, "MIN_SIZE", 60)
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -135,3 +142,13 @@ def test_a_gradient_that_is_used_itself_is_made_too():
 def test_a_trace_without_sums_is_the_same_object():
     closed = jax.make_jaxpr(lambda x: x @ x)(normal(3, 3))
     assert with_summed_products(closed).jaxpr is closed.jaxpr
+
+
+def test_a_small_gradient_stays(monkeypatch):
+    monkeypatch.setattr(summed_products, "MIN_SIZE", 73)
+
+    def step(params: Any, x: Any) -> Any:
+        return lax.psum(jax.grad(dense)(params, x), REPLICA_AXIS), x
+
+    before, after = both(step, {"kernel": normal(12, 6)}, normal(REPLICAS, ROWS, 12))
+    assert summed_sizes(after) == summed_sizes(before) == [72]

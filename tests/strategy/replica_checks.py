@@ -429,7 +429,7 @@ def check_parameters_that_come_back_the_same_go_in_again_as_one_array(strategy: 
 
 
 def check_gradients_of_jax_are_averaged_as_under_pmap(strategy: Any) -> None:
-    kernel, x = floats((6, 4)), floats((ROWS, 6), 1)
+    kernel, x = floats((64, 80)), floats((ROWS, 64), 1) / 8
 
     def loss_fn(kernel: Any, x: Any) -> Any:
         return (jnp.tanh(x @ kernel) ** 2).mean()

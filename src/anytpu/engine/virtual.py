@@ -25,7 +25,6 @@ from anytpu.engine.small_loops import skip_next_loop
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
-from anytpu.program.summed_products import summing_products
 from anytpu.system.cores import Core, Numerics
 
 _SMALL_BYTES = 2**20
@@ -70,8 +69,6 @@ class VirtualBackend(Backend):
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the CPU."""
         step = with_checked_state(program, one_device_step(program))
-        if program.replicas is not None and program.replicas > 1:
-            step = summing_products(step)
         step = apply_numerics(self._numerics, step)
         state, batch = self._device_specs(program.state), self._device_specs(program.batch)
         kernels = fast_kernels(lstm=self._numerics == "machine")

@@ -23,6 +23,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, with_items
 from anytpu.program.program import Tree
 
+MIN_SIZE = 4096
+"""Minimum number of elements of a gradient whose sum is rewritten; a smaller one is soon added."""
+
 _INLINED = ("jit", "pjit")
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
@@ -54,7 +57,7 @@ def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
         >>> def step(w, x):
         ...     return jax.lax.psum(jax.grad(lambda w: (x @ w).sum())(w), "replica")
         >>> over = jax.vmap(step, in_axes=(None, 0), out_axes=None, axis_name="replica")
-        >>> trace = jax.make_jaxpr(over)(np.ones((3, 2)), np.ones((8, 4, 3)))
+        >>> trace = jax.make_jaxpr(over)(np.ones((64, 64)), np.ones((8, 4, 64)))
         >>> "psum" in str(trace), "psum" in str(with_summed_products(trace))
         (True, False)
     """
@@ -110,6 +113,7 @@ class _Level:
         self._has_sums = has_sums
         self._made_by: dict[Atom, JaxprEqn] = {}
         self._renamed: dict[Atom, Atom] = {}
+        self._source: Any = None
 
     def read(self, atom: Atom) -> Atom:
         """Return the variable that stands for a variable of the original function."""
@@ -148,7 +152,8 @@ class _Level:
         """Add a sum over the replicas; leave out the operands whose sum is a product."""
         kept: list[tuple[Atom, Any]] = []
         for operand, result in zip(equation.invars, equation.outvars, strict=True):
-            summed = self._sum(operand, axes[0]) if len(equation.params["axes"]) == 1 else None
+            is_large = math.prod(_aval(result).shape) >= MIN_SIZE and len(equation.params["axes"]) == 1
+            summed = self._sum(operand, axes[0]) if is_large else None
             if summed is None:
                 kept.append((operand, result))
             else:
@@ -158,13 +163,17 @@ class _Level:
             self._append(equation.replace(invars=list(operands), outvars=list(results)))
 
     def _emit(self, function: Callable[..., Any], *operands: Atom) -> Atom:
-        """Add the equations of a function of arrays, and return its result."""
+        """Add the equations of a function of arrays, and return its result.
+
+        They get the source lines and names of the equation that is rewritten: profiles and plans show them.
+        """
         closed = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(_aval(a).shape, _aval(a).dtype) for a in operands])
         names: dict[Any, Atom] = dict(zip(closed.jaxpr.invars, operands, strict=True))
         for equation in closed.jaxpr.eqns:
             invars = [atom if isinstance(atom, Literal) else names[atom] for atom in equation.invars]
             made = [Var(variable.aval) for variable in equation.outvars]
-            self._append(equation.replace(invars=invars, outvars=made))
+            source = self._source or equation.source_info
+            self._append(equation.replace(invars=invars, outvars=made, source_info=source))
             names.update(zip(equation.outvars, made, strict=True))
         (result,) = closed.jaxpr.outvars
         return names[result]
@@ -173,7 +182,13 @@ class _Level:
         """Return the sum of an array over an axis, computed by a product; None if no product makes the array."""
         equation = None if isinstance(atom, Literal) else self._made_by.get(atom)
         rule = None if equation is None else getattr(self, f"_sum_{equation.primitive.name}", None)
-        return None if rule is None else rule(equation, axis)
+        if equation is None or rule is None:
+            return None
+        outer, self._source = self._source, equation.source_info
+        try:
+            return rule(equation, axis)
+        finally:
+            self._source = outer
 
     def _sum_dot_general(self, equation: JaxprEqn, axis: int) -> Atom | None:
         (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]

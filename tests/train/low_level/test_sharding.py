@@ -139,7 +139,9 @@ def test_computations_are_not_nested(name, call, strategy):
 def test_what_is_no_array_is_not_returned(strategy):
     with pytest.raises(ReplicaError) as caught:
         tpu.rewrite(lambda: "text")
-    assert str(caught.value).startswith("<lambda> returns 'text', and what a function that strategy.run runs returns")
+    assert str(caught.value).startswith(
+        "<lambda> returns 'text', and a function that strategy.run runs must return arrays"
+    )
 
 
 def test_the_cores_are_those_in_scope_or_in_use():
