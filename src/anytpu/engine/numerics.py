@@ -18,12 +18,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, new_jaxpr_eqn, no_effects
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, new_jaxpr_eqn, no_effects
 
-from anytpu.program.jaxprs import with_items
+from anytpu.program.jaxprs import with_items, with_rewritten_trace
 from anytpu.program.program import Tree
 from anytpu.system.cores import Numerics
 
@@ -57,12 +56,7 @@ def with_rounded_products(step: Step) -> Step:
         1.0
     """
 
-    def rounded_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        closed, result = jax.make_jaxpr(step, return_shape=True)(state, batch)
-        flat = jaxpr_as_fun(round_products(closed))
-        return jax.tree.unflatten(jax.tree.structure(result), flat(*jax.tree.leaves((state, batch))))
-
-    return rounded_step
+    return with_rewritten_trace(step, round_products)
 
 
 def round_products(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -9,12 +9,11 @@ Rule: callbacks that return a value (`pure_callback`, `io_callback`) are kept: t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.extend.source_info_util import summarize
 
-from anytpu.program.jaxprs import with_items
+from anytpu.program.jaxprs import rewrite_jaxprs
 
 _NAMES = {
     "debug_print": "jax.debug.print",
@@ -36,29 +35,22 @@ def without_debugging(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[str, ...]]
         (1, 'jax.debug.print at')
     """
     left_out: list[JaxprEqn] = []
-    quiet = _quiet(jaxpr, left_out)
+    quiet = rewrite_jaxprs(jaxpr, lambda inner: _quiet_jaxpr(inner, left_out))
     return quiet, tuple(dict.fromkeys(_described(left_out)))
 
 
-def _quiet(value: Any, left_out: list[JaxprEqn]) -> Any:
-    """Return a jaxpr, or an equation parameter that may contain jaxprs, without debugging equations."""
-    # `Jaxpr` first: since jax 0.11 the two are one class, and `.jaxpr` of an instance is itself.
-    if isinstance(value, Jaxpr):
-        return _quiet_jaxpr(value, left_out)
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_quiet(value.jaxpr, left_out))
-    if isinstance(value, tuple | list) and any(isinstance(item, ClosedJaxpr | Jaxpr) for item in value):
-        return with_items(value, [_quiet(item, left_out) for item in value])
-    return value
-
-
 def _quiet_jaxpr(jaxpr: Jaxpr, left_out: list[JaxprEqn]) -> Jaxpr:
+    """Return a jaxpr without debugging equations, and append these to `left_out`."""
     kept, removed = [], list[JaxprEqn]()
+
+    def quiet(inner: Jaxpr) -> Jaxpr:
+        return _quiet_jaxpr(inner, removed)
+
     for equation in jaxpr.eqns:
         if equation.primitive.name in _NAMES:
             removed.append(equation)
         else:
-            params = {name: _quiet(value, removed) for name, value in equation.params.items()}
+            params = {name: rewrite_jaxprs(value, quiet) for name, value in equation.params.items()}
             kept.append(equation.replace(params=params))
     left_out += removed
     # An equation inherits the effects of the equations inside it. Remove these effects too: no other equation has them.

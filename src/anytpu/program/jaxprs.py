@@ -1,11 +1,12 @@
-"""Access to the jaxprs inside an equation: all of them, the called one, and the container of several."""
+"""Access to the jaxprs inside an equation, and the rewriting of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
 _CALLS = ("jaxpr", "call_jaxpr", "call")
 
@@ -50,3 +51,38 @@ def called_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
     inner = next((equation.params[name] for name in _CALLS if name in equation.params), None)
     level = level_of(inner) if isinstance(inner, ClosedJaxpr | Jaxpr) else None
     return level if level is not None and len(level.invars) == len(equation.invars) else None
+
+
+def rewrite_jaxprs(value: Any, rewrite: Callable[[Jaxpr], Jaxpr]) -> Any:
+    """Rewrite the jaxprs in a parameter of an equation, or a jaxpr itself; return any other value unchanged.
+
+    Args:
+        value: the parameter: a jaxpr, closed or not, a container of them, or anything else.
+        rewrite: returns the new open jaxpr.
+    """
+    # `Jaxpr` first: since jax 0.11 the two are one class, and `.jaxpr` of an instance is itself.
+    if isinstance(value, Jaxpr):
+        return rewrite(value)
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=rewrite(value.jaxpr))
+    if isinstance(value, tuple | list) and any(isinstance(item, ClosedJaxpr | Jaxpr) for item in value):
+        return with_items(value, [rewrite_jaxprs(item, rewrite) for item in value])
+    return value
+
+
+def with_rewritten_trace(
+    step: Callable[[Any, Any], Any], rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]
+) -> Callable[[Any, Any], Any]:
+    """Return a function that computes the rewritten trace of `step`.
+
+    Args:
+        step: `(state, batch) -> (state, outputs)`.
+        rewrite: returns the new trace, with the same arguments and results.
+    """
+
+    def rewritten_step(state: Any, batch: Any) -> Any:
+        closed, result = jax.make_jaxpr(step, return_shape=True)(state, batch)
+        flat = jaxpr_as_fun(rewrite(closed))
+        return jax.tree.unflatten(jax.tree.structure(result), flat(*jax.tree.leaves((state, batch))))
+
+    return rewritten_step

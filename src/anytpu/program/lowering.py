@@ -26,12 +26,13 @@ from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.program.contract import check_pair, check_result
 from anytpu.program.debugging import without_debugging
 from anytpu.program.jax_refusals import explained
+from anytpu.program.jaxprs import with_rewritten_trace
 from anytpu.program.leaves import state_names
 from anytpu.program.mapped import is_mapped
 from anytpu.program.placed import inside, placed_specs
 from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree
 from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
-from anytpu.program.summed_products import summing_products
+from anytpu.program.summed_products import with_summed_products
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """The target platforms of a lowering."""
@@ -43,7 +44,7 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
     For whole-batch code that is the step itself. For per-replica code it is the step under `jax.vmap`. A split leaf of
     the batch has the shape `(replicas, ...)`, and the state is unstacked. An output has the shape `(replicas, ...)`. It
     is a `SharedOutput` if the program shares outputs and this one is equal on all replicas. A sum of products over the
-    replicas is one product.
+    replicas is one product if the program asks for it.
 
     Raises:
         ReplicaError: (during the trace of the function) a new state differs between the replicas.
@@ -78,7 +79,7 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
                 raise ReplicaError(_state_differs_message(program, names)) from error
             raise
 
-    return step if replicas == 1 else summing_products(step)
+    return with_rewritten_trace(step, with_summed_products) if program.sums_products else step
 
 
 def trace(program: Program) -> Traced:

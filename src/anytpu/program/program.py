@@ -112,6 +112,8 @@ class Program:
         notes: sentences on assumptions of the conversion, for the reader of a plan.
         shares_outputs: True if an output that is equal on all replicas of per-replica code is returned once, as a
             `SharedOutput`, and not as `(replicas, ...)`.
+        sums_products: True if per-replica code sums products over the replicas, which one device computes as one
+            product (`summed_products.py`).
     """
 
     name: str
@@ -126,6 +128,7 @@ class Program:
     placement: Placement | None = None
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     shares_outputs: bool = False
+    sums_products: bool = False
 
     @property
     def rows(self) -> int | None:

@@ -18,33 +18,16 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, with_items
-from anytpu.program.program import Tree
+from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, rewrite_jaxprs
 
 MIN_SIZE = 4096
 """Minimum number of elements of a gradient whose sum is rewritten; a smaller one is soon added."""
 
 _INLINED = ("jit", "pjit")
 
-Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 Atom = Var | Literal
-
-
-def summing_products(step: Step) -> Step:
-    """Return a step that computes what `step` does, with each sum of products over the replicas as one product.
-
-    Args:
-        step: `(state, batch) -> (state, outputs)`, its replicas mapped by `vmap`.
-    """
-
-    def summing_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        closed, form = jax.make_jaxpr(step, return_shape=True)(state, batch)
-        flat = jaxpr_as_fun(with_summed_products(closed))
-        return jax.tree.unflatten(jax.tree.structure(form), flat(*jax.tree.leaves((state, batch))))
-
-    return summing_step
 
 
 def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -52,6 +35,9 @@ def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     Args:
         closed: a trace under `vmap`, in which a `psum` names the position of the axis.
+
+    Returns:
+        The new trace; `closed` itself if no sum reaches a product.
 
     Example:
         >>> def step(w, x):
@@ -61,7 +47,9 @@ def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
         >>> "psum" in str(trace), "psum" in str(with_summed_products(trace))
         (True, False)
     """
-    return _inside(closed)
+    rewriting = _Rewriting()
+    rewritten = rewrite_jaxprs(closed, rewriting.rewrite)
+    return rewritten if rewriting.count else closed
 
 
 def sums_over_replicas(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
@@ -80,35 +68,36 @@ def summed_axes(equation: JaxprEqn) -> tuple[int, ...]:
     return tuple(axis for axis in equation.params["axes"] if isinstance(axis, int))
 
 
-def _inside(value: Any) -> Any:
-    """Return a jaxpr, or a parameter of an equation that may hold some, with the sums in it rewritten."""
-    # `Jaxpr` first: since jax 0.11 the two are one class.
-    if isinstance(value, Jaxpr):
-        return _rewritten(value)
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_inside(value.jaxpr))
-    if isinstance(value, tuple | list) and any(isinstance(part, ClosedJaxpr | Jaxpr) for part in value):
-        return with_items(value, [_inside(part) for part in value])
-    return value
+class _Rewriting:
+    """One pass over a traced function.
 
+    Attributes:
+        count: number of sums that became products.
+    """
 
-def _rewritten(jaxpr: Jaxpr) -> Jaxpr:
-    if next(sums_over_replicas(jaxpr), None) is None:
-        return jaxpr
-    level = _Level(any(summed_axes(equation) for equation in jaxpr.eqns))
-    level.add(jaxpr.eqns)
-    return jaxpr.replace(eqns=level.equations, outvars=[level.read(atom) for atom in jaxpr.outvars])
+    def __init__(self) -> None:
+        self.count = 0
+
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        """Rewrite a function and the functions inside it."""
+        if next(sums_over_replicas(jaxpr), None) is None:
+            return jaxpr
+        level = _Level(self, any(summed_axes(equation) for equation in jaxpr.eqns))
+        level.add(jaxpr.eqns)
+        return jaxpr.replace(eqns=level.equations, outvars=[level.read(atom) for atom in jaxpr.outvars])
 
 
 class _Level:
     """The equations of one function, rewritten.
 
     Args:
+        rewriting: the pass.
         has_sums: whether the function itself sums over the replicas; calls of compiled functions are inlined then, so
             that a sum reaches the products inside.
     """
 
-    def __init__(self, has_sums: bool) -> None:
+    def __init__(self, rewriting: _Rewriting, has_sums: bool) -> None:
+        self._rewriting = rewriting
         self.equations: list[JaxprEqn] = []
         self._has_sums = has_sums
         self._made_by: dict[Atom, JaxprEqn] = {}
@@ -127,26 +116,30 @@ class _Level:
             if axes := summed_axes(equation):
                 self._add_sum(equation, axes)
             elif self._has_sums and called is not None and not called.constvars:
-                self._inline(called, equation.invars, equation.outvars)
+                self._renamed.update(zip(equation.outvars, self._inline(called, equation.invars), strict=True))
             else:
-                self._append(equation.replace(params={name: _inside(v) for name, v in equation.params.items()}))
+                rewrite = self._rewriting.rewrite
+                params = {name: rewrite_jaxprs(value, rewrite) for name, value in equation.params.items()}
+                self._append(equation.replace(params=params))
 
     def _append(self, equation: JaxprEqn) -> None:
         self.equations.append(equation)
         self._made_by.update(dict.fromkeys(equation.outvars, equation))
 
-    def _inline(self, called: Jaxpr, operands: Sequence[Atom], results: Sequence[Any]) -> None:
-        """Add the equations of a called function, each with variables of its own: it may be called twice."""
+    def _inline(self, called: Jaxpr, operands: Sequence[Atom]) -> list[Atom]:
+        """Add the equations of a function with new variables, because it may be called twice. Return its results."""
         names: dict[Any, Atom] = dict(zip(called.invars, operands, strict=True))
 
         def read(atom: Any) -> Atom:
-            return atom if isinstance(atom, Literal) else names[atom]
+            return atom if isinstance(atom, Literal) else self.read(names[atom])
 
         for equation in called.eqns:
-            made = [Var(variable.aval) for variable in equation.outvars]
-            self.add([equation.replace(invars=[read(atom) for atom in equation.invars], outvars=made)])
-            names.update(zip(equation.outvars, [self.read(variable) for variable in made], strict=True))
-        self._renamed.update(zip(results, [self.read(read(atom)) for atom in called.outvars], strict=True))
+            variables = [Var(variable.aval) for variable in equation.outvars]
+            source = self._source or equation.source_info
+            invars = [read(atom) for atom in equation.invars]
+            self.add([equation.replace(invars=invars, outvars=variables, source_info=source)])
+            names.update(zip(equation.outvars, variables, strict=True))
+        return [read(atom) for atom in called.outvars]
 
     def _add_sum(self, equation: JaxprEqn, axes: tuple[int, ...]) -> None:
         """Add a sum over the replicas; leave out the operands whose sum is a product."""
@@ -158,6 +151,7 @@ class _Level:
                 kept.append((operand, result))
             else:
                 self._renamed[result] = summed
+                self._rewriting.count += 1
         if kept:
             operands, results = zip(*kept, strict=True)
             self._append(equation.replace(invars=list(operands), outvars=list(results)))
@@ -168,15 +162,8 @@ class _Level:
         They get the source lines and names of the equation that is rewritten: profiles and plans show them.
         """
         closed = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(_aval(a).shape, _aval(a).dtype) for a in operands])
-        names: dict[Any, Atom] = dict(zip(closed.jaxpr.invars, operands, strict=True))
-        for equation in closed.jaxpr.eqns:
-            invars = [atom if isinstance(atom, Literal) else names[atom] for atom in equation.invars]
-            made = [Var(variable.aval) for variable in equation.outvars]
-            source = self._source or equation.source_info
-            self._append(equation.replace(invars=invars, outvars=made, source_info=source))
-            names.update(zip(equation.outvars, made, strict=True))
-        (result,) = closed.jaxpr.outvars
-        return names[result]
+        (result,) = self._inline(closed.jaxpr, operands)
+        return result
 
     def _sum(self, atom: Atom, axis: int) -> Atom | None:
         """Return the sum of an array over an axis, computed by a product; None if no product makes the array."""

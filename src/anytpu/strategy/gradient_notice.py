@@ -24,25 +24,33 @@ MIN_BYTES = 4 * MIB
 """Minimum bytes of one replica's sums for a warning: smaller sums are fast."""
 
 
-def warn_of_replica_gradients(name: str, trace: ClosedJaxpr, replicas: int) -> None:
-    """Warn if the sums over the replicas are as large as the gradients of a model.
+def check_replica_gradients(name: str, trace: ClosedJaxpr, replicas: int, *, is_virtual: bool) -> bool:
+    """Return whether the step sums products over the replicas; warn if other sums are as large as gradients.
 
     Args:
         name: name of the step function.
         trace: trace of the step under `vmap`.
         replicas: number of replicas.
+        is_virtual: whether the cores are virtual; there is no warning for other cores.
     """
-    rewritten = level_of(with_summed_products(trace))
-    arrays: list[Any] = [operand.aval for equation in sums_over_replicas(rewritten) for operand in equation.invars]
-    floating = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]
-    size_bytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in floating) // replicas
-    if size_bytes >= MIN_BYTES:
+    rewritten = with_summed_products(trace)
+    size_bytes = _summed_bytes(rewritten) // replicas
+    if is_virtual and replicas > 1 and size_bytes >= MIN_BYTES:
         warnings.warn(
             f"{name} adds {format_bytes(size_bytes)} of each of {replicas} replicas. If they are gradients, "
             "(loss, gradients) = tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already "
             "summed, and is many times faster on virtual cores",
             stacklevel=_users_level(),
         )
+    return rewritten is not trace
+
+
+def _summed_bytes(trace: ClosedJaxpr) -> int:
+    """Return the bytes of the floating-point arrays that are summed over the replicas, of all replicas together."""
+    sums = sums_over_replicas(level_of(trace))
+    arrays: list[Any] = [operand.aval for equation in sums for operand in equation.invars]
+    floating = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in floating)
 
 
 def _users_level() -> int:

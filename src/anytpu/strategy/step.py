@@ -27,7 +27,7 @@ from anytpu.program.mapped import is_mapped
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, spec_of
 from anytpu.strategy.aggregation import Merge, merge_of
 from anytpu.strategy.arguments import ArgumentForm
-from anytpu.strategy.gradient_notice import warn_of_replica_gradients
+from anytpu.strategy.gradient_notice import check_replica_gradients
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope
@@ -122,7 +122,7 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
     """
     form, replicas = call.form, call.strategy.num_replicas_in_sync
     # 1. Trace abstractly to find the variables, and the merge function of each.
-    variables, merges = _discover(call, own, check)
+    variables, merges, sums_products = _discover(call, own, check)
     _check_system(variables, call.strategy)
 
     # 2. Define the pure step: values of the variables in, merged new values out.
@@ -148,6 +148,7 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
         layout=form.layouts(),
         replicas=replicas,
         state_names=(*(v.path for v in variables), *(call.modules.names if call.modules else leaf_names(own, "state"))),
+        sums_products=sums_products,
     )
     counts = None if form.counts is None else form.counts.asked()
     return ReplicaStep(program, tuple(variables), padded, counts)
@@ -165,8 +166,12 @@ def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
     return PaddedStep(call.name, form.room, step_for, form.has_rows(), call.strategy.num_replicas_in_sync)
 
 
-def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any], list[Merge | None]]:
-    """Trace the step abstractly. Return its variables, and the merge function of each one's new values."""
+def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any], list[Merge | None], bool]:
+    """Trace the step abstractly.
+
+    Returns:
+        The variables, the merge function of each one's new values, and whether products are summed over the replicas.
+    """
     scope = ReplicaScope([], makes_variables=True)
     differs: set[int] = set()
     written: set[int] = set()
@@ -179,23 +184,22 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
         return outputs
 
     with scope:
-        _trace_replicas(call, run_replica, own, check)
+        sums_products = _trace_replicas(call, run_replica, own, check)
     merges = [
         merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
     ]
-    return scope.seen, merges
+    return scope.seen, merges, sums_products
 
 
-def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> None:
-    """Trace one replica's function abstractly over all replicas."""
+def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> bool:
+    """Trace one replica's function abstractly over all replicas. Return whether it sums products over them."""
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     run_all = jax.vmap(run_replica, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
     trace = jax.make_jaxpr(run_all)(own, call.form.specs())
     if check is not None:
         check(trace)
-    if replicas > 1 and call.strategy.system.topology.is_virtual:
-        warn_of_replica_gradients(call.name, trace, replicas)
+    return check_replica_gradients(call.name, trace, replicas, is_virtual=call.strategy.system.topology.is_virtual)
 
 
 def _output(name: str, leaf: Any) -> Any:
