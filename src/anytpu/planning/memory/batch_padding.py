@@ -51,7 +51,7 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
             moved += count * shape.padded_bytes
             unit = _unit(shape, rows)
             if unit and shape.dims not in weights:
-                lost[str(shape), unit] += count * round(shape.padded_bytes * (1 - rows / _round_up(rows, unit)))
+                lost[str(shape), unit] += count * round(shape.padded_bytes * (1 - rows / (rows + -rows % unit)))
     if not lost:
         return None
     (largest, unit), _ = lost.most_common(1)[0]
@@ -77,7 +77,3 @@ def _unit(shape: Shape, rows: int) -> int:
     sides = shape.tiles[0][::-1]
     side = sides[place] if place < len(sides) else 1
     return side if rows % side else 0
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
