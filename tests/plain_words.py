@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from source_tree import Definition, Module
 
 MAX_WORDS = 25
-VAGUE_NAMES = {"one", "ones", "of", "given", "told", "found", "_", "__", "___"}
-"""Names of things that say nothing of the thing; `_` is allowed for what nobody reads."""
+VAGUE_NAMES = {"one", "ones", "of", "given", "told", "found", "__", "___"}
+"""Names that do not describe a thing. `_` is one too, but only if it is read."""
 
 _OPENING = re.compile(r"^(What|Who|Where|Which)\b(?!.*\?$)")
 _RELATIVE_WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
@@ -91,12 +91,14 @@ def relative_whats(sentence: str) -> int:
 
 
 def vague_names(module: Module) -> int:
-    """Return how many variables have a name that says nothing of the thing; `_` counts where it is read."""
+    """Return the number of variables and arguments with a vague name, and of reads of `_`."""
     count = 0
     for node in ast.walk(module.tree):
-        name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
-        if name in VAGUE_NAMES and not (name == "_" and not isinstance(getattr(node, "ctx", None), ast.Load)):
-            count += isinstance(node, ast.arg) or isinstance(getattr(node, "ctx", None), ast.Store)
+        if isinstance(node, ast.arg):
+            count += node.arg in VAGUE_NAMES
+        elif isinstance(node, ast.Name):
+            is_read = isinstance(node.ctx, ast.Load)
+            count += node.id == "_" if is_read else node.id in VAGUE_NAMES
     return count
 
 
