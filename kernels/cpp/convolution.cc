@@ -22,6 +22,9 @@ enum Role { kForward = 0, kImageGradient = 1, kKernelGradient = 2 };
 // About 10 us of one core: less is not divided.
 constexpr double kSmallFlops = 1e6;
 
+// Products that each number of a kernel's gradient sums, from which each thread makes a sum of its own.
+constexpr double kManyPositions = 512;
+
 struct Convolution {
   dnnl::primitive primitive;
   std::string implementation;
@@ -64,6 +67,13 @@ struct Shape {
     for (size_t axis = 2; axis < output.size(); ++axis) flops *= output[axis];
     return flops < kSmallFlops;
   }
+
+  // Whether a kernel's gradient sums so many products that adding the sums of some threads is cheap beside it.
+  bool has_many_positions() const {
+    double positions = output[0];
+    for (size_t axis = 2; axis < output.size(); ++axis) positions *= output[axis];
+    return positions >= kManyPositions;
+  }
 };
 
 // Returns what computes it, made at the first call; throws where oneDNN does not know how. It must be one's turn.
@@ -82,6 +92,85 @@ const Convolution& made(const Shape& shape) {
   return found->second;
 }
 
+// One call of a primitive, with its memory. It is prepared by the caller's thread and may run on any.
+class Execution {
+ public:
+  // image, kernel, output: where the arrays lie, as XLA has them; starts: left operand, right operand, result.
+  Execution(const Shape& shape, const memory::desc lying[3], float* const starts[3], Scratch& scratch)
+      : it_(made(shape)), arguments_{{DNNL_ARG_SCRATCHPAD, scratch.take(it_.scratch)}} {
+    const memory::desc wanted[3] = {it_.image, it_.kernel, it_.output};
+    // For each role: what of image, kernel and output is left operand, right operand and result, and its names.
+    static constexpr int order[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
+    static constexpr int names[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+                                        {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
+                                        {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}};
+    for (int i = 0; i < 3; ++i) {
+      const int which = order[shape.role][i];
+      const bool is_alike = lie_alike(lying[which], wanted[which]);
+      memory given(is_alike ? wanted[which] : lying[which], engine(), starts[i]);
+      memory used = is_alike ? given : scratch.take(wanted[which]);
+      if (!is_alike) (i < 2 ? before_ : after_).push_back(i < 2 ? std::pair(given, used) : std::pair(used, given));
+      arguments_[names[shape.role][i]] = used;
+    }
+  }
+
+  void run() {
+    thread_local dnnl::stream stream(engine());
+    for (auto& [from, to] : before_) dnnl::reorder(from, to).execute(stream, from, to);
+    it_.primitive.execute(stream, arguments_);
+    for (auto& [from, to] : after_) dnnl::reorder(from, to).execute(stream, from, to);
+    stream.wait();
+  }
+
+ private:
+  const Convolution& it_;
+  Arguments arguments_;
+  std::vector<std::pair<memory, memory>> before_, after_;
+};
+
+// Whether an array has no gaps.
+bool is_dense(const memory::desc& array) {
+  size_t size = sizeof(float);
+  for (int64_t dim : array.get_dims()) size *= dim;
+  return array.get_size() == size;
+}
+
+// The gradient of a kernel, as the sum of the gradients of a share of the rows for each thread.
+//
+// oneDNN divides the rows too, but its threads wait for each other at barriers, by looking. On a machine with other work
+// each barrier then costs a time slice. Shares need no barrier: a thread that is late has its share done by another.
+void share_kernel_gradient(const Shape& shape, const memory::desc lying[3], float* const starts[3]) {
+  const int64_t rows = shape.image[0], shares = std::min<int64_t>(threads(), rows);
+  const int64_t size = static_cast<int64_t>(lying[1].get_size() / sizeof(float));
+  Scratch scratch;
+  std::vector<Execution> executions;
+  std::vector<float*> sums;
+  {
+    OneThread one_thread;
+    for (int64_t share = 0; share < shares; ++share) {
+      const int64_t first = rows * share / shares, count = rows * (share + 1) / shares - first;
+      Shape part = shape;
+      part.image[0] = part.output[0] = count;
+      memory::desc there[3] = {lying[0], lying[1], lying[2]};
+      for (int which : {0, 2})
+        there[which] = {which == 0 ? part.image : part.output, memory::data_type::f32, lying[which].get_strides()};
+      float* sum = share == 0 ? starts[2] : static_cast<float*>(scratch.take(lying[1]).get_data_handle());
+      float* const from[3] = {starts[0] + first * lying[0].get_strides()[0],
+                              starts[1] + first * lying[2].get_strides()[0], sum};
+      sums.push_back(sum);
+      executions.emplace_back(part, there, from, scratch);
+    }
+  }
+  team([&](int thread) {
+    if (thread < shares) executions[thread].run();
+  });
+  team([&](int thread) {
+    const int64_t count = threads_in_team();
+    for (int64_t i = size * thread / count; i < size * (thread + 1) / count; ++i)
+      for (int64_t share = 1; share < shares; ++share) sums[0][i] += sums[share][i];
+  });
+}
+
 ffi::Error convolve(Buffer left, Buffer right, Result result, int64_t role, Span image, Span image_strides, Span kernel,
                     Span kernel_strides, Span output, Span output_strides, Span strides, Span dilation, Span before,
                     Span after, Span parts) {
@@ -89,39 +178,20 @@ ffi::Error convolve(Buffer left, Buffer right, Result result, int64_t role, Span
                     sizes(dilation), sizes(before), sizes(after),  parts[0]};
   Turn turn(shape.is_small());
   try {
-    const Convolution& it = made(shape);
     constexpr auto f32 = memory::data_type::f32;
     const memory::desc lying[3] = {{shape.image, f32, sizes(image_strides)},
                                    {shape.kernel, f32, sizes(kernel_strides)},
                                    {shape.output, f32, sizes(output_strides)}};
-    const memory::desc wanted[3] = {it.image, it.kernel, it.output};
-    // For each role: what of image, kernel and output is left operand, right operand and result, and its names.
-    static constexpr int order[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
-    static constexpr int names[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-                                        {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
-                                        {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}};
-    float* starts[3] = {left.typed_data(), right.typed_data(), result->typed_data()};
+    float* const starts[3] = {left.typed_data(), right.typed_data(), result->typed_data()};
     for (int64_t part = 0; part < parts[0]; ++part) {
-      Scratch scratch;
-      Arguments arguments{{DNNL_ARG_SCRATCHPAD, scratch.take(it.scratch)}};
-      memory there, last;
-      for (int i = 0; i < 3; ++i) {
-        const int which = order[role][i];
-        memory given(lying[which], engine(), starts[i] + part * parts[1 + i]);
-        memory used = given;
-        if (!lie_alike(lying[which], wanted[which])) {
-          used = scratch.take(wanted[which]);
-          if (i < 2) reorder(given, used);
-        } else {
-          used = memory(wanted[which], engine(), given.get_data_handle());
-        }
-        arguments[names[role][i]] = used;
-        if (i == 2) there = given, last = used;
+      float* const from[3] = {starts[0] + part * parts[1], starts[1] + part * parts[2], starts[2] + part * parts[3]};
+      if (role == kKernelGradient && shape.has_many_positions() && is_dense(lying[1]) && threads() > 1) {
+        share_kernel_gradient(shape, lying, from);
+      } else {
+        Scratch scratch;
+        Execution(shape, lying, from, scratch).run();
       }
-      it.primitive.execute(stream(), arguments);
-      if (last.get_data_handle() != there.get_data_handle()) reorder(last, there);
     }
-    stream().wait();
   } catch (const dnnl::error& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneDNN could not compute a convolution: ") + error.what());
   }

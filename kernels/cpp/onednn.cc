@@ -9,11 +9,6 @@ dnnl::engine& engine() {
   return one;
 }
 
-dnnl::stream& stream() {
-  static auto& one = *new dnnl::stream(engine());
-  return one;
-}
-
 dnnl::memory Scratch::take(const dnnl::memory::desc& what) {
   // Blocks are kept: a block that is too small for what is asked is passed over.
   struct Block {
@@ -42,7 +37,5 @@ bool lie_alike(const dnnl::memory::desc& one, const dnnl::memory::desc& other) {
     if (dims[i] > 1 && mine[i] != theirs[i]) return false;
   return true;
 }
-
-void reorder(dnnl::memory& from, dnnl::memory& to) { dnnl::reorder(from, to).execute(stream(), from, to); }
 
 }  // namespace anytpu

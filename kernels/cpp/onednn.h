@@ -17,7 +17,6 @@ using Result = xla::ffi::ResultBuffer<xla::ffi::F32>;
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
 dnnl::engine& engine();
-dnnl::stream& stream();
 
 inline Sizes sizes(Span span) { return Sizes(span.begin(), span.end()); }
 
@@ -33,8 +32,6 @@ class Scratch {
 
 // Whether two descriptions of the same sizes put each number at the same place.
 bool lie_alike(const dnnl::memory::desc& one, const dnnl::memory::desc& other);
-
-void reorder(dnnl::memory& from, dnnl::memory& to);
 
 // The key of a cache of primitives.
 struct Key {

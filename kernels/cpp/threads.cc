@@ -5,8 +5,10 @@
 // make a team for each of XLA's threads that calls, let them spin for milliseconds while XLA computes, and hang in a
 // forked process that had used it before.
 //
-// Rule: one call at a time (`anytpu::Turn`), so a team always has a processor for each of its threads, as oneDNN's own
-// barriers expect. Helpers take over the caller's floating-point mode: XLA counts denormal numbers as zero.
+// Rule: one call at a time (`anytpu::Turn`), so a team always has a thread for each of its members, as oneDNN's own
+// barriers expect. A thread claims the number of a member, runs it to its end, and claims the next. So the caller does
+// the work of a helper that other programs keep from its processor, unless that helper has begun. Helpers take over the
+// caller's floating-point mode: XLA counts denormal numbers as zero.
 
 #include "threads.h"
 
@@ -27,15 +29,25 @@
 
 namespace {
 
-// How often a waiting thread looks before it sleeps (about 20 us) or yields.
+// Number of checks before a waiting thread sleeps (about 20 us) or yields.
 constexpr int kLooks = 1000;
+
+// Number of checks for a helper to begin before the caller does its work (about 100 us): waking a thread takes as long
+// on a quiet machine. It is halved each time that no helper came, and restored when one came by itself.
+constexpr int kPatience = 5000;
+
+// A team's claims: its round, its size, and the next member that no thread has claimed.
+constexpr uint64_t claims_of(uint32_t round, uint64_t size, uint64_t next) {
+  return uint64_t{round} << 32 | size << 16 | next;
+}
+constexpr int size_of(uint64_t claims) { return static_cast<int>(claims >> 16 & 0xffff); }
+constexpr int next_of(uint64_t claims) { return static_cast<int>(claims & 0xffff); }
 
 struct Team {
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
   int size = 1;
   unsigned mode = 0;
-  int processor = 0;  // the caller's
 };
 
 thread_local int thread_number = 0;
@@ -48,10 +60,15 @@ thread_local long loop_next = 0, loop_end = 0;
 std::mutex turn;
 Team team;
 std::atomic<uint32_t> round{0};      // counts the teams; helpers wait for it to change
-std::atomic<int> running{0};         // helpers of this round that have not finished
+std::atomic<uint64_t> claims{0};     // of this round; a claim is one compare-and-swap
+std::atomic<int> unfinished{0};      // members of this round that have not finished, without the caller's own
 std::atomic<int> arrived{0};         // threads at the present barrier
 std::atomic<uint32_t> barriers{0};   // counts the barriers passed
-int helpers = 0;
+std::vector<pthread_t> hired;
+int avoided = -1;  // the processor that all of them keep from; -1 if none
+int patience = kPatience;  // checks that the caller has patience for now
+
+int helpers() { return static_cast<int>(hired.size()); }
 
 // The processors that this process may use.
 const cpu_set_t& allowed() {
@@ -66,16 +83,45 @@ const cpu_set_t& allowed() {
 
 int processors() { return std::max(1, CPU_COUNT(&allowed())); }
 
-// Move this thread away from a processor. On a busy machine Linux wakes a helper where its caller runs, and both then
-// share that processor for milliseconds.
-void leave(int processor) {
+// Keep the helpers from a processor: the caller's. Linux may wake a helper where its caller runs, although another
+// processor is idle or soon will be; the helper then waits until the caller sleeps.
+void keep_helpers_from(int processor) {
+  if (processor == avoided) return;
   cpu_set_t others = allowed();
   CPU_CLR(processor, &others);
-  if (CPU_COUNT(&others) > 0) sched_setaffinity(0, sizeof others, &others);
+  if (CPU_COUNT(&others) == 0) return;
+  for (pthread_t helper : hired) pthread_setaffinity_np(helper, sizeof others, &others);
+  avoided = processor;
 }
 
-void help(int number, uint32_t seen) {
-  thread_number = number;
+// Claim a member of this round's team. Return its number, or 0 if all are claimed.
+int claim() {
+  uint64_t now = claims.load(std::memory_order_acquire);
+  while (next_of(now) < size_of(now)) {
+    // The round is part of the value, so a claim of an old round fails.
+    if (claims.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) return next_of(now);
+  }
+  return 0;
+}
+
+void run(int member) {
+  thread_number = member;
+  team_size = team.size;
+  team.function(team.argument);
+  if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished.notify_one();
+}
+
+// Let helpers claim the members that are left, for as long as the caller has patience.
+void wait_for_helpers() {
+  auto are_all_claimed = [] {
+    const uint64_t now = claims.load(std::memory_order_acquire);
+    return next_of(now) >= size_of(now);
+  };
+  for (int looks = 0; looks < patience && !are_all_claimed(); ++looks) _mm_pause();
+  patience = are_all_claimed() ? kPatience : patience / 2;
+}
+
+void help(uint32_t seen) {
   is_in_team = true;
   while (true) {
     int looks = 0;
@@ -83,27 +129,30 @@ void help(int number, uint32_t seen) {
       if (++looks < kLooks) _mm_pause();
       else round.wait(seen, std::memory_order_acquire);
     }
-    ++seen;
-    if (number < team.size) {
+    // A late helper may have missed rounds: their members were run by others.
+    seen = round.load(std::memory_order_acquire);
+    while (int member = claim()) {
       _mm_setcsr(team.mode);
-      if (team.size <= processors() && sched_getcpu() == team.processor) leave(team.processor);
-      team_size = team.size;
-      team.function(team.argument);
+      run(member);
     }
-    if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
   }
 }
 
 void hire(int wanted) {
-  for (; helpers < wanted; ++helpers) std::thread(help, helpers + 1, round.load()).detach();
+  while (helpers() < wanted) {
+    std::thread helper(help, round.load());
+    hired.push_back(helper.native_handle());
+    helper.detach();
+    avoided = -1;
+  }
 }
 
 // A forked process has none of the helpers.
 void before_fork() { turn.lock(); }
 void after_fork_parent() { turn.unlock(); }
 void after_fork_child() {
-  helpers = 0;
-  running = 0;
+  hired.clear();
+  unfinished = 0;
   turn.unlock();
 }
 const int hooked = pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -122,7 +171,13 @@ Turn::~Turn() {
   turn.unlock();
 }
 
+OneThread::OneThread() : before_(most_threads) { most_threads = 1; }
+
+OneThread::~OneThread() { most_threads = before_; }
+
 int threads() { return std::min(processors(), most_threads); }
+
+int threads_in_team() { return team_size; }
 
 }  // namespace anytpu
 
@@ -143,8 +198,10 @@ void GOMP_parallel_start(void (*function)(void*), void* argument, unsigned wante
   int size = wanted == 0 ? anytpu::threads() : static_cast<int>(wanted);
   if (size > 1) {
     hire(size - 1);
-    team = {function, argument, size, _mm_getcsr(), sched_getcpu()};
-    running.store(helpers, std::memory_order_relaxed);
+    if (size <= processors()) keep_helpers_from(sched_getcpu());
+    team = {function, argument, size, _mm_getcsr()};
+    unfinished.store(size - 1, std::memory_order_relaxed);
+    claims.store(claims_of(round.load(std::memory_order_relaxed) + 1, size, 1), std::memory_order_release);
     round.fetch_add(1, std::memory_order_release);
     round.notify_all();
     is_in_team = true;
@@ -159,12 +216,15 @@ void GOMP_parallel_end() {
     return;
   }
   if (team_size == 1) return;  // nobody was asked
+  wait_for_helpers();
+  while (int member = claim()) run(member);
   int looks = 0;
-  for (int left; (left = running.load(std::memory_order_acquire)) != 0;) {
+  for (int left; (left = unfinished.load(std::memory_order_acquire)) != 0;) {
     if (++looks < kLooks) _mm_pause();
-    else running.wait(left, std::memory_order_acquire);
+    else unfinished.wait(left, std::memory_order_acquire);
   }
   is_in_team = false;
+  thread_number = 0;
   team_size = 1;
 }
 

@@ -15,8 +15,23 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 };
 
+// While one lives, primitives are made for one thread, though the caller's turn has more.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
 // The threads that a team would have now.
 int threads();
+
+// The threads of the team that runs.
+int threads_in_team();
 
 // Runs `work(thread)` on all of them at once, during one's turn.
 void team(const std::function<void(int)>& work);
