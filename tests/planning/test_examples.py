@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.planning.prices import read_prices
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named
-from anytpu.planning.wish import Wish
 from anytpu.program.program import ROWS, Layout, Program
 
 
@@ -38,16 +38,19 @@ PROGRAM = Program(
         "job",
         "cost",
         "prices",
-        "spot",
-        "identity",
-        "input_wait",
+        "runs",
+        "waits",
         "calibration",
-        "extrapolated",
+        "extrapolation",
         "floor.floor",
         "floor.needs",
         "floor.products",
         "floor.traffic",
+        "advice.facts",
         "memory.arguments",
+        "memory.batches",
+        "compiler.answer",
+        "compiler.parent",
     ],
 )
 def test_examples(name: str):
@@ -60,7 +63,7 @@ def test_examples(name: str):
         "Program": Program,
         "Layout": Layout,
         "ROWS": ROWS,
-        "Wish": Wish,
+        "PlanSettings": PlanSettings,
         "jnp": jnp,
     }
     result = doctest.testmod(importlib.import_module(f"anytpu.planning.{name}"), extraglobs=names)

@@ -89,7 +89,9 @@ def test_the_largest_batch_needs_the_compiler():
 def test_a_compiler_that_takes_too_long_leaves_a_floor():
     (one,) = tpu.plan(slow, tpu="v3-8", input_specs=(SQUARE, SQUARE), timeout_s=0.25, use_cache=False)
     assert (one.is_floor, one.step_s is not None) == (True, True)
-    assert one.notes[0].startswith("The TPU compiler took longer than 0.25 s for 'slow/train' on v3-8, and was ended.")
+    assert one.notes[0].startswith(
+        "The TPU compiler took longer than 0.25 s to compile 'slow/train' for v3-8, and was ended."
+    )
     assert one.notes[1] == NOTE
     with pytest.raises(NoAnswerError, match=r"^The TPU compiler took longer than 0.25 s"):
         tpu.max_batch_size(slow, "v3-8", input_specs=(SQUARE, SQUARE), timeout_s=0.25, use_cache=False)

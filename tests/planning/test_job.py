@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.errors import ProgramError
-from anytpu.planning.job import Job, batch_parts, batch_rows, for_devices, jobs_of, weights_of
+from anytpu.planning.job import PlanJob, batch_parts, batch_rows, for_devices, jobs_of, weights_of
 from anytpu.program import REPLICATED, ROWS, Program
 
 spec = jax.ShapeDtypeStruct
@@ -20,7 +20,7 @@ def step(state, batch):
 
 
 def test_a_function_is_made_for_any_batch_once():
-    job = Job(step, (jnp.zeros(()), spec((8, 3), "float32")))
+    job = PlanJob(step, (jnp.zeros(()), spec((8, 3), "float32")))
     assert (job.has_batches, job.is_model) == (True, False)
     assert job.program(32).rows == 32
     assert job.program(32) is job.program(32)
@@ -29,11 +29,11 @@ def test_a_function_is_made_for_any_batch_once():
 
 def test_a_program_has_one_batch():
     program = Program("sum", step, spec((), "float32"), spec((8, 3), "float32"), ROWS)
-    job = Job(program)
+    job = PlanJob(program)
     assert (job.has_batches, job.program()) == (False, program)
     with pytest.raises(ProgramError):
         job.program(16)
-    assert not Job("step.anytpu").has_batches
+    assert not PlanJob("step.anytpu").has_batches
 
 
 def test_per_replica_code_keeps_its_global_batch():
@@ -60,7 +60,7 @@ def test_the_names_of_weights():
 
 
 def test_examples_along_the_axis_that_the_user_names():
-    job = Job(lambda state, batch: (state, batch), ((), spec((3, 8), "float32")), batch_axis=1)
+    job = PlanJob(lambda state, batch: (state, batch), ((), spec((3, 8), "float32")), batch_axis=1)
     assert (batch_rows(job.program()), job.program(16).batch.shape) == (8, (3, 16))
 
 
@@ -73,7 +73,7 @@ def over(devices):
 
 @pytest.mark.parametrize("source", [over, functools.partial(over), lambda devices, unused=None: over(devices)])
 def test_a_function_of_the_devices_makes_a_job_for_each_number(source):
-    jobs = jobs_of(source)
+    jobs = jobs_of(PlanJob(source))
     programs = [jobs(devices).program() for devices in (8, 16)]
     assert [one.placement.devices for one in programs] == [8, 16]
     assert [one.rows for one in programs] == [32, 64]
@@ -82,13 +82,13 @@ def test_a_function_of_the_devices_makes_a_job_for_each_number(source):
 
 
 def test_a_function_of_the_devices_may_leave_the_specs_to_the_caller():
-    jobs = jobs_of(lambda devices: step, over(8)[1])
+    jobs = jobs_of(PlanJob(lambda devices: step, over(8)[1]))
     assert jobs(4).program().rows == 32
 
 
 def test_other_jobs_are_the_same_for_any_number():
     for source, specs in ((step, over(8)[1]), (lambda state, batch=None: (state, ()), over(8)[1]), ("net.mlir", None)):
-        jobs = jobs_of(source, specs)
+        jobs = jobs_of(PlanJob(source, specs))
         assert jobs(8) is jobs(16)
         assert jobs(8).source is source
 
@@ -98,7 +98,7 @@ def test_a_function_that_makes_no_job():
         return 2 * x
 
     with pytest.raises(ProgramError) as raised:
-        jobs_of(predict)(8)
+        jobs_of(PlanJob(predict))(8)
     assert str(raised.value) == (
         "predict(8) returned 16, of which no Program can be made. A function of one argument is called with the number "
         "of devices, and returns a job or a pair (job, input_specs). A step takes two, step(state, batch), and comes "
@@ -111,7 +111,7 @@ def test_an_error_of_such_a_function_says_who_called_it():
         return x.shape
 
     with pytest.raises(AttributeError) as raised:
-        jobs_of(predict)(8)
+        jobs_of(PlanJob(predict))(8)
     assert raised.value.__notes__ == ["predict(8) was called to make the job for 8 devices."]
 
 
@@ -120,7 +120,7 @@ def test_a_step_without_a_state_is_taken_for_such_a_function_and_told_so():
         return batch.mean()
 
     with pytest.raises(ProgramError) as failed:
-        jobs_of(predict, ((), jax.ShapeDtypeStruct((8, 3), "float32")))(4)
+        jobs_of(PlanJob(predict, ((), jax.ShapeDtypeStruct((8, 3), "float32"))))(4)
     assert str(failed.value) == (
         "predict(4) raised AttributeError: 'int' object has no attribute 'mean'. A function of one argument is called "
         "with the number of devices, to make the job for them. A step takes two arguments, step(state, batch), also "
@@ -137,6 +137,6 @@ def test_the_parts_in_which_examples_lie(parts, batch_axis, count):
     mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
     lies = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts))
     batch = jax.ShapeDtypeStruct((8, 16), "float32", sharding=lies)
-    program = Job(lambda state, batch: (state, ()), ((), batch), batch_axis=batch_axis).program()
+    program = PlanJob(lambda state, batch: (state, ()), ((), batch), batch_axis=batch_axis).program()
     assert batch_parts(program, 8) == count
     assert batch_parts(Program("sum", step, (), spec((8, 3), "float32"), ROWS), 8) == 8

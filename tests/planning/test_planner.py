@@ -15,10 +15,10 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError, UnknownTPUError
 from anytpu.planning.compiler import children
-from anytpu.planning.forecast import notes
-from anytpu.planning.host_wait import FIT_CALL_S
-from anytpu.planning.planner import together
+from anytpu.planning.forecast import layout_notes
+from anytpu.planning.planner import run_together
 from anytpu.planning.target import target_named
+from anytpu.planning.waits import FIT_CALL_S
 
 
 def network(width: int = 512) -> keras.Model:
@@ -281,7 +281,7 @@ def test_examples_along_another_axis_than_the_first():
 
 def test_rows_that_a_thousand_devices_divide():
     program = tpu.program.of(convolve, (jax.ShapeDtypeStruct((3, 3, 8, 8), "float32"), over_data(1024)))
-    assert notes(program, target_named("v5p-2048")) == []
+    assert layout_notes(program, target_named("v5p-2048")) == []
 
 
 def test_larger_slices_of_a_step_over_a_mesh():
@@ -306,7 +306,7 @@ def test_the_first_error_ends_the_others():
         raise ProgramError("no")
 
     with pytest.raises(ProgramError):
-        together([fails, fails, fails])
+        run_together([fails, fails, fails])
 
 
 def test_a_task_that_still_traces_when_another_fails_starts_no_compiler():
@@ -319,7 +319,7 @@ def test_a_task_that_still_traces_when_another_fails_starts_no_compiler():
         while not ours.is_closed:
             threading.Event().wait(0.01)
         try:
-            with children.borrowed():
+            with children.borrow_child():
                 raise AssertionError("a child was lent")
         except children.ClosedError:
             refused.append(True)
@@ -330,7 +330,7 @@ def test_a_task_that_still_traces_when_another_fails_starts_no_compiler():
         raise ProgramError("no")
 
     with pytest.raises(ProgramError, match=r"^no"):
-        together([tracing, fails])  # in this order: the error does not wait for what comes before it
+        run_together([tracing, fails])  # in this order: the error does not wait for what comes before it
     assert refused == [True]
 
 

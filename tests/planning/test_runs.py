@@ -15,7 +15,7 @@ import pytest
 from anytpu.planning import runs
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.run_log import FIRST_CALLS, RunLog, start
-from anytpu.planning.runs import Forecast, Run
+from anytpu.planning.runs import MeasuredRun
 from anytpu.planning.target import target_named
 from anytpu.program.program import REPLICA_AXIS, ROWS, Program
 from anytpu.system.cores import Core
@@ -41,8 +41,10 @@ def program(rows: int = 8, mode: str = "train", replicas: int | None = None) -> 
     return Program(f"sum/{mode}", step, jnp.zeros(()), batch, ROWS, replicas, mode)
 
 
-def run(**changes: Any) -> Run:
-    plain = Run("a", "2026-11-21T06:00:00+00:00", "sum/train", "p", "v3", "v3-8", 8, 64, 10, 0.2, 8, {"jax": "0.10.2"})
+def run(**changes: Any) -> MeasuredRun:
+    plain = MeasuredRun(
+        "a", "2026-11-21T06:00:00+00:00", "sum/train", "p", "v3", "v3-8", 8, 64, 10, 0.2, 8, {"jax": "0.10.2"}
+    )
     return dataclasses.replace(plain, **changes)
 
 
@@ -75,13 +77,10 @@ def test_a_program_is_known_by_its_precision_and_its_operations():
 def test_the_hosts_call_is_shared_by_the_steps_of_the_run(home: Path):
     call = OpTime("host dispatch", "host", "host", 0.001)
     planned = StepTime((OpTime("fusion", "fusion", "matmul", 0.2), call), 0.201, (0.1, 0.4))
-    runs.remember(program(), V3, planned, "compiler", steps_per_execution=50)
+    runs.remember(program(), V3, planned, steps_per_execution=50)
     for steps, expected_s in ((1, 0.25), (10, 0.205), (50, 0.201)):
         runs.append(runs.runs_file(), run(run=str(steps), program=runs.digest(program()), steps_per_execution=steps))
         assert runs.read_runs()[-1].predicted_s == pytest.approx(expected_s)
-        log = RunLog(run(program=runs.digest(program())))
-        tell(log, [0.2] * 3, steps)
-        assert log.measured().predicted_s == pytest.approx(expected_s)
 
 
 def test_runs_come_back(home: Path):
@@ -101,13 +100,13 @@ def test_the_last_line_of_a_run_counts(home: Path):
 def test_what_was_predicted_before_or_since_stands_beside_it(home: Path):
     runs.append(runs.runs_file(), run(program=runs.digest(program())))
     assert runs.read_runs()[0].error is None
-    runs.remember(program(), V3, time_of(0.25), "compiler")
+    runs.remember(program(), V3, time_of(0.25))
     (one,) = runs.read_runs()
-    assert (one.predicted_s, one.predicted_by) == (0.25, "compiler")
+    assert one.predicted_s == 0.25
     assert one.error == pytest.approx(0.25)
-    runs.remember(program(), target_named("v3-32"), time_of(9.0), "compiler")
+    runs.remember(program(), target_named("v3-32"), time_of(9.0))
     assert runs.read_runs() == [one]
-    runs.remember(program(), V3, time_of(0.22), "compiler")
+    runs.remember(program(), V3, time_of(0.22))
     assert runs.read_runs()[0].predicted_s == 0.22
 
 
@@ -138,7 +137,6 @@ def test_lines_that_cannot_be_read_are_skipped(home: Path):
         ("step_s", float("nan"), "nan, not a number of 0 or more"),
         ("step_s", 10**400, f"{'1' + '0' * 79}..., not a number of 0 or more"),
         ("predicted_s", float("inf"), "inf, not a number of 0 or more or null"),
-        ("predicted_s", 0, "0, not a positive number"),
         ("name", ["a"], "['a'], not a text of one line"),
         ("name", "\ud800", "'\\ud800', not a text of one line"),
         ("chip", "v3\x1b[31m", "'v3\\x1b[31m', not a text of one line"),
@@ -169,12 +167,11 @@ def test_a_line_that_a_killed_process_left_costs_no_other(home: Path):
 
 def test_without_files_there_are_no_runs(home: Path):
     assert runs.read_runs() == []
-    assert runs.forecast_for("p", "v3-8", 8) is None
 
 
 def test_nobody_remembers_when_it_is_switched_off(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ANYTPU_RECORD_RUNS", "0")
-    runs.remember(program(), V3, time_of(0.25), "compiler")
+    runs.remember(program(), V3, time_of(0.25))
     assert not home.exists()
 
 
@@ -182,16 +179,8 @@ def test_a_plan_goes_on_where_nothing_can_be_written(monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("ANYTPU_RECORD_RUNS", "1")
-    runs.remember(program(), V3, time_of(0.25), "compiler")
+    runs.remember(program(), V3, time_of(0.25))
     assert runs.read_runs() == []
-
-
-def test_forecasts_are_kept_by_system(home: Path):
-    runs.remember(program(), V3, time_of(0.25), "compiler")
-    assert runs.forecast_for(runs.digest(program()), "v3-8", 8) == Forecast(
-        runs.digest(program()), "v3-8", 8, 0.25, "compiler"
-    )
-    assert runs.forecast_for(runs.digest(program()), "v3-32", 32) is None
 
 
 def tell(log: RunLog, durations_s: list[float], steps: int = 10) -> None:
@@ -212,7 +201,7 @@ def test_the_median_of_full_calls_is_the_step(home: Path):
     log = RunLog(run(step_s=0.0))
     log(1, 5.0)  # The first call of a run tries how long a step takes.
     tell(log, [0.1, 0.11, 0.12, 0.13, 9.0])
-    measured = log.measured()
+    measured = log.to_run()
     assert measured.step_s == pytest.approx(0.12)
     assert (measured.steps_per_execution, measured.calls) == (10, 6)
     assert measured.time[:3] == "202"
@@ -229,18 +218,11 @@ def test_a_run_of_few_calls_is_not_worth_a_line(home: Path):
     assert len(runs.runs_file().read_text().splitlines()) == 1
 
 
-def test_a_run_stands_beside_its_prediction_from_the_start(home: Path):
-    runs.remember(program(), V3, time_of(0.25), "compiler")
-    log = RunLog(run(program=runs.digest(program())))
-    tell(log, [0.2] * 3)
-    assert (log.measured().predicted_s, log.measured().predicted_by) == (0.25, "compiler")
-
-
 def test_what_is_known_of_a_run_before_its_first_call():
     cores = tuple(Core(index, "cpu", virtual=True) for index in range(3))
     log = start(program(rows=24), cores)
     tell(log, [0.1])
-    measured = log.measured()
+    measured = log.to_run()
     assert (measured.chip, measured.system, measured.devices) == ("virtual core", "virtual core", 3)
     assert (measured.name, measured.batch_size) == ("sum/train", 24)
     assert measured.versions["jax"] == jax.__version__
@@ -261,7 +243,7 @@ print(runs.digest(tpu.program.of(model, batch_size=64)))
 """
 
 
-def trained(folder: Path, settings: str, record: str, steps: int = 40) -> tuple[str, list[Run]]:
+def trained(folder: Path, settings: str, record: str, steps: int = 40) -> tuple[str, list[MeasuredRun]]:
     """Train in a process of its own; return the digest of what a plan would plan, and the runs that were kept."""
     environment = {"XDG_DATA_HOME": str(folder), "ANYTPU_RECORD_RUNS": record, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(

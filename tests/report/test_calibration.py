@@ -4,11 +4,11 @@ import dataclasses
 import io
 
 from anytpu.planning.calibration import LocalCalibration, LocalFactor, calibrate
-from anytpu.planning.runs import Run
+from anytpu.planning.runs import MeasuredRun
 from anytpu.report.calibration import factor_lines, print_calibration
 from anytpu.report.terminal import open_console
 
-RUN = Run("a", "2026-11-21T06:00:00+00:00", "net/train", "p", "v3", "v3-8", 8, 1024, 10, 0.11, 20, {}, 0.1, "compiler")
+RUN = MeasuredRun("a", "2026-11-21T06:00:00+00:00", "net/train", "p", "v3", "v3-8", 8, 1024, 10, 0.11, 20, {}, 0.1)
 
 
 def shown(calibration: LocalCalibration) -> str:
@@ -38,7 +38,7 @@ def test_the_newest_runs_are_shown():
 
 
 def test_corrections_are_told():
-    factors = (LocalFactor("v3", "compiler", 1.07, 0.1, 4, 12), LocalFactor("v5e", "compiler", 0.9, 0.1, 1, 1))
+    factors = (LocalFactor("v3", 1.07, 0.1, 4, 12), LocalFactor("v5e", 0.9, 0.1, 1, 1))
     assert factor_lines(LocalCalibration((RUN,), factors), 200) == [
         (
             "From now on, predictions for v3 are multiplied by 1.07, from 12 runs of 4 programs; with few runs the "

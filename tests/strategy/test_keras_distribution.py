@@ -13,7 +13,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, StrategyError
-from anytpu.planning.identity import digest
+from anytpu.planning.runs import digest
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 

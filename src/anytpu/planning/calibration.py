@@ -16,26 +16,24 @@ the observed error with two programs, nine tenths with eighteen. A corrected pre
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
+from anytpu.files.opening import read_text
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
-from anytpu.planning.runs import Run, read_runs, remember
-from anytpu.planning.stored import check_positive, read_json, record_of
+from anytpu.planning.runs import MeasuredRun, read_runs, remember
+from anytpu.planning.settings import PlanSettings
+from anytpu.planning.stored import check_positive, from_json, record_of
 from anytpu.planning.target import Target
-from anytpu.planning.waiting import waiting
-from anytpu.planning.wish import Wish
+from anytpu.planning.waits import add_waits
 from anytpu.program.program import Program
-
-BY = "compiler"
-"""The method whose predictions are stored and corrected: only forecasts are, never a floor."""
 
 PRIOR_PROGRAMS = 2
 """Weight of the prior "no correction", in programs."""
@@ -50,7 +48,6 @@ class LocalFactor:
 
     Attributes:
         chip: "v3".
-        by: the method of prediction: `BY`.
         factor: multiplier of a predicted time.
         spread: standard deviation of measured over corrected prediction, as a logarithm.
         programs: number of programs behind it.
@@ -58,7 +55,6 @@ class LocalFactor:
     """
 
     chip: str
-    by: str
     factor: float
     spread: float
     programs: int
@@ -74,11 +70,11 @@ class LocalCalibration:
         factors: the corrections.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[MeasuredRun, ...]
     factors: tuple[LocalFactor, ...]
 
 
-def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
+def calibrate(runs: Iterable[MeasuredRun] | None = None) -> LocalCalibration:
     """Compute the corrections from runs.
 
     Args:
@@ -89,14 +85,14 @@ def calibrate(runs: Iterable[Run] | None = None) -> LocalCalibration:
         ()
     """
     kept = tuple(read_runs() if runs is None else runs)
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[MeasuredRun]] = {}
     for run in kept:
-        if run.predicted_by == BY and run.predicted_s is not None and run.predicted_s > 0 and run.step_s > 0:
+        if run.predicted_s is not None:
             groups.setdefault(run.chip, []).append(run)
     return LocalCalibration(kept, tuple(_factor(chip, group) for chip, group in sorted(groups.items())))
 
 
-def _factor(chip: str, runs: list[Run]) -> LocalFactor:
+def _factor(chip: str, runs: list[MeasuredRun]) -> LocalFactor:
     programs: dict[tuple[str, int], list[float]] = {}
     for run in runs:
         assert run.predicted_s is not None
@@ -105,7 +101,7 @@ def _factor(chip: str, runs: list[Run]) -> LocalFactor:
     shift = sum(ratios) / (len(ratios) + PRIOR_PROGRAMS)
     squares = sum((ratio - shift) ** 2 for ratio in ratios) + PRIOR_PROGRAMS * _USUAL_SPREAD**2
     spread = math.sqrt(squares / (len(ratios) + PRIOR_PROGRAMS))
-    return LocalFactor(chip, BY, math.exp(shift), spread, len(ratios), len(runs))
+    return LocalFactor(chip, math.exp(shift), spread, len(ratios), len(runs))
 
 
 def calibration_file() -> Path:
@@ -139,17 +135,8 @@ def local_factor(target: Target) -> LocalFactor | None:
         SettingError: the file of the corrections cannot be read.
     """
     path = calibration_file()
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError:
-        return None
-    wanted = (target.chip.name, BY)
-    return next((factor for factor in _saved(path, stamp) if (factor.chip, factor.by) == wanted), None)
-
-
-@functools.lru_cache(maxsize=4)
-def _saved(path: Path, stamp: int) -> tuple[LocalFactor, ...]:
-    return read_factors(path)
+    factors = read_factors(path) if os.path.exists(path) else ()
+    return next((factor for factor in factors if factor.chip == target.chip.name), None)
 
 
 def read_factors(path: Path) -> tuple[LocalFactor, ...]:
@@ -159,22 +146,22 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
         SettingError: it cannot be read, or holds something else.
     """
     try:
-        said = read_json(path)
+        said = from_json(read_text(path))
         if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
             raise ValueError("it has no list named 'factors'")
         factors = tuple(record_of(LocalFactor, record) for record in said["factors"])
         for record in factors:
-            check_positive(record, "factor")
+            check_positive("factor", record.factor)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingError(
-            f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or reckon them again with "
+            f"the corrections in {str(path)!r} cannot be read ({why}); delete the file, or compute them again with "
             "anytpu plan --calibrate"
         ) from error
     return factors
 
 
-def kept(program: Program, time: StepTime, target: Target, wish: Wish) -> StepTime:
+def record_and_correct(program: Program, time: StepTime, target: Target, settings: PlanSettings) -> StepTime:
     """Store a prediction for later runs, and return it corrected by earlier ones, with its waits.
 
     Only a prediction of the job as it will run is stored: no trial of a changed program, and none with other compiler
@@ -185,17 +172,17 @@ def kept(program: Program, time: StepTime, target: Target, wish: Wish) -> StepTi
         program: the predicted program.
         time: its time, uncorrected and without any wait for input.
         target: the system.
-        wish: settings of every prediction of the plan.
+        settings: settings of every prediction of the plan.
 
     Raises:
         SettingError: the file of the corrections cannot be read.
     """
-    if not wish.is_trial and not wish.options:
-        remember(program, target, time, BY, wish.steps_per_execution)
-    return waiting(corrected(time, target), wish, batch_rows(program))
+    if not settings.is_trial and not settings.options:
+        remember(program, target, time, settings.steps_per_execution)
+    return add_waits(correct(time, target), settings, batch_rows(program))
 
 
-def corrected(time: StepTime, target: Target) -> StepTime:
+def correct(time: StepTime, target: Target) -> StepTime:
     """Return a predicted time, corrected by this user's own runs if there are any.
 
     Args:
@@ -218,11 +205,11 @@ def corrected(time: StepTime, target: Target) -> StepTime:
         low_s, high_s = max(low_s, certain_s / width), min(high_s, most_s * width)
     low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
-        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, sentence(factor))
+        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, factor_note(factor))
     )
 
 
-def sentence(factor: LocalFactor) -> str:
+def factor_note(factor: LocalFactor) -> str:
     """Return the note on a correction: "corrected by x1.07 from 12 of your own runs (4 programs)"."""
     runs = "1 of your own runs" if factor.runs == 1 else f"{factor.runs} of your own runs"
     programs = "1 program" if factor.programs == 1 else f"{factor.programs} programs"

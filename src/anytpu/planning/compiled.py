@@ -1,23 +1,25 @@
-"""`by_compiler`: a prediction from the module that the TPU's own compiler made of a program."""
+"""`predict_compiled`: a prediction from the module that the TPU's own compiler made of a program."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 
-from anytpu.planning import calibration
+from anytpu.planning.calibration import record_and_correct
 from anytpu.planning.compiler import CompiledProgram, compile_program
-from anytpu.planning.estimate import Estimate
+from anytpu.planning.compiler.export import left_out_note
 from anytpu.planning.hlo import Computation, Module, parse
+from anytpu.planning.job import batch_rows
 from anytpu.planning.memory import batch_padding_of, memory_of, with_next_batch
+from anytpu.planning.records import Prediction
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.uncertainty import compiler_note
-from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
 
-def by_compiler(program: Program, target: Target, wish: Wish) -> Estimate:
+def predict_compiled(program: Program, target: Target, settings: PlanSettings) -> Prediction:
     """Compile a program for a system and price the module, with the time corrected by this user's own runs.
 
     Raises:
@@ -25,31 +27,29 @@ def by_compiler(program: Program, target: Target, wish: Wish) -> Estimate:
         NoAnswerError: the compiler took too long or too much memory.
         PlanError: the compiler refused the program or crashed.
     """
-    answer = compile_program(program, target, options=wish.options, timeout_s=wish.timeout_s, use_cache=wish.use_cache)
+    answer = compile_program(
+        program, target, options=settings.options, timeout_s=settings.timeout_s, use_cache=settings.use_cache
+    )
     module = parse(answer.hlo) if isinstance(answer, CompiledProgram) else None
     memory, time = with_next_batch(memory_of(answer, module, program, target), program, target), None
     if module is not None and memory.fits:
-        time = step_time(module, target, steps_per_execution=wish.steps_per_execution)
+        time = step_time(module, target, steps_per_execution=settings.steps_per_execution)
         time = dataclasses.replace(time, evidence=(*time.evidence, *compiler_note(answer.compiler)))
-        time = calibration.kept(program, time, target, wish)
-    compile_s = None if answer.from_cache else answer.compile_s
-    peak = peak_flops_per_s(module, target) if module else target.flops_per_s
-    return Estimate(
-        time,
-        memory,
-        f"the TPU compiler ({answer.compiler})",
-        peak,
-        compile_s,
-        left_out_note(answer.left_out),
+        time = record_and_correct(program, time, target, settings)
+    return Prediction(
+        program=program.name,
+        mode=program.mode,
+        target=target,
+        batch_size=batch_rows(program),
+        predicted_by=f"the TPU compiler ({answer.compiler})",
+        memory=memory,
+        time=time,
+        peak_flops_per_s=peak_flops_per_s(module, target) if module else target.flops_per_s,
+        steps_per_execution=settings.steps_per_execution,
+        notes=left_out_note(answer.left_out),
+        compile_s=None if answer.from_cache else answer.compile_s,
         batch_padding=batch_padding_of(module, program, target),
     )
-
-
-def left_out_note(left_out: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a note on the calls of a step that a plan leaves out, or ()."""
-    if not left_out:
-        return ()
-    return (f"Not in the plan: {', '.join(left_out)}. No number depends on it; on a TPU each call waits for the host.",)
 
 
 def peak_flops_per_s(module: Module, target: Target) -> float:

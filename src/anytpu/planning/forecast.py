@@ -1,4 +1,4 @@
-"""`forecast`: one program on one system, from the compiler's answer to a `Prediction`.
+"""`predict`: one batch of a job on one system.
 
 Rule: the program is never run. The compiler may have no answer: it is not installed, or took too much time or memory.
 Then there is an extrapolation or a floor, which say so. A changed program that is only tried has neither.
@@ -6,72 +6,59 @@ Then there is an extrapolation or a floor, which say so. A changed program that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 from anytpu.errors import CompilerMissingError, NoAnswerError
-from anytpu.planning.compiled import by_compiler
-from anytpu.planning.cost import cost_of, hourly_cost
-from anytpu.planning.estimate import Estimate
+from anytpu.planning.compiled import predict_compiled
+from anytpu.planning.cost import cost_of
+from anytpu.planning.extrapolation import extrapolate_job
 from anytpu.planning.floor import by_floor
-from anytpu.planning.job import batch_rows, for_devices
+from anytpu.planning.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.records import Prediction
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
-from anytpu.planning.wish import Wish
 from anytpu.program.program import Program
 
-Shorter = Callable[[Estimate], Estimate | None]
-"""Predicts a program that the compiler did not finish by a shorter method, given its floor; None if there is none."""
 
+def predict(job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings) -> Prediction:
+    """Predict one batch of a job on one system.
 
-def forecast(program: Program, target: Target, wish: Wish, shorter: Shorter | None = None) -> Prediction:
-    """Return the prediction of one step of a program on a system.
+    `settings.progress` gets a line before each compilation, because one may take a minute.
 
     Args:
-        program: the program.
+        job: the job.
+        batch_size: examples of a step over all devices, or None for the job's own.
         target: the system.
-        wish: settings of every prediction of the plan.
-        shorter: called if the compiler takes too much time or memory; None: the result is then the floor.
+        settings: settings of every prediction of the plan.
 
     Raises:
         PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
     """
+    program = job.program(batch_size)
+    rows = batch_rows(program)
+    settings = settings.of_fit(rows)
+    batch = f", {rows:,} examples a step" if rows else ""
+    settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     program = for_devices(program, target.devices)
-    result, rows = _estimate_of(program, target, wish, shorter), batch_rows(program)
-    time = result.time
-    cost = hourly_cost(target, wish.prices)
-    if time is not None:
-        cost = cost_of(target, time.step_s, rows, wish.examples, wish.epochs, wish.prices)
-    return Prediction(
-        program=program.name,
-        mode=program.mode,
-        target=target,
-        batch_size=rows,
-        predicted_by=result.predicted_by,
-        memory=result.memory,
-        time=time,
+    try:
+        prediction = predict_compiled(program, target, settings)
+    except (CompilerMissingError, NoAnswerError) as error:
+        if settings.is_trial:
+            raise
+        prediction = by_floor(program, target, settings, str(error))
+        if isinstance(error, NoAnswerError):
+            prediction = extrapolate_job(job, batch_size, target, settings, prediction) or prediction
+    time = prediction.time
+    step_s, examples, epochs = prediction.step_s, settings.examples, settings.epochs
+    return dataclasses.replace(
+        prediction,
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
-        peak_flops_per_s=result.peak_flops_per_s,
-        steps_per_execution=wish.steps_per_execution,
-        cost=cost,
-        notes=(*result.notes, *notes(program, target)),
-        compile_s=result.compile_s,
-        basis=result.basis,
-        batch_padding=result.batch_padding,
+        cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
+        notes=(*prediction.notes, *layout_notes(program, target)),
     )
 
 
-def _estimate_of(program: Program, target: Target, wish: Wish, shorter: Shorter | None) -> Estimate:
-    try:
-        return by_compiler(program, target, wish)
-    except (CompilerMissingError, NoAnswerError) as error:
-        if wish.is_trial:
-            raise
-        floor = by_floor(program, target, wish, str(error))
-        is_ended = isinstance(error, NoAnswerError)
-        return (shorter(floor) if shorter is not None and is_ended else None) or floor
-
-
-def notes(program: Program, target: Target) -> list[str]:
+def layout_notes(program: Program, target: Target) -> list[str]:
     """Return the notes on the layout of a program over a system."""
     if program.placement is not None:
         return [*program.notes]

@@ -1,4 +1,4 @@
-"""`Job`: the job of a plan, from which a Program of any batch, precision and number of devices can be made.
+"""`PlanJob`: the job of a plan, from which a Program of any batch, precision and number of devices can be made.
 
 Idea: a sweep, a search for the largest batch and tried advice all need the same job with one change.
 
@@ -26,10 +26,11 @@ from anytpu.program.program import Layout, Program
 from anytpu.program.repeats import Repeats
 
 
-class Job:
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlanJob:
     """A job and the settings of all of its Programs.
 
-    Args:
+    Attributes:
         source: a Keras model, a JAX function, an Estimator, a Program, the path of a file.
         input_specs: as `program.of` takes them.
         mode: "train", "infer" or None for the job's own.
@@ -37,93 +38,72 @@ class Job:
         batch_axis: the axis of the batch along which examples lie, as `program.of` takes it.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        input_specs: Any = None,
-        mode: str | None = None,
-        precision: str | None = None,
-        batch_axis: Any = None,
-    ) -> None:
-        self._source, self._input_specs, self._mode = source, input_specs, mode
-        self._precision, self._batch_axis = precision, batch_axis
-        self.program = functools.cache(self._program)
+    source: Any
+    input_specs: Any = None
+    mode: str | None = None
+    precision: str | None = None
+    batch_axis: Any = None
 
-    @property
-    def source(self) -> Any:
-        """The object that the job was made from."""
-        return self._source
+    @functools.cached_property
+    def program(self) -> Callable[..., Program]:
+        """Function `(batch_size=None) -> Program`, which makes each Program once."""
+        return functools.cache(self._program)
 
     @property
     def has_batches(self) -> bool:
         """Whether it can be made for another batch: neither a Program nor a file."""
-        return not isinstance(self._source, Program | str | Path)
+        return not isinstance(self.source, Program | str | Path)
 
     @property
     def is_model(self) -> bool:
         """Whether it can be made in another precision: a Keras model."""
-        return any(cls.__module__.startswith("keras.") for cls in type(self._source).__mro__)
-
-    def with_precision(self, precision: str) -> Job:
-        """Return the job in another precision."""
-        return Job(self._source, self._input_specs, self._mode, precision, self._batch_axis)
+        return any(cls.__module__.startswith("keras.") for cls in type(self.source).__mro__)
 
     @functools.cached_property
     def repeats(self) -> Repeats | None:
         """The equal consecutive blocks among its layers, or None."""
-        return repeats_of(self._source)
+        return repeats_of(self.source)
 
-    def with_repeats(self, count: int) -> Job:
+    def with_repeats(self, count: int) -> PlanJob:
         """Return the job with so many of its equal blocks.
 
         Raises:
             ProgramError: it cannot be made with that number.
         """
         assert self.repeats is not None
-        made = self.repeats.with_count(count)
-        return Job(made, self._input_specs, self._mode, self._precision, self._batch_axis)
+        return dataclasses.replace(self, source=self.repeats.with_count(count))
 
     def _program(self, batch_size: int | None = None) -> Program:
         return programs.of(
-            self._source,
-            self._input_specs,
-            self._mode,  # type: ignore[arg-type]
+            self.source,
+            self.input_specs,
+            self.mode,  # type: ignore[arg-type]
             batch_size=batch_size,
-            precision=self._precision,  # type: ignore[arg-type]
-            batch_axis=self._batch_axis,
+            precision=self.precision,  # type: ignore[arg-type]
+            batch_axis=self.batch_axis,
         )
 
 
-def jobs_of(
-    source: Any,
-    input_specs: Any = None,
-    mode: str | None = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
-) -> Callable[[int], Job]:
+def jobs_of(job: PlanJob) -> Callable[[int], PlanJob]:
     """Return a function from the number of devices to the job.
 
     A step that names a mesh is for as many devices as the mesh has. A function of one argument makes the job for any
     number: `devices -> job` or `devices -> (job, input_specs)`.
 
     Args:
-        source: a source of `Job`, or a function of the number of devices.
-        input_specs: as `Job` takes them. For a function: those of a job that it returns without any.
-        mode: as `Job` takes it.
-        precision: as `Job` takes it.
-        batch_axis: as `Job` takes it.
+        job: a job, or one whose source is a function of the number of devices. Its `input_specs` are then those of a
+            job that the function returns without any.
 
     Raises:
         ProgramError: (when a job is requested) the function returned no job, or it raised and comes with input_specs as
             a step does.
     """
-    settings = (mode, precision, batch_axis)
+    source, input_specs = job.source, job.input_specs
     if not makes_jobs(source, input_specs):
-        job = Job(source, input_specs, *settings)
         return lambda devices: job
 
     @functools.cache
-    def made(devices: int) -> Job:
+    def make_job(devices: int) -> PlanJob:
         try:
             returned = source(devices)
         except Exception as error:
@@ -142,9 +122,9 @@ def jobs_of(
                 "one argument is called with the number of devices, and returns a job or a pair (job, input_specs). A "
                 "step takes two, step(state, batch), and comes with input_specs."
             )
-        return Job(*pair, *settings)
+        return dataclasses.replace(job, source=pair[0], input_specs=pair[1])
 
-    return made
+    return make_job
 
 
 def makes_jobs(source: Any, input_specs: Any) -> bool:
@@ -187,7 +167,7 @@ def for_devices(program: Program, devices: int) -> Program:
     if program.replicas in (None, devices):
         return program
     batch = jax.tree.map(
-        lambda leaf, layout: _shared(leaf, layout, program.replicas or 1, devices), program.batch, program.layout
+        lambda leaf, layout: _reshare(leaf, layout, program.replicas or 1, devices), program.batch, program.layout
     )
     return dataclasses.replace(program, replicas=devices, batch=batch)
 
@@ -208,7 +188,7 @@ def batch_parts(program: Program, devices: int) -> int:
         >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
         >>> rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
         >>> spec = jax.ShapeDtypeStruct((16, 3), "float32", sharding=rows)
-        >>> batch_parts(Job(lambda state, batch: (state, batch), ((), spec)).program(), 8)
+        >>> batch_parts(PlanJob(lambda state, batch: (state, batch), ((), spec)).program(), 8)
         2
     """
     if program.placement is None:
@@ -228,7 +208,7 @@ def weights_of(program: Program) -> dict[str, tuple[int, ...]]:
     return dict(zip(program.state_names, (leaf.shape for leaf in jax.tree.leaves(program.state)), strict=False))
 
 
-def _shared(leaf: jax.ShapeDtypeStruct, layout: Layout, replicas: int, devices: int) -> jax.ShapeDtypeStruct:
+def _reshare(leaf: jax.ShapeDtypeStruct, layout: Layout, replicas: int, devices: int) -> jax.ShapeDtypeStruct:
     if layout.axis is None:
         return leaf
     if len(leaf.shape) < 2:

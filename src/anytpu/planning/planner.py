@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
-from anytpu.planning.asking import ask, ask_largest
 from anytpu.planning.compiler import compilations
-from anytpu.planning.host_wait import FIT_CALL_S
-from anytpu.planning.job import Job, batch_rows, jobs_of, makes_jobs
-from anytpu.planning.judging import judged
+from anytpu.planning.forecast import predict
+from anytpu.planning.job import PlanJob, batch_rows, jobs_of, makes_jobs
 from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Plan, Prediction
+from anytpu.planning.review import find_largest_batch, review
+from anytpu.planning.settings import PlanSettings, check_positive_integer
 from anytpu.planning.target import Target, target_named
-from anytpu.planning.wish import Wish, positive_integer
+from anytpu.planning.waits import FIT_CALL_S
 
 AT_ONCE = 2
 """Number of compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
@@ -94,9 +94,9 @@ def plan(
         >>> tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"]).fastest.target.name  # doctest: +SKIP
         'v3-8'
     """
-    targets, jobs = _targets(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
+    targets, jobs = _targets(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
     fit_steps = _steps_of_fit(jobs(targets[0].devices).source)
-    wish = Wish(
+    settings = PlanSettings(
         steps_per_execution or fit_steps or 1,
         input_examples_per_s,
         examples,
@@ -105,7 +105,7 @@ def plan(
         options or {},
         timeout_s,
         use_cache,
-        progress or Wish.progress,
+        progress or PlanSettings.progress,
         name,
         host_call_s=FIT_CALL_S if fit_steps else 0.0,
     )
@@ -114,18 +114,20 @@ def plan(
     for target, batch in (*pairs, *others):
         jobs(target.devices).program(batch)  # Before any thread starts: Keras traces in one thread only.
 
-    def ask_all(asked: Sequence[tuple[Target, int | None]]) -> list[Prediction]:
-        return together([functools.partial(ask, jobs(target.devices), batch, target, wish) for target, batch in asked])
+    def predict_all(pairs: Sequence[tuple[Target, int | None]]) -> list[Prediction]:
+        return run_together(
+            [functools.partial(predict, jobs(target.devices), batch, target, settings) for target, batch in pairs]
+        )
 
     predictions = [
-        judged(jobs(target.devices), batch, predicted, wish, tries=advise)
-        for predicted, (target, batch) in zip(ask_all(pairs), pairs, strict=True)
+        review(jobs(target.devices), batch, predicted, settings, tries=advise)
+        for predicted, (target, batch) in zip(predict_all(pairs), pairs, strict=True)
     ]
-    sweep = ask_all(others)
+    sweep = predict_all(others)
     return Plan(name or predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
-def together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
+def run_together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
     """Run tasks two at a time and return their results in order; the first error cancels the others."""
     with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
@@ -181,15 +183,15 @@ def max_batch_size(
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
         6144
     """
-    wish = Wish(
+    settings = PlanSettings(
         options=options or {},
         timeout_s=timeout_s,
         use_cache=use_cache,
-        progress=progress or Wish.progress,
+        progress=progress or PlanSettings.progress,
         name=name,
     )
-    target, jobs = target_named(tpu), jobs_of(job, input_specs, mode, precision, batch_axis)
-    largest = ask_largest(jobs(target.devices), target, wish)
+    target, jobs = target_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
+    largest = find_largest_batch(jobs(target.devices), target, settings)
     if largest.ended_by is not None:
         raise largest.ended_by
     return largest.batch_size
@@ -233,7 +235,7 @@ def scaling(
     targets = [target_named(f"{tpu}-{number}") for number in cores]
     specs = settings.get("input_specs")
     if grow and batch_size is None and not makes_jobs(job, specs):
-        own = Job(job, specs, settings.get("mode"), batch_axis=settings.get("batch_axis"))
+        own = PlanJob(job, specs, settings.get("mode"), batch_axis=settings.get("batch_axis"))
         batch_size = batch_rows(own.program(None))
     sizes = batch_size
     if grow and batch_size is not None:
@@ -243,16 +245,14 @@ def scaling(
 
 def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> list[tuple[Target, int | None]]:
     """Return each system with its batch."""
-    if not isinstance(batch_size, Sequence):
-        positive_integer("batch_size", batch_size)
-        return [(target, batch_size) for target in targets]
-    if len(batch_size) != len(targets):
+    sizes = batch_size if isinstance(batch_size, Sequence) else [batch_size] * len(targets)
+    if len(sizes) != len(targets):
         raise SettingError(
             f"batch_size must be one number, or one for each of the {len(targets)} systems in tpu, not {batch_size!r}"
         )
-    for batch in batch_size:
-        positive_integer("batch_size", batch)
-    return list(zip(targets, batch_size, strict=True))
+    for size in sizes:
+        check_positive_integer("batch_size", size)
+    return list(zip(targets, sizes, strict=True))
 
 
 def _targets(tpu: str | Sequence[str]) -> list[Target]:
@@ -268,7 +268,7 @@ def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     if not isinstance(sweep_batches, Sequence) or None in sweep_batches:
         raise SettingError(f"sweep_batches must list batch sizes, such as [256, 512], not {sweep_batches!r}")
     for batch in sweep_batches:
-        positive_integer("sweep_batches", batch)
+        check_positive_integer("sweep_batches", batch)
     return sorted(set(sweep_batches) - {planned})
 
 

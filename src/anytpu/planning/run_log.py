@@ -21,7 +21,8 @@ from collections import deque
 import jax
 
 from anytpu.planning import runs
-from anytpu.planning.runs import Run
+from anytpu.planning.job import batch_rows
+from anytpu.planning.runs import MeasuredRun
 from anytpu.program.program import Program
 from anytpu.system.chips import CHIPS, chip_of_kind
 from anytpu.system.cores import Core
@@ -42,7 +43,7 @@ class RunLog:
         run: the run, as known before its first call.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MeasuredRun) -> None:
         self._run = run
         self._calls: deque[tuple[int, float]] = deque(maxlen=_KEPT_CALLS)
         self._count = 0
@@ -64,25 +65,15 @@ class RunLog:
     def write(self) -> None:
         """Write the run so far, if it has new calls."""
         if self._count >= max(_MIN_CALLS, self._written + 1):
-            runs.append(runs.runs_file(), self.measured())
+            runs.append(runs.runs_file(), self.to_run())
             self._written = self._count
 
-    def measured(self) -> Run:
+    def to_run(self) -> MeasuredRun:
         """Return the run so far: the median over the calls with at least half of the maximum number of steps."""
         most = max(steps for steps, _ in self._calls)
         step_s = statistics.median(duration_s for steps, duration_s in self._calls if 2 * steps >= most)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        forecast = runs.forecast_for(self._run.program, self._run.system, self._run.devices)
-        predicted = (forecast.step_of(most), forecast.by) if forecast else (None, "")
-        return dataclasses.replace(
-            self._run,
-            time=now,
-            steps_per_execution=most,
-            step_s=step_s,
-            calls=self._count,
-            predicted_s=predicted[0],
-            predicted_by=predicted[1],
-        )
+        return dataclasses.replace(self._run, time=now, steps_per_execution=most, step_s=step_s, calls=self._count)
 
 
 def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
@@ -90,7 +81,7 @@ def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
     kind = _device_kind(cores[0])
     chip = chip_of_kind(kind)
     name = chip.name if chip else kind
-    run = Run(
+    run = MeasuredRun(
         run=uuid.uuid4().hex,
         time="",
         name=program.name,
@@ -98,7 +89,7 @@ def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
         chip=name,
         system=_system(chip.name, len(cores)) if chip else ("gpu" if cores[0].platform == "gpu" else name),
         devices=len(cores),
-        batch_size=_batch_size(program),
+        batch_size=batch_rows(program),
         steps_per_execution=0,
         step_s=0.0,
         calls=0,
@@ -135,13 +126,6 @@ def _system(chip: str, devices: int) -> str:
     sizes = slice_sizes(chip)
     numbers = [number for number, (x, y, z) in sizes.items() if x * y * z * replicas == devices]
     return f"{chip}-{numbers[0]}" if numbers else f"{devices} x {chip}"
-
-
-def _batch_size(program: Program) -> int | None:
-    if program.replicas is None:
-        return program.rows
-    shares = [leaf.shape for leaf, layout in program.leaves() if layout.axis == 0 and len(leaf.shape) > 1]
-    return shares[0][0] * shares[0][1] if shares else program.replicas
 
 
 def _versions() -> dict[str, str]:

@@ -1,16 +1,21 @@
-"""`Run`: the measured time of a step beside its prediction, and the files of both.
+"""`MeasuredRun`: the measured time of a step beside its prediction, and the files of both.
 
 Idea: past predictions show how far to trust the next one. Each run on a real TPU or GPU appends a line to a file of the
-user's, and each plan appends its prediction. The two are matched by the program, the system and the batch.
+user's, and each plan appends its prediction. The two are matched by the program, the system and the batch. Two programs
+that take the same arrays may compute differently, in bfloat16 or with another activation. So the identity of a program
+is made of the shapes, and of the number of operations of each kind with results of each type.
 
-Rule: a program is identified by its `digest`. A prediction is stored without the settings that the run may change: the
-host's call is separate, and there is no wait for input. Files are only appended to. An unreadable line is skipped, and
-reported once. No data leaves this machine.
+Rule: the `digest` of a program is the same in every process. It does not depend on names, on the order of operations or
+on source lines. It costs one more tracing of the step, once for each Program. A prediction is stored without the
+settings that the run may change: the host's call is separate, and there is no wait for input. Files are only appended
+to. An unreadable line is skipped, and reported once. No data leaves this machine.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -19,12 +24,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
 from anytpu import _env
-from anytpu.planning.identity import digest
 from anytpu.planning.records import StepTime
 from anytpu.planning.stored import check_positive, from_json, record_of
 from anytpu.planning.target import Target
-from anytpu.program.program import Program
+from anytpu.program.jaxprs import inner_jaxprs, level_of
+from anytpu.program.lowering import TRACING, one_device_step
+from anytpu.program.placed import inside, placed_specs
+from anytpu.program.program import Layout, Program
+from anytpu.program.remembered import Remembered
 
 HOST_CALL = "host dispatch"
 """Name of the operation that is the host's call, shared by the steps that it starts."""
@@ -32,10 +43,11 @@ HOST_CALL = "host dispatch"
 _MAX_LINE = 2**20  # characters; a line has some hundreds, and one of a damaged file may be longer than the memory
 
 _told: set[Path] = set()
+_DIGESTS: Remembered[str] = Remembered()
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run whose steps were timed.
 
     Attributes:
@@ -52,8 +64,7 @@ class Run:
         calls: number of calls behind the median.
         versions: versions of the software, by package.
         predicted_s: predicted time of a step before the corrections of this machine, seconds; None without a
-            prediction.
-        predicted_by: the method of prediction: "compiler"; "" without one.
+            prediction. It is found when a run is read, and not stored with it.
     """
 
     run: str
@@ -69,7 +80,6 @@ class Run:
     calls: int
     versions: dict[str, str]
     predicted_s: float | None = None
-    predicted_by: str = ""
 
     @property
     def error(self) -> float | None:
@@ -78,7 +88,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Forecast:
+class StoredForecast:
     """A plan's prediction for a program on a system, before the corrections of this machine.
 
     Attributes:
@@ -86,7 +96,6 @@ class Forecast:
         system: the slice, "v3-8"; for a GPU "gpu".
         devices: number of devices.
         step_s: time of a step without the host's call, seconds.
-        by: the method of prediction: "compiler".
         call_s: time of one call of the host, whatever number of steps it starts, seconds.
     """
 
@@ -94,7 +103,6 @@ class Forecast:
     system: str
     devices: int
     step_s: float
-    by: str
     call_s: float = 0.0
 
     def step_of(self, steps: int) -> float:
@@ -102,21 +110,61 @@ class Forecast:
         return self.step_s + self.call_s / max(steps, 1)
 
 
-def remember(program: Program, target: Target, time: StepTime, by: str, steps_per_execution: int = 1) -> None:
+def digest(program: Program) -> str:
+    """Return the identity of a program: the shapes and types of its state and batch, its mode, its operations.
+
+    Raises:
+        ProgramError: the step cannot be traced.
+
+    Example:
+        >>> digest(program) == digest(dataclasses.replace(program, name="another name"))
+        True
+    """
+    with TRACING:
+        return _DIGESTS.get(program) or _DIGESTS.keep(program, _digest(program))
+
+
+def _digest(program: Program) -> str:
+    leaves = [
+        *((leaf.shape, str(leaf.dtype), "state") for leaf in jax.tree.leaves(program.state)),
+        *((leaf.shape, str(leaf.dtype), _axis(layout)) for leaf, layout in program.leaves()),
+    ]
+    step = one_device_step(program)
+    with inside(program.placement):
+        # A fresh function object: JAX's cache would return the jaxpr that a backend traced under its own switches.
+        traced = jax.make_jaxpr(lambda state, batch: step(state, batch))(*placed_specs(program))
+    counts = sorted(collections.Counter(_operations(traced)).items())
+    text = json.dumps([program.mode, program.replicas, leaves, counts])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _operations(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[str]:
+    """Yield each operation with the types of its results, inner ones included: "dot_general bfloat16"."""
+    for equation in level_of(jaxpr).eqns:
+        types = (str(getattr(variable.aval, "dtype", "")) for variable in equation.outvars)
+        yield " ".join([equation.primitive.name, *types])
+        for inner in inner_jaxprs(equation):
+            yield from _operations(inner)
+
+
+def _axis(layout: Layout) -> str:
+    return f"batch {layout.axis}"
+
+
+def remember(program: Program, target: Target, time: StepTime, steps_per_execution: int = 1) -> None:
     """Store a prediction, to compare it with a later run of the program. An error of the disk is ignored.
 
     Args:
         program: the program.
         target: the system.
         time: its time, before the corrections of this machine and any wait for input.
-        by: the method of prediction: "compiler".
         steps_per_execution: number of steps of a call in the prediction.
     """
     if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
         return
     host_s = sum(op.time_s for op in time.ops if op.name == HOST_CALL)
     known, call_s = digest(program), host_s * steps_per_execution
-    forecast = Forecast(known, target.name, target.devices, time.step_s - host_s, by, call_s)
+    forecast = StoredForecast(known, target.name, target.devices, time.step_s - host_s, call_s)
     try:
         append(forecasts_file(), forecast)
     except OSError:
@@ -133,7 +181,7 @@ def forecasts_file() -> Path:
     return _env.own_folder() / "forecasts.jsonl"
 
 
-def append(path: Path, record: Run | Forecast) -> None:
+def append(path: Path, record: MeasuredRun | StoredForecast) -> None:
     """Add a record to a file, as one line.
 
     Raises:
@@ -147,34 +195,22 @@ def append(path: Path, record: Run | Forecast) -> None:
         file.write(("\n" * is_torn + line).encode())  # One write: lines of runs that end at the same time do not mix.
 
 
-def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[Run]:
+def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[MeasuredRun]:
     """Return the stored runs, oldest first, each with its prediction, made before or after it.
 
     Args:
         path: the file of runs; None: this user's.
         forecasts: the file of predictions; None: this user's.
     """
-    predicted = {_key(forecast): forecast for forecast in _read(forecasts or forecasts_file(), Forecast)}
-    newest = {run.run: run for run in _read(path or runs_file(), Run)}
-    return [_with_forecast(run, predicted.get(_key(run))) for run in newest.values()]
-
-
-def forecast_for(program: str, system: str, devices: int) -> Forecast | None:
-    """Return the last prediction for a program on a system, or None."""
-    forecasts_ = [
-        forecast for forecast in _read(forecasts_file(), Forecast) if _key(forecast) == (program, system, devices)
+    predicted = {_key(forecast): forecast for forecast in _read(forecasts or forecasts_file(), StoredForecast)}
+    newest = {run.run: run for run in _read(path or runs_file(), MeasuredRun)}
+    return [
+        dataclasses.replace(run, predicted_s=forecast.step_of(run.steps_per_execution) if forecast else None)
+        for run, forecast in ((run, predicted.get(_key(run))) for run in newest.values())
     ]
-    return forecasts_[-1] if forecasts_ else None
 
 
-def _with_forecast(run: Run, forecast: Forecast | None) -> Run:
-    if forecast is None:
-        return run
-    predicted_s = forecast.step_of(run.steps_per_execution)
-    return dataclasses.replace(run, predicted_s=predicted_s, predicted_by=forecast.by)
-
-
-def _key(record: Run | Forecast) -> tuple[str, str, int]:
+def _key(record: MeasuredRun | StoredForecast) -> tuple[str, str, int]:
     return record.program, record.system, record.devices
 
 
@@ -185,7 +221,7 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
             continue
         try:
             record = record_of(kind, from_json(line))
-            check_positive(record, "step_s", *(("predicted_s",) if kind is Run else ()))
+            check_positive("step_s", record.step_s)
             yield record
         except ValueError as error:  # Cut off by a full disk or an end, or edited.
             faults.append(f"line {number} of {str(path)!r} is left out: {error}")

@@ -14,10 +14,8 @@ import functools
 import json
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
-from anytpu.files.opening import read_text
 from anytpu.planning.quoting import quoted
 
 Kind = typing.TypeVar("Kind")
@@ -53,16 +51,6 @@ def from_json(text: str) -> Any:
         raise ValueError("it has a number of too many digits") from None
 
 
-def read_json(path: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        OSError: it cannot be read, or is too large.
-        ValueError: it is not JSON; one sentence.
-    """
-    return from_json(read_text(path))
-
-
 def record_of(kind: type[Kind], value: Any) -> Kind:
     """Return a record of a kind.
 
@@ -89,15 +77,14 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
     return kind(**known)
 
 
-def check_positive(record: Any, *names: str) -> None:
-    """Check that some numbers of a record are more than 0; missing ones are ignored.
+def check_positive(name: str, value: float) -> None:
+    """Check that a number of a record is more than 0.
 
     Raises:
-        ValueError: one is not.
+        ValueError: it is not.
     """
-    for name in names:
-        if getattr(record, name) is not None and not getattr(record, name) > 0:
-            raise ValueError(f"{name!r} is {getattr(record, name)!r}, not a positive number")
+    if value <= 0:
+        raise ValueError(f"{name!r} is {value!r}, not a positive number")
 
 
 @functools.lru_cache(maxsize=16)

@@ -9,6 +9,11 @@ center's network ("2xv5e-256").
 
 Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`. The compiler gets the hosts'
 blocks of chips from `system/topologies.py`.
+
+Source of the memory limits: libtpu 0.0.51, by trial, because part of the memory is reserved and no document says how
+much. A program `x * 2 + 1` over all devices of a slice of one host compiles up to a limit and not beyond. Argument and
+result together were bisected to 1 MiB. The comment beside each number quotes the compiler. Its figure is rounded to
+0.01 GiB, and it needs some MiB itself.
 """
 
 from __future__ import annotations
@@ -18,9 +23,10 @@ import math
 import re
 from typing import Any
 
-from anytpu.errors import UnknownTPUError
+from anytpu.errors import PlanError, UnknownTPUError
 from anytpu.system.chips import CHIPS, Chip
 from anytpu.system.topologies import ALIASES, Bounds, did_you_mean, known_slices, slice_sizes, topology_of
+from anytpu.units import MIB
 
 # libtpu's name of each chip in the name of a topology.
 _LIBTPU_NAMES = {"v7x": "tpu7x"}
@@ -31,6 +37,16 @@ _JOINED_ON_DEMAND = frozenset({"v4"})
 _MAX_SLICES = 1024
 # Names that may mean the GPU of this machine.
 _NO_TPU = ("gpu", "local", "cuda")
+_LIMITS_BYTES = {
+    "v2": 7661 * MIB,  # 7.48G, of a core
+    "v3": 15853 * MIB,  # 15.48G, of a core
+    "v4": 15614 * MIB,  # 15.25G, of a core
+    "v4 megacore": 31484 * MIB,  # 30.75G
+    "v5e": 16125 * MIB,  # 15.75G
+    "v5p": 98040 * MIB,  # 95.74G
+    "v6e": 31995 * MIB,  # 31.25G
+    "v7x": 97019 * MIB,  # 94.75G, of a core
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +162,20 @@ def every_target() -> list[Target]:
     """Return the target of each slice of each chip, one chip alone included."""
     numbers = [(chip, number) for chip in _SLICED for number in sorted({*slice_sizes(chip), _one_chip(CHIPS[chip])})]
     return [_target(CHIPS[chip], number, 1, single=False) for chip, number in numbers]
+
+
+def limit_bytes(target: Target) -> int:
+    """Return the memory of one device that the TPU compiler lets a program use, bytes.
+
+    Raises:
+        PlanError: the limit of this chip is not known.
+    """
+    chip = target.chip.name
+    name = "v4 megacore" if chip == "v4" and target.chip_config == "megacore" else chip
+    if name not in _LIMITS_BYTES:
+        known = ", ".join(sorted({key.split()[0] for key in _LIMITS_BYTES}))
+        raise PlanError(f"what the TPU compiler lets a program use of a {chip} is not known; it is for {known}")
+    return _LIMITS_BYTES[name]
 
 
 _SLICED = tuple(chip for chip in CHIPS if chip not in ("v1", "v4i"))  # libtpu knows neither

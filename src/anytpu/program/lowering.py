@@ -12,6 +12,7 @@ the function does not call back into Python.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,9 @@ from anytpu.program.summed_products import with_summed_products
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """The target platforms of a lowering."""
+
+TRACING = threading.RLock()
+"""Held while a plan traces a step: Keras keeps its tracing state in globals that all threads see."""
 
 
 def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree]]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from anytpu import units
 from anytpu.planning.calibration import LocalCalibration, LocalFactor
-from anytpu.planning.runs import Run
+from anytpu.planning.runs import MeasuredRun
 from anytpu.report.terminal import hang, say
 
 _SHOWN = 12
@@ -21,7 +21,7 @@ def print_calibration(console: Console, calibration: LocalCalibration) -> None:
         for line in hang("", _NOTHING, console.width):
             say(console, line)
         return
-    chips: dict[str, list[Run]] = {}
+    chips: dict[str, list[MeasuredRun]] = {}
     for run in calibration.runs:
         chips.setdefault(run.chip, []).append(run)
     for chip, runs in chips.items():
@@ -37,7 +37,7 @@ _NOTHING = (
 )
 
 
-def table(runs: list[Run]) -> Table:
+def table(runs: list[MeasuredRun]) -> Table:
     """Return a table of predicted and measured times, one row per run."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("program", no_wrap=True, overflow="ellipsis")
@@ -50,7 +50,7 @@ def table(runs: list[Run]) -> Table:
     return shown
 
 
-def _numbers(run: Run) -> tuple[str, str, str, str]:
+def _numbers(run: MeasuredRun) -> tuple[str, str, str, str]:
     batch = "-" if run.batch_size is None else units.format_count(run.batch_size)
     measured = units.format_seconds(run.step_s)
     if run.predicted_s is None or run.error is None:

@@ -12,7 +12,7 @@ from anytpu.planning.calibration import LocalFactor
 from anytpu.planning.compiled import peak_flops_per_s
 from anytpu.planning.memory.liveness import peak_of
 from anytpu.planning.prices import read_prices
-from anytpu.planning.runs import Forecast, Run
+from anytpu.planning.runs import MeasuredRun, StoredForecast
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
 from fuzz.battery import Battery
@@ -38,8 +38,10 @@ def read_module(path: Path) -> Any:
     return [time.step_s, len(time.ops), peak.bytes, peak_flops_per_s(module, target), sources, sorted(module.donated)]
 
 
-RUN = Run("a", "2026-11-21T06:00:00+00:00", "sum/train", "p", "v3", "v3-8", 8, 64, 10, 0.2, 8, {"jax": "0.10.2"})
-FORECAST = Forecast("p", "v3-8", 8, 0.15, "compiler", 1e-4)
+RUN = MeasuredRun(
+    "a", "2026-11-21T06:00:00+00:00", "sum/train", "p", "v3", "v3-8", 8, 64, 10, 0.2, 8, {"jax": "0.10.2"}
+)
+FORECAST = StoredForecast("p", "v3-8", 8, 0.15, 1e-4)
 
 
 def lines_of(*records: Any) -> bytes:
@@ -76,7 +78,7 @@ def read_forecasts(path: Path) -> Any:
     return [one.error for one in found.runs] + [one.factor for one in found.factors]
 
 
-FACTORS = {"factors": [dataclasses.asdict(LocalFactor("v3", "compiler", 1.07, 0.1, 4, 12))]}
+FACTORS = {"factors": [dataclasses.asdict(LocalFactor("v3", 1.07, 0.1, 4, 12))]}
 PRICES = b"""chip,usd_per_chip_hour,spot_usd_per_chip_hour,preemptions_per_hour,date,source,note
 v3,1.5,0.5,0.02,2026-11-01,our contract,"for a year, prepaid"
 v6e,2.5,,,,,

@@ -10,9 +10,9 @@ import pytest
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.findings import findings
 from anytpu.planning.advice.fitting import larger_slices
-from anytpu.planning.advice.line import MemoryLine, line_of
-from anytpu.planning.advice.saved import Saved
+from anytpu.planning.advice.residuals import Residuals
 from anytpu.planning.advice.slices import slices_that_hold
+from anytpu.planning.memory.batches import MemoryLine, fit_line
 from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Holding, Memory
 from anytpu.planning.target import Target
@@ -31,24 +31,24 @@ def said(
     known: MemoryLine, facts: Facts, largest: int = 256, tpu: str = "v3-8", start: str = ""
 ) -> list[tuple[str, str]]:
     """Return the text and the evidence of each finding whose text begins so, for a batch of 1,024."""
-    need = int(known.fixed_bytes + known.growing(1024))
+    need = int(known.fixed_bytes + known.growing_bytes(1024))
     memory = Memory(need, LIMIT, said="Ran out of memory")
     one = prediction(memory=memory, largest_batch=largest, tpu=tpu)
     return [(each.text, each.evidence) for each in findings(one, facts, known) if each.text.startswith(start)]
 
 
-BLOCKS = Saved(total_bytes=1000, blocks=24, kept_bytes=120)
+BLOCKS = Residuals(total_bytes=1000, blocks=24, kept_bytes=120)
 
 
 def test_rematerialisation_that_makes_it_fit():
-    assert said(line(2, 60), Facts(saved=BLOCKS), start="Remat") == [
+    assert said(line(2, 60), Facts(residuals=BLOCKS), start="Remat") == [
         (
             "Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about 24 blocks.",
             "60 GiB grow with the batch; of what the forward pass keeps for the backward pass, 12% would be left: "
-            "about 9.2 GiB of 16 GiB, for about a third more computation (reckoned from the traced step).",
+            "about 9.2 GiB of 16 GiB, for about a third more computation (estimated from the traced step).",
         )
     ]
-    (told,) = said(line(2, 60), Facts(saved=BLOCKS, is_model=True), start="Remat")
+    (told,) = said(line(2, 60), Facts(residuals=BLOCKS, is_model=True), start="Remat")
     assert told[0] == (
         "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about 24 "
         "blocks of layers."
@@ -57,11 +57,11 @@ def test_rematerialisation_that_makes_it_fit():
 
 def test_rematerialisation_saves_nothing_of_the_batches():
     # 24 GiB over 8 devices are 3 GiB on each, and the next batch as much.
-    facts = Facts(saved=BLOCKS, batch_bytes=24 * GIB)
+    facts = Facts(residuals=BLOCKS, batch_bytes=24 * GIB)
     ((_, evidence),) = said(line(2, 60), facts, start="Remat")
     assert evidence.startswith("60 GiB grow with the batch, 6 GiB of it this batch and the next; of what the forward")
     assert "12% would be left: about 14.5 GiB of 16 GiB" in evidence  # 2 + 6 + 54 * 0.12
-    assert said(line(2, 60), Facts(saved=BLOCKS, batch_bytes=240 * GIB), largest=256, start="Remat") == []
+    assert said(line(2, 60), Facts(residuals=BLOCKS, batch_bytes=240 * GIB), largest=256, start="Remat") == []
 
 
 def test_the_line_leaves_batches_out_that_the_compiler_made_fit():
@@ -69,37 +69,38 @@ def test_the_line_leaves_batches_out_that_the_compiler_made_fit():
     missing = Memory(int(20.8 * GIB), int(15.7 * GIB), said="Ran out of memory")
     half = Memory(int(7.5 * GIB), int(15.7 * GIB))
     tried = [(131072, free), (167936, full), (262144, missing)]
-    with_half, without = line_of([*tried, (65536, half)], 1), line_of(tried, 1)
+    with_half, without = fit_line([*tried, (65536, half)], 1), fit_line(tried, 1)
     assert with_half is not None and without is not None
-    assert with_half.growing(262144) + with_half.fixed_bytes == pytest.approx(27.9 * GIB, rel=0.01)
-    assert without.growing(262144) + without.fixed_bytes == pytest.approx(20.8 * GIB)
+    assert with_half.growing_bytes(262144) + with_half.fixed_bytes == pytest.approx(27.9 * GIB, rel=0.01)
+    assert without.growing_bytes(262144) + without.fixed_bytes == pytest.approx(20.8 * GIB)
 
 
 def test_rematerialisation_that_makes_a_larger_batch_fit():
-    ((_, evidence),) = said(line(2, 400), Facts(saved=BLOCKS), largest=64, start="Remat")
+    ((_, evidence),) = said(line(2, 400), Facts(residuals=BLOCKS), largest=64, start="Remat")
     assert "12% would be left: a batch of about 256 then fits, where 64 fit today, for" in evidence
 
 
 def test_rematerialisation_that_helps_little_is_not_told():
-    assert said(line(2, 400), Facts(saved=BLOCKS), largest=256, start="Remat") == []
-    assert said(line(15.9, 60), Facts(saved=BLOCKS), largest=0, start="Remat") == []
-    assert said(line(2, 60), Facts(saved=Saved(1000, 4, 950)), start="Remat") == []
+    assert said(line(2, 400), Facts(residuals=BLOCKS), largest=256, start="Remat") == []
+    assert said(line(15.9, 60), Facts(residuals=BLOCKS), largest=0, start="Remat") == []
+    assert said(line(2, 60), Facts(residuals=Residuals(1000, 4, 950)), start="Remat") == []
     assert said(line(2, 60), Facts(), start="Remat") == []
 
 
 def test_flash_attention():
-    saved = Saved(1000, 24, 900, attention_bytes=800, attention="float32[64,16,1024,1024]")
-    assert said(line(2, 60), Facts(saved=saved), start="Use flash") == [
+    saved = Residuals(1000, 24, 900, attention_bytes=800, attention="float32[64,16,1024,1024]")
+    assert said(line(2, 60), Facts(residuals=saved), start="Use flash") == [
         (
             "Use flash attention: flash_attention(q, k, v) of jax.experimental.pallas.ops.tpu.flash_attention.",
             "80% of what the forward pass keeps for the backward pass are products of queries and keys, such as "
-            "float32[64,16,1024,1024], which flash attention never keeps: about 14 GiB of 16 GiB (reckoned from the "
+            "float32[64,16,1024,1024], which flash attention never keeps: about 14 GiB of 16 GiB (estimated from the "
             "traced step).",
         )
     ]
-    ((text, _),) = said(line(2, 60), Facts(saved=saved, is_model=True), start="Use flash")
+    ((text, _),) = said(line(2, 60), Facts(residuals=saved, is_model=True), start="Use flash")
     assert text == "Use flash attention: keras.config.enable_flash_attention() before the model is made."
-    assert said(line(2, 60), Facts(saved=Saved(1000, 24, 900, 100, "float32[8,8,128,128]")), start="Use flash") == []
+    little = Residuals(1000, 24, 900, 100, "float32[8,8,128,128]")
+    assert said(line(2, 60), Facts(residuals=little), start="Use flash") == []
 
 
 def test_accumulation():
@@ -109,7 +110,7 @@ def test_accumulation():
             "Accumulate gradients: jax.lax.scan over 4 micro-batches of 256, then one update with the sum of their "
             "gradients.",
             "A batch of 256 needs about 12 GiB, the sum of the gradients at most 1.5 GiB: 13.5 GiB of 16 GiB "
-            "(reckoned from two compiled batches). Batch statistics, as of BatchNorm, are then those of 256 examples.",
+            "(estimated from two compiled batches). Batch statistics, as of BatchNorm, are then those of 256 examples.",
         )
     ]
     ((text, _),) = said(line(2, 40), Facts(state_bytes=1536 * MIB, is_model=True), start="Accumulate")
@@ -132,7 +133,7 @@ def test_splitting_the_state():
             "NamedSharding(mesh, PartitionSpec(None, \"data\")) on 'w1', the same on each large weight and its slots, "
             'and "data" on axis 0 of the batch.',
             "12 GiB of the state are whole on each device, 1.5 GiB if they are split: about 13.5 GiB of 16 GiB "
-            "(reckoned, with the largest array whole while it is used).",
+            "(estimated, with the largest array whole while it is used).",
         )
     ]
 
@@ -188,7 +189,7 @@ def test_the_slice_that_costs_least_and_the_fastest_are_advised():
         (
             "Use v6e-32 (32 chips, $86.40 an hour): of the smallest slices that hold it, a step costs least and takes "
             "least time there.",
-            "With 32 examples a device it needs about 17 GiB of 31.2 GiB (reckoned, not compiled). At the peak of its "
+            "With 32 examples a device it needs about 17 GiB of 31.2 GiB (estimated, not compiled). At the peak of its "
             "chips, a floor: 34 ms a step and $0.80 a million examples.",
         )
     ]

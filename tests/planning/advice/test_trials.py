@@ -58,7 +58,7 @@ def test_a_change_that_cannot_be_compiled_is_only_said():
     assert (one.tried, one.gain) == ("", None)
 
 
-def test_more_steps_a_call_are_reckoned_without_compiling():
+def test_more_steps_a_call_are_estimated_without_compiling():
     ops = (OpTime("f.1", "fusion", "matmul", 0.0003), OpTime("dispatch", "host", "host", 0.0001))
     predict, asked = faster(9.0)
     (one,) = advice_for(prediction(ops), Facts(), predict)

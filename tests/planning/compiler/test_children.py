@@ -15,8 +15,8 @@ import pytest
 
 from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
-from anytpu.planning.compiler import children, compile_program
-from anytpu.planning.compiler.parent import Child, UnusableError
+from anytpu.planning.compiler import children, compile_program, parent
+from anytpu.planning.compiler.parent import Child
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, slow, train
 
@@ -33,7 +33,7 @@ def compile_train() -> None:
 
 def idle() -> int:
     """Return the number of a child that waits; it need not have loaded its compiler yet."""
-    with children.borrowed() as child:
+    with children.borrow_child() as child:
         return child.pid
 
 
@@ -72,27 +72,27 @@ def test_a_child_is_lent_only_in_the_surroundings_that_it_was_started_in(monkeyp
 
 
 def test_those_of_compilations_that_were_closed_end_and_no_more_begin():
-    with children.borrowed() as other, children.compilations() as ours:
-        with pytest.raises(children.ClosedError), children.borrowed() as child:
+    with children.borrow_child() as other, children.compilations() as ours:
+        with pytest.raises(children.ClosedError), children.borrow_child() as child:
             ours.close()
             assert ends(child.pid)
-            child.ask({}, b"", 60)
-        with pytest.raises(children.ClosedError), children.borrowed():
+            child.ask({}, b"", 60, "nothing")
+        with pytest.raises(children.ClosedError), children.borrow_child():
             raise AssertionError("a closed one was lent a child")
         assert other.is_alive and list(children._LENT) == [other]
-    with children.borrowed() as again:
+    with children.borrow_child() as again:
         assert again is other
 
 
 def test_an_answer_that_came_before_the_end_counts():
     with children.compilations() as ours:
-        with children.borrowed() as child:
+        with children.borrow_child() as child:
             ours.close()
         assert ends(child.pid) and child not in children._IDLE
 
 
 def test_close_ends_those_that_are_lent_and_those_that_wait():
-    with children.borrowed() as lent:
+    with children.borrow_child() as lent:
         waits = idle()
         children.close()
         assert not lent.is_alive and ends(lent.pid) and ends(waits)
@@ -125,13 +125,13 @@ def test_compilations_that_are_ended():
         thread = compiling(errors)
     others: list[Exception] = []
     other = compiling(others)
-    while sum(child.is_busy for child in list(children._LENT)) < 2:
+    while len(parent._BUSY) < 2:
         thread.join(0.01)
     ours.close()
     thread.join()
     assert [type(error) for error in errors] == [children.ClosedError]
     (child,) = children._LENT
-    assert child.is_busy and child.is_alive
+    assert child.pid in parent._BUSY and child.is_alive
     os.kill(child.pid, signal.SIGKILL)
     other.join()
     assert [str(error) for error in others] == [
@@ -143,13 +143,12 @@ def test_compilations_that_are_ended():
 
 PARENT = """
 import signal, sys, threading
-from anytpu.planning.compiler import children, compile_program
-from anytpu.planning.compiler.parent import Child, UnusableError
+from anytpu.planning.compiler import children, compile_program, parent
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, slow
 
 def tell():
-    while not any(child.is_busy for child in list(children._LENT)):
+    while not parent._BUSY:
         pass
     print(*[child.pid for child in children._LENT], flush=True)
 
@@ -160,7 +159,8 @@ compile_program(program_of(slow), target_named("v3-8"))
 
 def test_children_end_with_their_parents():
     ended_by = (signal.SIGKILL, signal.SIGINT)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     parents = [
         subprocess.Popen(
             [sys.executable, "-c", PARENT],
@@ -171,11 +171,11 @@ def test_children_end_with_their_parents():
         )
         for _ in ended_by
     ]
-    for parent, number in zip(parents, ended_by, strict=True):
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.send_signal(number)
-        _, said = parent.communicate()
+    for process, number in zip(parents, ended_by, strict=True):
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.send_signal(number)
+        _, said = process.communicate()
         assert ends(child)
         assert said == "" if number == signal.SIGKILL else said.rstrip().endswith("KeyboardInterrupt")
 
@@ -184,7 +184,7 @@ def test_two_threads_have_a_child_each():
     seen: list[int] = []
 
     def work() -> None:
-        with children.borrowed() as child:
+        with children.borrow_child() as child:
             seen.append(child.pid)
             both.wait()
 
@@ -211,24 +211,25 @@ def test_a_compiler_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 CHILD = """
-import os, random
-from anytpu.planning.compiler import wire
+import random
+from multiprocessing.connection import Connection
 
-def main():
-    wire.send(os.fdopen(1, "wb"), {"unusable": random.__file__})
+def main(descriptor):
+    connection = Connection(descriptor)
+    connection.recv()
+    connection.send(({"unusable": random.__file__}, b""))
 """
 
 
 def test_the_folder_of_this_package_hides_no_module_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    compiler, wire = tmp_path / "anytpu/planning/compiler", Path(_env.__file__).parent / "planning/compiler/wire.py"
+    compiler = tmp_path / "anytpu/planning/compiler"
     compiler.mkdir(parents=True)
     (compiler / "child.py").write_text(CHILD)
-    (compiler / "wire.py").write_text(wire.read_text())
     (tmp_path / "anytpu/__init__.py").touch()  # or one that is installed would come first
     (tmp_path / "random.py").write_text("__file__ = 'hidden'")
     monkeypatch.setattr(_env, "package_folder", lambda: tmp_path)
     child = Child()
-    with pytest.raises(UnusableError) as error:
-        child.ask({}, b"", 60)
+    with pytest.raises(CompilerMissingError) as error:
+        child.ask({}, b"", 60, "nothing")
     child.kill()
-    assert str(error.value) == random.__file__
+    assert f" cannot be used here: {random.__file__}. Install " in str(error.value)

@@ -5,31 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import pytest
 
-from anytpu.planning.compiler.places import OperationPlace, is_users, layer_of, operations
+from anytpu.planning.compiler.places import OperationPlace, is_users, operations
 from compiler_samples import line_of
-
-
-@pytest.mark.parametrize(
-    ("path", "layer"),
-    [
-        ("", ""),
-        ("jit(step)/dense", "dense"),
-        ("jit(step)/transpose(jvp(sequential))/dense", "sequential/dense"),
-        ("jit(<lambda>)/call_exported/jit(step)/outer/inner", "outer/inner"),
-        ("jvp()/while/body", "while/body"),
-    ],
-)
-def test_layers(path: str, layer: str):
-    assert layer_of(path) == layer
 
 
 def test_files_of_the_user():
     assert is_users(__file__)
     assert not is_users(jax.__file__)
     assert not is_users(os.__file__)
-    assert not is_users(str(layer_of.__code__.co_filename))
+    assert not is_users(str(operations.__code__.co_filename))
 
 
 @jax.jit

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.planning.compiler.places import OperationPlace
-from anytpu.planning.compiler.refusal import reason, refused, where
+from anytpu.planning.compiler.refusal import describe_refusal, find_place, first_sentence
 from compiler_samples import line_of
 
 
@@ -32,27 +32,27 @@ LINE = line_of(step, "jnp.fft")
     ],
 )
 def test_reasons(said: str, expected: str):
-    assert reason(said) == expected
+    assert first_sentence(said) == expected
 
 
 def test_an_operation_is_found_by_its_line_and_name():
     said = f'INVALID: bad, metadata={{op_name="jit(s)/jit(step)/layer/dot_general"}}\n\n  {LINE}:3 [step]\n'
-    assert where(said, JAXPR) == OperationPlace("dot_general", "layer", f"{LINE} (step)")
+    assert find_place(said, JAXPR) == OperationPlace("dot_general", "layer", f"{LINE} (step)")
 
 
 def test_an_operation_is_found_by_what_the_compiler_calls_it():
-    assert where("Unexpected operand type for FFT: c64[4,4]{1,0}", JAXPR) == OperationPlace(
+    assert find_place("Unexpected operand type for FFT: c64[4,4]{1,0}", JAXPR) == OperationPlace(
         "fft", "layer", f"{LINE} (step)"
     )
 
 
 def test_what_the_traced_step_does_not_know():
     said = 'INVALID: bad, metadata={op_name="jit(s)/jit(step)/block/dot"}\n\n  /elsewhere/model.py:7:3 [call]\n'
-    assert where(said, JAXPR) == OperationPlace("dot", "block", "/elsewhere/model.py:7 (call)")
+    assert find_place(said, JAXPR) == OperationPlace("dot", "block", "/elsewhere/model.py:7 (call)")
 
 
 def test_an_operation_that_is_not_said():
-    assert refused("INTERNAL: something is off.", "step/train", "v3-8", JAXPR) == (
+    assert describe_refusal("INTERNAL: something is off.", "step/train", "v3-8", JAXPR) == (
         "The TPU compiler refuses 'step/train' for v3-8: something is off. It does not say of which operation. Write "
         "that part with other operations of jax.numpy, or compute it outside of the step."
     )

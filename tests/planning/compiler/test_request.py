@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError
-from anytpu.planning import identity
+from anytpu.planning import runs
 from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.target import target_named
@@ -71,16 +71,16 @@ def test_a_program_that_is_gone_takes_its_code_along():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation="relu")])
     model.compile("adam", "mse")
     gc.collect()
-    before = len(export._KEPT), len(identity._KEPT)
+    before = len(export._KEPT), len(runs._DIGESTS)
     program = of(model, batch_size=8)
     code = weakref.ref(request_of(program, target_named("v3-8"), {}).code)
-    identity.digest(program)
-    assert (len(export._KEPT), len(identity._KEPT)) == (before[0] + 1, before[1] + 1)
+    runs.digest(program)
+    assert (len(export._KEPT), len(runs._DIGESTS)) == (before[0] + 1, before[1] + 1)
     gone = [code, weakref.ref(program), weakref.ref(model)]
     del program, model
     gc.collect()
     assert [one() for one in gone] == [None, None, None]
-    assert (len(export._KEPT), len(identity._KEPT)) == before
+    assert (len(export._KEPT), len(runs._DIGESTS)) == before
 
 
 def test_weights_do_not_travel():

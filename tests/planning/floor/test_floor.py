@@ -12,8 +12,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, by_floor, rate_of
 from anytpu.planning.floor.least import least_of, work_of
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named
-from anytpu.planning.wish import Wish
 from anytpu.program import of
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, ROWS, Program
 from anytpu.units import GIB
@@ -41,7 +41,7 @@ def training(rows: int = 64, width: int = 512) -> Program:
 
 
 def test_the_products_bound_a_large_step():
-    found = by_floor(training(2**16, 4096), V5E, Wish(), WHY)
+    found = by_floor(training(2**16, 4096), V5E, PlanSettings(), WHY)
     assert found.time is not None
     (op,) = found.time.ops
     assert op.flops == 5 * 2 * 2**16 * 4096**2  # two forward, three backward: no gradient of the input
@@ -50,7 +50,7 @@ def test_the_products_bound_a_large_step():
 
 
 def test_the_bytes_bound_a_small_step():
-    found = by_floor(training(), V5E, Wish(), WHY)
+    found = by_floor(training(), V5E, PlanSettings(), WHY)
     assert found.time is not None
     (op,) = found.time.ops
     weights, batch = 2 * 4 * 512 * 512, 4 * 64 * 512
@@ -60,7 +60,7 @@ def test_the_bytes_bound_a_small_step():
 
 
 def test_it_says_that_it_is_a_floor():
-    found = by_floor(training(), V5E, Wish(), WHY)
+    found = by_floor(training(), V5E, PlanSettings(), WHY)
     assert found.time is not None
     assert (found.basis, found.predicted_by, found.compile_s) == ("floor", PREDICTED_BY, None)
     assert found.time.interval_s == (found.time.step_s, math.inf)
@@ -119,7 +119,7 @@ def test_sharded_state_lies_in_parts():
 
 def test_what_does_not_fit_has_no_time():
     program = Program("wide", lambda w, x: (w + 1, x), spec(2**16, 2**17), spec(8, 8), ROWS)
-    found = by_floor(program, V5E, Wish(), WHY)
+    found = by_floor(program, V5E, PlanSettings(), WHY)
     assert (found.time, found.memory.fits) == (None, False)
     assert found.memory.peak_bytes / GIB == pytest.approx(32, rel=1e-6)
     assert found.notes == (WHY, NOTE)

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 import plan_cases
 
 from anytpu.planning.floor.floor import by_floor
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named
-from anytpu.planning.wish import Wish
 from anytpu.program import of
 
 CASES = {case.name: case for case in plan_cases.CASES}
@@ -33,7 +33,7 @@ CASES = {case.name: case for case in plan_cases.CASES}
 def test_the_floor_is_a_part_of_what_was_measured(name: str, share: float):
     case = CASES[name]
     step, specs = case.build()
-    found = by_floor(of(step, specs), target_named(case.target), Wish(), "no compiler")
+    found = by_floor(of(step, specs), target_named(case.target), PlanSettings(), "no compiler")
     assert found.time is not None
     assert found.time.step_s / case.measured_s == pytest.approx(share, abs=0.01)
     assert not found.time.unpriced

@@ -4,10 +4,10 @@ import pytest
 from tests.planning.timing.modules import cycles, module_of
 
 from anytpu.planning.hlo import parse
-from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step, step_time
 from anytpu.planning.timing.rates import rates_of
+from anytpu.planning.waits import add_input_wait
 
 MODULE = module_of(
     f"""%x = bf16[16384,1024]{{1,0:T(8,128)(2,1)}} parameter(0)
@@ -29,10 +29,10 @@ def test_a_call_of_many_steps_is_dispatched_once():
 
 
 def test_input_that_comes_too_slowly_is_waited_for():
-    slow = waiting_for_input(step_time(MODULE, V6E), 1000, 10)
+    slow = add_input_wait(step_time(MODULE, V6E), 1000, 10)
     assert slow.step_s == pytest.approx(10e-3)
     assert slow.ops[-1].kind == "input"
-    fast = waiting_for_input(step_time(MODULE, V6E), 1e9, 10)
+    fast = add_input_wait(step_time(MODULE, V6E), 1e9, 10)
     assert fast.step_s == pytest.approx(step_time(MODULE, V6E).step_s)
 
 

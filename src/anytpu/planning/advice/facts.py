@@ -1,20 +1,27 @@
-"""`Facts`: properties of a program that advice needs beside its prediction."""
+"""`Facts` and `ProposedChange`: properties of a program that advice needs beside its prediction, and a finding.
+
+Idea: the traced step shows the type in which the user's program computes. The compiled step does not: a matrix unit
+rounds float32 to bfloat16. Gradients of master weights are float32 in a program that computes in bfloat16.
+
+Rule: a product at a higher precision than the default is intended, and does not count as float32.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from anytpu.errors import AnyTPUError
-from anytpu.planning.advice.products import float32_share
-from anytpu.planning.advice.saved import Saved, saved_of
+from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
 from anytpu.planning.job import batch_parts, weights_of
+from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.leaves import leaf_names
 from anytpu.program.program import Program
 
@@ -33,7 +40,7 @@ class Facts:
         batch_bytes: bytes of a batch over all devices, by its shapes.
         float32_share: share of the products' FLOPs that multiply float32 at the default precision, 0 to 1; None if it
             is not known.
-        saved: arrays that its forward pass keeps for its backward pass.
+        residuals: arrays that its forward pass keeps for its backward pass.
         batch_parts: number of parts into which the devices split the examples: fewer than the devices if a mesh also
             splits other things. None: one part a device.
         batch_axes: axis of the examples in each leaf of the batch, by the leaf's name.
@@ -45,9 +52,32 @@ class Facts:
     state_bytes: int = 0
     batch_bytes: int = 0
     float32_share: float | None = None
-    saved: Saved = dataclasses.field(default_factory=Saved)
+    residuals: Residuals = dataclasses.field(default_factory=Residuals)
     batch_parts: int | None = None
     batch_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProposedChange:
+    """A change to a program, before it is tried.
+
+    Attributes:
+        topic: one of the topics of `Advice`.
+        text: the change, one sentence.
+        evidence: the numbers that ask for it, one sentence.
+        batch_size: the batch to try, or None.
+        precision: the precision to try, or None.
+        tpu: the system to try, or None.
+        steps_per_execution: the number of steps a call to compute the gain for, or None.
+    """
+
+    topic: str
+    text: str
+    evidence: str
+    batch_size: int | None = None
+    precision: str | None = None
+    tpu: str | None = None
+    steps_per_execution: int | None = None
 
 
 def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
@@ -67,8 +97,52 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         jaxpr: ClosedJaxpr = traced_jaxpr(program)
     except AnyTPUError:
         return known
-    saved = saved_of(jaxpr, len(leaves)) if program.mode == "train" else Saved()
-    return dataclasses.replace(known, float32_share=float32_share(jaxpr), saved=saved)
+    residuals = residuals_of(jaxpr, len(leaves)) if program.mode == "train" else Residuals()
+    return dataclasses.replace(known, float32_share=float32_share(jaxpr), residuals=residuals)
+
+
+def float32_share(jaxpr: ClosedJaxpr) -> float | None:
+    """Return the share of the FLOPs of products that multiply float32 at the default precision; None without products.
+
+    Example:
+        >>> traced = jax.make_jaxpr(lambda x: (x @ x).astype("bfloat16") @ x.astype("bfloat16"))(jnp.ones((4, 4)))
+        >>> float32_share(traced)
+        0.5
+    """
+    flops = collections.Counter[bool]()
+    _count(jaxpr.jaxpr, 1, flops)
+    total = flops.total()
+    return flops[True] / total if total else None
+
+
+def _count(jaxpr: Jaxpr, times: int, flops: collections.Counter[bool]) -> None:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            flops[_is_float32(equation)] += times * _flops(equation)
+        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for inner in inner_jaxprs(equation):
+            _count(level_of(inner), times * turns, flops)
+
+
+def _is_float32(equation: JaxprEqn) -> bool:
+    asked = equation.params["precision"]
+    precisions = set(asked if isinstance(asked, tuple) else (asked,))
+    types = {str(getattr(variable.aval, "dtype", "")) for variable in equation.invars}
+    return types == {"float32"} and precisions <= {None, jax.lax.Precision.DEFAULT}
+
+
+def _flops(equation: JaxprEqn) -> int:
+    left, right, result = (_shape(variable) for variable in (*equation.invars[:2], equation.outvars[0]))
+    out = math.prod(result)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * out * math.prod(left[axis] for axis in contracted)
+    features = equation.params["dimension_numbers"].rhs_spec[0]
+    return 2 * out * math.prod(right) // max(right[features], 1)
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return getattr(variable.aval, "shape", ())
 
 
 def _bytes(leaf: Any) -> int:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import ProposedChange
+from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.records import Prediction
 
 WORTH_SHARE = 0.05
@@ -31,7 +30,7 @@ make another model, and would gain little, because so few outputs are little wor
 _KERNELS = ("kernel", "embeddings", "/w", "weight", "weights")
 
 
-def odd_features(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_odd_features(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find the weights whose features do not fill the lanes, largest share of the time first."""
     for name, share in _share_by_layer(prediction).items():
         own = {weight: shape for weight, shape in facts.weights.items() if _is_of(weight, name)}

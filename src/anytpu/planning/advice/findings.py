@@ -9,13 +9,12 @@ import math
 from collections.abc import Callable
 
 from anytpu import units
-from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.features import LANES, odd_features
-from anytpu.planning.advice.finding import ProposedChange
+from anytpu.planning.advice.facts import Facts, ProposedChange
+from anytpu.planning.advice.features import LANES, find_odd_features
 from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
-from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.host_wait import OP
+from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Buffer, Prediction
+from anytpu.planning.waits import HOST_WAIT
 
 WORTH_SHARE = 0.05
 """A part of the step below this share is not worth a change."""
@@ -51,7 +50,11 @@ def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = Non
         line: memory as a function of the batch, for a program that does not fit; None if it is not known.
     """
     if prediction.memory is not None and not prediction.fits:
-        candidates = [too_large(prediction), *fitting(prediction, facts, line), wide_floats(prediction, facts)]
+        candidates = [
+            find_fitting_batch(prediction),
+            *find_ways_to_fit(prediction, facts, line),
+            find_wide_floats(prediction, facts),
+        ]
     else:
         candidates = [look(prediction, facts) for look in LOOKS]
     return _each_batch_once([finding for finding in candidates if finding])
@@ -68,7 +71,7 @@ def _each_batch_once(candidates: list[ProposedChange]) -> list[ProposedChange]:
     return kept
 
 
-def uneven_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_uneven_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a batch that the devices do not divide, or rows that do not fill the tiles of the memory."""
     batch, devices, padding = prediction.batch_size, prediction.target.devices, prediction.batch_padding
     parts = facts.batch_parts or devices
@@ -102,7 +105,7 @@ def _unit(prediction: Prediction) -> int:
     return padding.unit if padding is not None and padding.share >= WORTH_SHARE else 1
 
 
-def room_for_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_room_for_batch(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find memory that a larger batch would use, where the matrix units wait."""
     memory, batch, mfu = prediction.memory, prediction.batch_size, prediction.mfu
     if memory is None or batch is None or mfu is None or not prediction.fits:
@@ -122,7 +125,7 @@ def room_for_batch(prediction: Prediction, facts: Facts) -> ProposedChange | Non
     )
 
 
-def wide_floats(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_wide_floats(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find float32 activations in a program that multiplies float32.
 
     A program that multiplies bfloat16 already computes in it: its float32 arrays are sums, and gradients of master
@@ -154,7 +157,7 @@ def wide_floats(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     )
 
 
-def small_steps(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_small_steps(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find steps so short that the host's call takes a visible share."""
     host = _seconds(prediction, "host")
     if not prediction.step_s or host / prediction.step_s < WORTH_SHARE:
@@ -177,7 +180,7 @@ def small_steps(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     )
 
 
-def padded_tensors(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_padded_tensors(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find the tensor that loses most to padding, among those whose shape the user chooses.
 
     A weight has the shape of its layer, and so have its gradient and its optimizer slots.
@@ -207,7 +210,7 @@ def padded_tensors(prediction: Prediction, facts: Facts) -> ProposedChange | Non
     )
 
 
-def slow_collectives(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_slow_collectives(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a step that waits for the network between chips."""
     seconds = _seconds(prediction, "collective")
     if not prediction.step_s or seconds / prediction.step_s < COLLECTIVE_SHARE:
@@ -223,7 +226,7 @@ def slow_collectives(prediction: Prediction, facts: Facts) -> ProposedChange | N
     )
 
 
-def slow_input(prediction: Prediction, facts: Facts) -> ProposedChange | None:
+def find_slow_input(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     """Find a step that waits for its batch."""
     seconds = _seconds(prediction, "input")
     if not prediction.step_s or seconds / prediction.step_s < WORTH_SHARE:
@@ -237,7 +240,7 @@ def slow_input(prediction: Prediction, facts: Facts) -> ProposedChange | None:
     )
 
 
-def too_large(prediction: Prediction) -> ProposedChange | None:
+def find_fitting_batch(prediction: Prediction) -> ProposedChange | None:
     """Find a program that does not fit, and the largest batch that does."""
     memory, largest = prediction.memory, prediction.largest_batch
     if memory is None or memory.fits or not largest:
@@ -247,7 +250,7 @@ def too_large(prediction: Prediction) -> ProposedChange | None:
     )
 
 
-def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> list[ProposedChange]:
+def find_ways_to_fit(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> list[ProposedChange]:
     """Find the changes after which a program fits."""
     memory, batch = prediction.memory, prediction.batch_size
     if memory is None or memory.fits:
@@ -258,14 +261,14 @@ def fitting(prediction: Prediction, facts: Facts, line: MemoryLine | None) -> li
 
 
 LOOKS: tuple[Callable[[Prediction, Facts], ProposedChange | None], ...] = (
-    uneven_batch,
-    small_steps,
-    slow_collectives,
-    slow_input,
-    room_for_batch,
-    padded_tensors,
-    wide_floats,
-    odd_features,
+    find_uneven_batch,
+    find_small_steps,
+    find_slow_collectives,
+    find_slow_input,
+    find_room_for_batch,
+    find_padded_tensors,
+    find_wide_floats,
+    find_odd_features,
 )
 """Each topic's function, in the order in which advice is given where nothing was tried."""
 
@@ -281,7 +284,7 @@ def _missing(prediction: Prediction) -> str:
 
 def call_of(prediction: Prediction) -> float:
     """Return the host's time for one call, seconds: all of it if the devices wait, else the part that it adds."""
-    waits = any(op.name == OP and op.time_s for op in (prediction.time.ops if prediction.time else ()))
+    waits = any(op.name == HOST_WAIT and op.time_s for op in (prediction.time.ops if prediction.time else ()))
     step_s = prediction.step_s or 0.0
     return (step_s if waits else _seconds(prediction, "host")) * prediction.steps_per_execution
 

@@ -13,10 +13,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import ProposedChange
-from anytpu.planning.advice.line import MemoryLine
+from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.slices import cheapest, fastest
+from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, Memory, Prediction
 from anytpu.units import MIB, format_bytes, format_seconds
 
@@ -63,7 +62,7 @@ class Shortage:
     @property
     def batch_share(self) -> float:
         """Share of the growing bytes that is this batch and the next one, 0 to 1: no change of the step saves these."""
-        growing = self.line.growing(self.batch_size)
+        growing = self.line.growing_bytes(self.batch_size)
         return min(2 * self.facts.batch_bytes / self.devices / growing, 1.0) if growing else 0.0
 
     def outcome(self, share: float = 1.0, saved_bytes: float = 0.0) -> str | None:
@@ -75,7 +74,7 @@ class Shortage:
         """
         line, limit = self.line, format_bytes(self.line.limit_bytes)
         share += (1 - share) * self.batch_share
-        after = line.fixed_bytes - saved_bytes + line.growing(self.batch_size) * share
+        after = line.fixed_bytes - saved_bytes + line.growing_bytes(self.batch_size) * share
         if after <= line.limit_bytes:
             return f"about {format_bytes(after)} of {limit}"
         largest = line.largest(share, saved_bytes)
@@ -90,34 +89,35 @@ def ways_to_fit(shortage: Shortage) -> list[ProposedChange]:
     return [*(finding for finding in candidates if finding), *larger_slices(shortage.prediction)]
 
 
-def rematerialise(shortage: Shortage) -> ProposedChange | None:
+def propose_remat(shortage: Shortage) -> ProposedChange | None:
     """Keep the inputs of blocks of layers, and compute the inside of the blocks again."""
-    saved, growing = shortage.facts.saved, shortage.line.growing(shortage.batch_size)
-    share = saved.kept_bytes / saved.total_bytes if saved.total_bytes else 1.0
+    residuals, growing = shortage.facts.residuals, shortage.line.growing_bytes(shortage.batch_size)
+    share = residuals.kept_bytes / residuals.total_bytes if residuals.total_bytes else 1.0
     outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
     if outcome is None:
         return None
     return ProposedChange(
         "memory",
         "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about "
-        f"{saved.blocks} blocks of layers."
+        f"{residuals.blocks} blocks of layers."
         if shortage.facts.is_model
-        else f"Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about {saved.blocks} blocks.",
+        else "Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about "
+        f"{residuals.blocks} blocks.",
         f"{format_bytes(growing)} grow with the batch{_of_batches(shortage)}; of what the forward pass keeps for the "
-        f"backward pass, {share:.0%} would be left: {outcome}, for about a third more computation (reckoned from the "
+        f"backward pass, {share:.0%} would be left: {outcome}, for about a third more computation (estimated from the "
         "traced step).",
     )
 
 
 def _of_batches(shortage: Shortage) -> str:
-    batches = shortage.batch_share * shortage.line.growing(shortage.batch_size)
+    batches = shortage.batch_share * shortage.line.growing_bytes(shortage.batch_size)
     return f", {format_bytes(batches)} of it this batch and the next" if shortage.batch_share > _MIN_BATCH_SHARE else ""
 
 
-def flash_attention(shortage: Shortage) -> ProposedChange | None:
+def propose_flash_attention(shortage: Shortage) -> ProposedChange | None:
     """Do not keep softmax(QK)."""
-    saved = shortage.facts.saved
-    share = 1 - saved.attention_bytes / saved.total_bytes if saved.total_bytes else 1.0
+    residuals = shortage.facts.residuals
+    share = 1 - residuals.attention_bytes / residuals.total_bytes if residuals.total_bytes else 1.0
     outcome = shortage.outcome(share) if share <= WORTH_SAVING else None
     if outcome is None:
         return None
@@ -127,11 +127,11 @@ def flash_attention(shortage: Shortage) -> ProposedChange | None:
         if shortage.facts.is_model
         else "Use flash attention: flash_attention(q, k, v) of jax.experimental.pallas.ops.tpu.flash_attention.",
         f"{1 - share:.0%} of what the forward pass keeps for the backward pass are products of queries and keys, such "
-        f"as {saved.attention}, which flash attention never keeps: {outcome} (reckoned from the traced step).",
+        f"as {residuals.attention}, which flash attention never keeps: {outcome} (estimated from the traced step).",
     )
 
 
-def accumulate(shortage: Shortage) -> ProposedChange | None:
+def propose_accumulation(shortage: Shortage) -> ProposedChange | None:
     """Sum the gradients of smaller batches before an update."""
     largest, batch, line = shortage.prediction.largest_batch or 0, shortage.batch_size, shortage.line
     sum_bytes = shortage.facts.state_bytes
@@ -139,7 +139,7 @@ def accumulate(shortage: Shortage) -> ProposedChange | None:
     if parts is None or batch // parts < shortage.devices or shortage.facts.is_placed or not sum_bytes:
         return None
     part = batch // parts
-    need = line.fixed_bytes + line.growing(part) + sum_bytes
+    need = line.fixed_bytes + line.growing_bytes(part) + sum_bytes
     if part % shortage.devices or need > line.limit_bytes:
         return None
     return ProposedChange(
@@ -149,12 +149,12 @@ def accumulate(shortage: Shortage) -> ProposedChange | None:
         else f"Accumulate gradients: jax.lax.scan over {parts} micro-batches of {part:,}, then one update with the sum "
         "of their gradients.",
         f"A batch of {part:,} needs about {format_bytes(need - sum_bytes)}, the sum of the gradients at most "
-        f"{format_bytes(sum_bytes)}: {format_bytes(need)} of {format_bytes(line.limit_bytes)} (reckoned from two "
+        f"{format_bytes(sum_bytes)}: {format_bytes(need)} of {format_bytes(line.limit_bytes)} (estimated from two "
         f"compiled batches). Batch statistics, as of BatchNorm, are then those of {part:,} examples.",
     )
 
 
-def split_the_state(shortage: Shortage) -> ProposedChange | None:
+def propose_split_state(shortage: Shortage) -> ProposedChange | None:
     """Split weights and optimizer slots over the devices."""
     facts, devices = shortage.facts, shortage.devices
     if devices == 1 or facts.is_model or facts.is_placed or shortage.prediction.mode != "train":
@@ -182,7 +182,7 @@ def split_the_state(shortage: Shortage) -> ProposedChange | None:
         f"NamedSharding(mesh, PartitionSpec({parts})) on {largest!r}, the same on each large weight and its slots, and "
         f'"data" on {_axes_text(facts.batch_axes)}.',
         f"{format_bytes(state_bytes)} of the state are whole on each device, {format_bytes(state_bytes / devices)} if "
-        f"they are split: {outcome} (reckoned, with the largest array whole while it is used).",
+        f"they are split: {outcome} (estimated, with the largest array whole while it is used).",
     )
 
 
@@ -211,7 +211,7 @@ def _need(slice_: Holding) -> str:
         else "It"
     )
     return (
-        f"{rows} needs about {format_bytes(slice_.need_bytes)} of {format_bytes(slice_.limit_bytes)} (reckoned, not "
+        f"{rows} needs about {format_bytes(slice_.need_bytes)} of {format_bytes(slice_.limit_bytes)} (estimated, not "
         "compiled)."
     )
 
@@ -229,10 +229,10 @@ def _unit(slice_: Holding) -> str:
 
 
 _WAYS: tuple[Callable[[Shortage], ProposedChange | None], ...] = (
-    rematerialise,
-    flash_attention,
-    accumulate,
-    split_the_state,
+    propose_remat,
+    propose_flash_attention,
+    propose_accumulation,
+    propose_split_state,
 )
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.limits import limit_bytes
+from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, Prediction
 from anytpu.planning.records.cost import Price
-from anytpu.planning.target import Target, every_target
+from anytpu.planning.target import Target, every_target, limit_bytes
 
 
 def slices_that_hold(
@@ -38,7 +37,7 @@ def slices_that_hold(
         is_placed: whether the step brings its own mesh, for one number of devices.
     """
     by_chip: dict[str, Holding] = {}
-    for other, need in _holding(prediction, line if not is_placed else None, prices):
+    for other, need in _fitting_slices(prediction, line if not is_placed else None, prices):
         if other.chip.name not in by_chip:
             price = prices.get(other.chip.name)
             by_chip[other.chip.name] = Holding(
@@ -47,13 +46,13 @@ def slices_that_hold(
     return tuple(by_chip.values())
 
 
-def _holding(
+def _fitting_slices(
     prediction: Prediction, line: MemoryLine | None, prices: Mapping[str, Price]
 ) -> Iterator[tuple[Target, int]]:
     target, batch, memory = prediction.target, prediction.batch_size, prediction.memory
     for other in _candidates(target, prices):
         if line is not None and batch:
-            need = int(line.fixed_bytes + line.growing(batch) * target.devices / other.devices)
+            need = int(line.fixed_bytes + line.growing_bytes(batch) * target.devices / other.devices)
             is_even = batch % other.devices == 0
         else:
             need, is_even = memory.peak_bytes if memory else 0, other.devices == target.devices

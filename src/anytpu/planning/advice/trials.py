@@ -11,12 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from anytpu.planning.advice.facts import Facts
-from anytpu.planning.advice.finding import ProposedChange
+from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.findings import call_of, findings
-from anytpu.planning.advice.line import MemoryLine
-from anytpu.planning.host_wait import OP
+from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Advice, Prediction
+from anytpu.planning.waits import HOST_WAIT
 
 WORTH_GAIN = 1.02
 """A tried change with a smaller gain is left out."""
@@ -49,7 +48,7 @@ def advice_for(
         if finding.steps_per_execution and finding.steps_per_execution <= prediction.steps_per_execution:
             continue
         piece = (
-            _untried(finding) if predict is None else _tried(finding, prediction, predict, can_batch, facts.is_model)
+            _as_advice(finding) if predict is None else _try(finding, prediction, predict, can_batch, facts.is_model)
         )
         if finding.steps_per_execution:
             piece = _with_computed_gain(finding, prediction)
@@ -67,41 +66,41 @@ def _within(finding: ProposedChange, epoch_steps: int | None) -> ProposedChange:
     return dataclasses.replace(finding, text=text, steps_per_execution=epoch_steps)
 
 
-def _untried(finding: ProposedChange) -> Advice:
+def _as_advice(finding: ProposedChange) -> Advice:
     """Return a finding as advice that was not tried."""
     return Advice(finding.topic, finding.text, finding.evidence)
 
 
-def _tried(
+def _try(
     finding: ProposedChange, before: Prediction, predict: Predict, can_batch: bool, can_precision: bool
 ) -> Advice | None:
     """Compile the change of a finding and return it as advice, or None if it gains too little."""
     batch = finding.batch_size if can_batch else None
     precision = finding.precision if can_precision else None
     if batch is None and precision is None and finding.tpu is None:
-        return _untried(finding)
+        return _as_advice(finding)
     try:
         after = predict(batch or before.batch_size if can_batch else None, precision, finding.tpu)
     except Exception:  # A step written for one batch may fail in any way for another.
-        return _untried(finding)
+        return _as_advice(finding)
     changes = {"batch_size": batch, "precision": precision, "tpu": finding.tpu}
     tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
     if not before.fits:
-        return dataclasses.replace(_untried(finding), tried=tried, step_s=after.step_s) if after.fits else None
+        return dataclasses.replace(_as_advice(finding), tried=tried, step_s=after.step_s) if after.fits else None
     gain = _gain(before, after)
     if gain is None or gain < WORTH_GAIN:
         return None
-    return dataclasses.replace(_untried(finding), tried=tried, step_s=after.step_s, gain=gain)
+    return dataclasses.replace(_as_advice(finding), tried=tried, step_s=after.step_s, gain=gain)
 
 
 def _with_computed_gain(finding: ProposedChange, before: Prediction) -> Advice:
     """Return the advice to start more steps a call, with its gain: the host's share falls, all else is unchanged."""
     ops = before.time.ops if before.time else ()
     steps, step_s = finding.steps_per_execution or 1, before.step_s or 0.0
-    adds_s = sum(op.time_s for op in ops if op.kind == "host" and op.name != OP) * before.steps_per_execution
+    adds_s = sum(op.time_s for op in ops if op.kind == "host" and op.name != HOST_WAIT) * before.steps_per_execution
     rest_s = step_s - sum(op.time_s for op in ops if op.kind == "host")
     after_s = max(rest_s + adds_s / steps, call_of(before) / steps)
-    return dataclasses.replace(_untried(finding), step_s=after_s, gain=step_s / after_s)
+    return dataclasses.replace(_as_advice(finding), step_s=after_s, gain=step_s / after_s)
 
 
 def _gain(before: Prediction, after: Prediction) -> float | None:

@@ -4,7 +4,7 @@ Idea: the key is a digest of everything that the answer depends on, so no entry 
 take too much, the least recently used are deleted.
 
 Rule: the cache never prevents a plan. An unreadable entry is compiled again; an unwritable folder is reported once and
-then ignored. Entries are replaced by `os.replace`, so processes may share the folder.
+then ignored. Entries are replaced at once, so processes may share the folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 import warnings
 import zlib
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu import _env
+from anytpu.files.replacing import replaced
 
 MAX_BYTES = 2 * 2**30
 """Maximum size of all entries together."""
@@ -31,19 +31,11 @@ _LEFT_OVER_S = 3600.0
 _told: set[str] = set()
 
 
-def key_of(*parts: bytes) -> str:
-    """Return the digest of everything that an answer depends on."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
-
-
 def read(key: str) -> tuple[dict[str, Any], bytes] | None:
     """Return the entry of a key, header and text, or None if there is no usable one."""
     path = _env.plan_cache() / f"{key}{_SUFFIX}"
     try:
-        entry = _unpacked(path.read_bytes())
+        entry = _unpack(path.read_bytes())
     except (OSError, ValueError, zlib.error):
         return None
     with contextlib.suppress(OSError):  # A read-only folder is still useful.
@@ -56,36 +48,25 @@ def write(key: str, header: dict[str, Any], text: bytes) -> None:
     folder = _env.plan_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / f"{key}{_SUFFIX}", _packed(header, text))
+        with replaced(folder / f"{key}{_SUFFIX}", ".part") as unfinished:
+            unfinished.write_bytes(_pack(header, text))
         _make_room(folder)
     except OSError as error:
         _say_once(folder, error.strerror or str(error))
 
 
-def _packed(header: dict[str, Any], text: bytes) -> bytes:
+def _pack(header: dict[str, Any], text: bytes) -> bytes:
     load = zlib.compress(json.dumps(header).encode() + b"\n" + text, 1)
     return _MAGIC + hashlib.sha256(load).digest() + load
 
 
-def _unpacked(content: bytes) -> tuple[dict[str, Any], bytes]:
+def _unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
     start = len(_MAGIC) + hashlib.sha256().digest_size
     load = content[start:]
     if content[: len(_MAGIC)] != _MAGIC or content[len(_MAGIC) : start] != hashlib.sha256(load).digest():
         raise ValueError("not an answer, or not a whole one")
     head, _, text = zlib.decompress(load).partition(b"\n")
     return json.loads(head), text
-
-
-def _replace(path: Path, content: bytes) -> None:
-    number, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _make_room(folder: Path) -> None:

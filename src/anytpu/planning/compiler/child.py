@@ -1,20 +1,30 @@
-"""The child process: reads requests, compiles them with libtpu, and writes answers. `Child` of parent.py starts it.
+"""The child process: compiles requests with libtpu and sends the answers. `Child` of parent.py starts it.
 
-Rule: this process imports neither Keras nor the user's program. Its printed output, above all libtpu's, goes to the
-standard error that the parent chose, never into the answers. It exits with its parent, even in the middle of a
-compilation, and after some time without a request.
+Rule: a request holds everything; this process imports neither Keras nor the user's program. It exits with its parent,
+even in the middle of a compilation, and after some time without a request.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import os
 import queue
-import select
-import sys
+import tempfile
 import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from anytpu.planning.compiler import wire
+import jax
+import jax.export
+import numpy as np
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from anytpu import _env
 
 IDLE_S = 120.0
 """How long a child waits for the next request, seconds."""
@@ -23,34 +33,152 @@ _LOOKS_S = 1.0
 _Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]
 
 
-def main() -> None:
-    """Answer requests from standard input on the original standard output, until the parent is gone."""
-    requests: _Requests = queue.SimpleQueue()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    threading.Thread(target=_read, args=(requests, os.getppid()), daemon=True).start()
-    from anytpu.planning.compiler.compiling import compile_request, load
+def main(descriptor: int) -> None:
+    """Answer requests until the parent is gone.
 
-    try:
-        wire.send(answers, {"compiler": load()})
-    except Exception as error:  # Any error here means that there is no compiler.
-        wire.send(answers, {"unusable": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"})
-        return
-    while True:
-        try:
+    Args:
+        descriptor: file descriptor of the connection to the parent.
+    """
+    connection, requests = Connection(descriptor), _Requests()
+    threading.Thread(target=_receive, args=(connection, requests, os.getppid()), daemon=True).start()
+    fault = _load()
+    with contextlib.suppress(queue.Empty):
+        while True:
             header, code = requests.get(timeout=IDLE_S)
-        except queue.Empty:
-            return
-        wire.send(answers, *compile_request(header, code))
+            connection.send(({"unusable": fault}, b"") if fault else compile_request(header, code))
 
 
-def _read(requests: _Requests, parent: int) -> None:
+def _load() -> str:
+    """Load the compiler, and return the reason if it cannot be loaded, or ""."""
+    try:
+        _devices("v2:2x2", ())
+    except Exception as error:  # Any error here means that there is no compiler.
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    return ""
+
+
+def _receive(connection: Connection, requests: _Requests, parent: int) -> None:
     """Pass on each request; end this process when no more can come."""
-    while os.getppid() == parent:
-        if not select.select([0], [], [], _LOOKS_S)[0]:
-            continue
-        try:
-            requests.put(wire.receive(sys.stdin.buffer))
-        except EOFError:
-            break
+    with contextlib.suppress(EOFError, OSError):
+        while os.getppid() == parent:
+            if connection.poll(_LOOKS_S):
+                requests.put(connection.recv())
     os._exit(0)
+
+
+def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], bytes]:
+    """Compile, and return the answer: sizes and the HLO text, or the compiler's message."""
+    started = time.monotonic()
+    jax.config.update("jax_enable_x64", header["wide"])
+    try:
+        compiled = _compile(header, code)
+        text = _text(compiled) or _dumped_text(header, code)
+    except Exception as error:  # The parent reports any error.
+        said = {
+            "compiler": _name(),
+            "kind": type(error).__name__,
+            "said": str(error),
+            "compile_s": time.monotonic() - started,
+        }
+        return said, b""
+    seconds = time.monotonic() - started
+    sizes = compiled.memory_analysis()
+    answer = {
+        "argument_bytes": sizes.argument_size_in_bytes,
+        "output_bytes": sizes.output_size_in_bytes,
+        "alias_bytes": sizes.alias_size_in_bytes,
+        "temp_bytes": sizes.temp_size_in_bytes,
+        "code_bytes": sizes.generated_code_size_in_bytes,
+        "peak_bytes": getattr(sizes, "peak_memory_in_bytes", None),
+        "compiler": _name(),
+        "compile_s": seconds,
+    }
+    return answer, text.encode()
+
+
+def _text(compiled: Any) -> str | None:
+    """Return the text of a program, or None if this jaxlib cannot read the output of a newer libtpu."""
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError:
+        return None
+
+
+def _dumped_text(header: dict[str, Any], code: bytes) -> str:
+    """Compile once more, and return the text that libtpu itself dumps into a folder.
+
+    Raises:
+        OSError: it dumped none.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
+        _compile(header | {"options": {**header["options"], **dumping}}, code)
+        paths = sorted(Path(folder).glob("*.jit_run.*after_codegen.txt"))
+        if not paths:
+            raise OSError(f"{_name()} writes no text of its programs, and JAX {jax.__version__} reads none of it")
+        return paths[0].read_text()
+
+
+def _compile(header: dict[str, Any], code: bytes) -> Any:
+    exported = jax.export.deserialize(bytearray(code))
+    mesh = _mesh(header)
+    specs = [
+        jax.ShapeDtypeStruct(tuple(shape), aval.dtype, sharding=_sharding(mesh, spec))
+        for (shape, spec), aval in zip(header["arguments"], exported.in_avals, strict=True)
+    ]
+
+    def run(*leaves: Any) -> Any:
+        return exported.call(*[_cut(leaf, aval.shape) for leaf, aval in zip(leaves, exported.in_avals, strict=True)])
+
+    results = tuple(None if spec is None else _sharding(mesh, spec) for spec in header["results"])
+    jitted = jax.jit(run, donate_argnums=tuple(range(header["donated"])), out_shardings=results)
+    with jax.sharding.set_mesh(mesh) if header["explicit"] else contextlib.nullcontext():
+        return jitted.lower(*specs).compile(compiler_options=header["options"] or None)
+
+
+def _mesh(header: dict[str, Any]) -> Mesh:
+    names, sizes = zip(*header["axes"], strict=True)
+    name, arguments = header["topology"]
+    slices = arguments.get("num_slices", 1)
+    devices = _devices(name, tuple((key, _hashable(value)) for key, value in sorted(arguments.items())))
+    if not header["ordered"]:
+        laid = np.array(devices).reshape(sizes)
+    elif slices > 1:
+        across = (math.gcd(sizes[0], slices), *[1] * (len(sizes) - 1))
+        within = (sizes[0] // across[0], *sizes[1:])
+        laid = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+    else:
+        laid = _arrange(sizes, devices)
+    types = tuple(AxisType.Explicit if axis in header["explicit"] else AxisType.Auto for axis in names)
+    return Mesh(laid, names, axis_types=types)
+
+
+def _arrange(sizes: tuple[int, ...], devices: Any) -> Any:
+    """Arrange devices as a mesh: each axis along whole sides of the slice if that is possible."""
+    if devices[0].device_kind == "TPU v4" and any(device.core_on_chip for device in devices):
+        return np.array(devices).reshape(sizes)  # JAX arranges only chips of v4; their cores are consecutive.
+    try:
+        return mesh_utils.create_device_mesh(sizes, devices)
+    except NotImplementedError:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+
+def _name() -> str:
+    return f"libtpu {_env.libtpu_version()}"
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@functools.lru_cache(maxsize=8)
+def _devices(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    return topologies.get_topology_desc(name, platform="tpu", **dict(arguments)).devices
+
+
+def _sharding(mesh: Mesh, spec: list[Any]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*[tuple(part) if part else None for part in spec]))
+
+
+def _cut(leaf: Any, shape: tuple[int, ...]) -> Any:
+    return leaf if leaf.shape == shape else leaf[tuple(slice(size) for size in shape)]

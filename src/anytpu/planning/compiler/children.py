@@ -14,11 +14,14 @@ import atexit
 import contextlib
 import contextvars
 import os
+import signal
 import threading
 from collections.abc import Iterator
 
-from anytpu import _env
-from anytpu.planning.compiler.parent import Child, EndedError
+from anytpu import _env, units
+from anytpu.errors import NoAnswerError, PlanError
+from anytpu.planning.compiler.parent import LESS_MEMORY, Answer, Child, EndedError
+from anytpu.planning.compiler.request import Request
 
 
 class Compilations:
@@ -62,15 +65,43 @@ def compilations() -> Iterator[Compilations]:
         _CURRENT.reset(before)
 
 
+def ask_child(request: Request, timeout_s: float, job: str) -> Answer:
+    """Return a child's answer to a request.
+
+    Args:
+        request: the program to compile.
+        timeout_s: time limit, seconds.
+        job: program and target, for the errors: "'step/train' for v3-8".
+
+    Raises:
+        CompilerMissingError: the compiler cannot be loaded.
+        NoAnswerError: it took too long or too much memory.
+        PlanError: it ended otherwise.
+    """
+    header, code = request.header(), request.code.content
+    try:
+        try:
+            with borrow_child() as child:
+                return child.ask(header, code, timeout_s, job)
+        except EndedError as error:
+            if error.status != 0:
+                raise
+        with borrow_child() as child:  # The last child had waited too long for a request, and has just exited.
+            return child.ask(header, code, timeout_s, job)
+    except EndedError as error:
+        kind = NoAnswerError if error.status == -signal.SIGKILL else PlanError
+        raise kind(describe_end(job, error)) from None
+
+
 @contextlib.contextmanager
-def borrowed() -> Iterator[Child]:
+def borrow_child() -> Iterator[Child]:
     """Lend a child, a warm one if there is one.
 
     Raises:
         ClosedError: the compilations that this one belongs to were ended, before or during it.
     """
     whose = _CURRENT.get()
-    child = _taken(whose)
+    child = _take(whose)
     try:
         yield child
     except BaseException as error:
@@ -79,9 +110,10 @@ def borrowed() -> Iterator[Child]:
             raise ClosedError from None
         raise
     finally:
-        _given_back(child)
+        _give_back(child)
 
 
+@atexit.register
 def close() -> None:
     """Kill all children, busy ones included: a thread that waits for an answer gets `EndedError`."""
     with _LOCK:
@@ -93,7 +125,26 @@ def close() -> None:
         child.kill()
 
 
-def _taken(whose: Compilations | None) -> Child:
+def describe_end(job: str, error: EndedError) -> str:
+    """Return the error text for a compiler that ended before it answered: how it ended, its last output, and what to
+    do."""
+    status = error.status
+    if status == -signal.SIGKILL:
+        seen = f", when it had at least {units.format_bytes(error.peak_bytes)}" if error.peak_bytes else ""
+        return (
+            f"The TPU compiler was ended by SIGKILL while it compiled {job}{seen}. Most likely this machine ran out of "
+            f"memory. Your program is not harmed. {LESS_MEMORY}"
+        )
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    words = f" Its last words:\n{error.last_words}\n" if error.last_words else " It said nothing. "
+    return (
+        f"The TPU compiler {how} while it compiled {job}.{words}"
+        "Your program is not harmed. Try another batch size or another TPU, or another compiler: "
+        "pip install --upgrade 'anytpu[plan]'"
+    )
+
+
+def _take(whose: Compilations | None) -> Child:
     surroundings = _env.compiler_surroundings()
     with _LOCK:
         if whose is not None and whose.is_closed:
@@ -109,7 +160,7 @@ def _taken(whose: Compilations | None) -> Child:
         return child
 
 
-def _given_back(child: Child) -> None:
+def _give_back(child: Child) -> None:
     with _LOCK:
         _LENT.pop(child, None)
         if child.is_alive:
@@ -126,6 +177,5 @@ def _forget() -> None:
     _LENT.clear()
 
 
-atexit.register(close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

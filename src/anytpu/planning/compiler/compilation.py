@@ -8,19 +8,18 @@ Rule: a program that the same compiler has compiled with the same options comes 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
 from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import cache
-from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
-from anytpu.planning.compiler.asking import asked
-from anytpu.planning.compiler.oom import shortage
-from anytpu.planning.compiler.refusal import refused
+from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory, answer_of
+from anytpu.planning.compiler.children import ask_child
+from anytpu.planning.compiler.refusal import describe_refusal
 from anytpu.planning.compiler.request import Request, request_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
@@ -61,14 +60,15 @@ def compile_program(
         raise CompilerMissingError("The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'")
     request = request_of(program, target, options or {})
     key = key_of(request, libtpu)
-    if use_cache and (kept := cache.read(key)) is not None:
-        return _result(*kept, request.code.left_out, from_cache=True)
-    header, text = asked(request, program.name, target.name, timeout_s)
-    if "said" in header and shortage(header["said"]) is None:
-        raise PlanError(refused(header["said"], program.name, target.name, request.code.jaxpr))
-    if use_cache and key == key_of(request, str(_env.libtpu_version())):  # LIBTPU_INIT_ARGS may have changed meanwhile.
+    kept = cache.read(key) if use_cache else None
+    header, text = kept or ask_child(request, timeout_s, f"{program.name!r} for {target.name}")
+    answer = answer_of(header, text, request.code.left_out, from_cache=kept is not None)
+    if answer is None:
+        raise PlanError(describe_refusal(header["said"], program.name, target.name, request.code.jaxpr))
+    # LIBTPU_INIT_ARGS may have changed meanwhile.
+    if use_cache and kept is None and key == key_of(request, str(_env.libtpu_version())):
         cache.write(key, header, text)
-    return _result(header, text, request.code.left_out, from_cache=False)
+    return answer
 
 
 def key_of(request: Request, libtpu: str) -> str:
@@ -79,25 +79,6 @@ def key_of(request: Request, libtpu: str) -> str:
         libtpu: version of the compiler. The version of JAX and the compiler's environment variables are part of the key
             too.
     """
-    described = json.dumps(request.header(), sort_keys=True)
-    settings = json.dumps({"jax": jax.__version__, "libtpu": libtpu, **_env.compiler_settings()})
-    return cache.key_of(request.code.digest, described.encode(), settings.encode())
-
-
-def _result(
-    header: dict[str, Any], text: bytes, left_out: tuple[str, ...], from_cache: bool
-) -> CompiledProgram | OutOfMemory:
-    if "said" not in header:
-        return CompiledProgram(hlo=text.decode(), from_cache=from_cache, left_out=left_out, **header)
-    short = shortage(header["said"])
-    assert short is not None
-    return OutOfMemory(
-        needed_bytes=short.needed_bytes,
-        limit_bytes=short.limit_bytes,
-        said=short.said,
-        allocations=short.allocations,
-        compiler=header["compiler"],
-        compile_s=header["compile_s"],
-        from_cache=from_cache,
-        left_out=left_out,
-    )
+    settings = {"jax": jax.__version__, "libtpu": libtpu, **_env.compiler_settings()}
+    parts = [request.code.digest.hex(), request.header(), settings]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

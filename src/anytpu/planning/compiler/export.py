@@ -2,7 +2,8 @@
 
 Idea: code that does not depend on the number of devices is exported once and kept for as long as its Program.
 
-Rule: one thread traces at a time, because Keras keeps its tracing state in globals that all threads see.
+Rule: float64 is refused before compilation, with the leaf or the line that introduces it. No TPU computes with it; XLA
+would emulate it, many times slower, and the plan would not say why.
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ from typing import Any
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
-from anytpu.planning.compiler.refusal import refused
-from anytpu.planning.compiler.wide import refuse_wide
-from anytpu.planning.tracing import TRACING
+from anytpu.planning.compiler.refusal import describe_refusal
 from anytpu.program.debugging import without_debugging
-from anytpu.program.lowering import lower_traced, trace_for_plan
+from anytpu.program.leaves import leaf_names, leaf_text, state_names
+from anytpu.program.lowering import TRACING, lower_traced, trace_for_plan
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
 from anytpu.program.remembered import Remembered
 
 # Source locations in MLIR's text: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.
 _LOCATION = re.compile(r"^#loc.*\n?| loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)", re.MULTILINE)
+
+_WIDE = frozenset({np.dtype("float64"), np.dtype("complex128")})
+_INSTEAD = (
+    "No TPU computes with it; XLA would do so in software, many times slower. Use float32, or leave JAX's 64 bits off: "
+    "unset JAX_ENABLE_X64"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +65,7 @@ _KEPT: Remembered[dict[str, Code]] = Remembered()
 """The codes of each program, by the device kind that they are for; "" for all."""
 
 
-def exported(program: Program, device: AbstractDevice) -> Code:
+def export_program(program: Program, device: AbstractDevice) -> Code:
     """Return the code of a whole-batch program, or of one with a placement.
 
     Args:
@@ -87,9 +94,16 @@ def exported(program: Program, device: AbstractDevice) -> Code:
             code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit, left_out)
         except ProgramError as error:
             system = for_kind or "any TPU"
-            raise PlanError(refused(str(error.__cause__), program.name, system, traced.jaxpr)) from error
+            raise PlanError(describe_refusal(str(error.__cause__), program.name, system, traced.jaxpr)) from error
         codes[for_kind] = code
         return code
+
+
+def left_out_note(left_out: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a note on the calls of a step that a plan leaves out, or ()."""
+    if not left_out:
+        return ()
+    return (f"Not in the plan: {', '.join(left_out)}. No number depends on it; on a TPU each call waits for the host.",)
 
 
 def has_kernels(jaxpr: ClosedJaxpr) -> bool:
@@ -109,7 +123,7 @@ def traced_jaxpr(program: Program) -> ClosedJaxpr:
         return known.jaxpr if known is not None else trace_for_plan(program)[0].jaxpr
 
 
-def exported_over(program: Program, devices: int, device: AbstractDevice) -> Code:
+def export_over_devices(program: Program, devices: int, device: AbstractDevice) -> Code:
     """Return per-replica code over as many devices as it has replicas, as the body of a `shard_map`.
 
     Args:
@@ -151,26 +165,44 @@ def _digest(exported: jax.export.Exported, jaxpr: ClosedJaxpr) -> bytes:
 
 
 def _specs_over(program: Program, mesh: AbstractMesh) -> tuple[Tree, Tree]:
-    def placed(leaf: jax.ShapeDtypeStruct, layout: Layout) -> jax.ShapeDtypeStruct:
+    def place(leaf: jax.ShapeDtypeStruct, layout: Layout) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, _partition(layout)))
 
     state, batch = spec_of((program.state, program.batch))
-    whole = jax.tree.map(lambda leaf: placed(leaf, Layout(None)), state)
-    return whole, jax.tree.map(placed, batch, program.layout)
+    whole = jax.tree.map(lambda leaf: place(leaf, Layout(None)), state)
+    return whole, jax.tree.map(place, batch, program.layout)
 
 
 def _mesh_step(program: Program, mesh: AbstractMesh) -> Any:
     """Return the step over a mesh, as the local backend runs it."""
     specs = jax.tree.map(_partition, program.layout)
 
-    def one(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+    def replica_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         mine = jax.tree.map(lambda leaf, layout: leaf if layout.axis is None else leaf[0], batch, program.layout)
         state, outputs = program.step(state, mine)
         return state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outputs)
 
     whole, split = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
-    return jax.shard_map(one, mesh=mesh, in_specs=(whole, specs), out_specs=(whole, split), check_vma=False)
+    return jax.shard_map(replica_step, mesh=mesh, in_specs=(whole, specs), out_specs=(whole, split), check_vma=False)
 
 
 def _partition(layout: Layout) -> PartitionSpec:
     return PartitionSpec() if layout.axis is None else PartitionSpec(*[None] * layout.axis, REPLICA_AXIS)
+
+
+def refuse_wide(program: Program, jaxpr: ClosedJaxpr) -> None:
+    """Raise `PlanError` if a leaf of the program, or an operation of its jaxpr, is float64."""
+    names = (*state_names(program), *leaf_names(program.batch, "batch"))
+    for name, leaf in zip(names, jax.tree.leaves((program.state, program.batch)), strict=True):
+        if _is_wide(leaf):
+            raise PlanError(f"{name!r} of the program {program.name!r} is {leaf_text(leaf)}. {_INSTEAD}.")
+    for operation in operations(jaxpr):
+        for result in operation.equation.outvars:
+            if _is_wide(result.aval) and getattr(result.aval, "shape", ()):
+                raise PlanError(
+                    f"The program {program.name!r} computes {leaf_text(result.aval)}, in {operation.place}. {_INSTEAD}."
+                )
+
+
+def _is_wide(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", None) in _WIDE

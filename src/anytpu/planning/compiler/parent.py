@@ -1,29 +1,44 @@
 """`Child`: the process in which libtpu runs, from its parent's side: started, asked, killed.
 
 Idea: a warm child is kept for the next request, because starting one takes two seconds. A child that crashed or was too
-slow is lost, and with it only its compilation.
+slow is lost, and with it only its compilation. The compiler takes up to tens of gigabytes for hundreds of layers, and
+the kernel kills some process of the machine when memory runs out. So the parent polls its children while it waits, and
+ends the largest before that happens.
 
-Rule: a child's output goes to a file in memory, whose last lines are shown when it ends badly. A Ctrl-C of the terminal
-does not reach it: the parent kills it.
+Rule: all children share nine tenths of the memory that was available when the last of them began; without a reported
+size there is no limit. A child's output goes to a file in memory, whose last lines are shown when it ends badly. A
+Ctrl-C of the terminal does not reach it: the parent kills it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
-import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from anytpu import _env
-from anytpu.planning.compiler import memory, wire
+from anytpu import _env, units
+from anytpu.errors import CompilerMissingError, NoAnswerError
 
+Answer = tuple[dict[str, Any], bytes]
+"""A child's answer: a header, and the text of the compiled program."""
+
+LESS_MEMORY = (
+    "Plan on a machine with more memory, one system at a time, or plan less: layers that are alike compile once inside "
+    "a jax.lax.scan."
+)
+
+_SHARE = 0.9  # Of the memory that is available, for all compilers together.
+_LOOKS_S = 0.1  # At 5 GB/s a compiler takes half a gigabyte between two looks.
 _TAIL_BYTES, _TAIL_LINES = 65536, 8
 _ENDS_S = 30.0  # A crash takes its time to report itself.
-
+_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 # After the standard library and before other packages, where this anytpu would not be found anyway.
 _START = """
@@ -33,12 +48,12 @@ if folder not in sys.path:
     others = [at for at, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
     sys.path.insert(min(others, default=len(sys.path)), folder)
 from anytpu.planning.compiler.child import main
-main()
+main(int(sys.argv[2]))
 """
 
 
-_WORKING: set[int] = set()
-"""The children of this process that have a request to answer, by their numbers."""
+_BUSY: set[int] = set()
+"""Process ids of the children that have a request to answer."""
 
 
 class EndedError(Exception):
@@ -55,49 +70,29 @@ class EndedError(Exception):
         self.status, self.last_words, self.peak_bytes = status, last_words, peak_bytes
 
 
-class TooSlowError(Exception):
-    """The child did not answer in time."""
-
-
-class TooLargeError(Exception):
-    """The child took more memory than the compilers may have.
-
-    Attributes:
-        taken_bytes: its resident memory, bytes.
-        limit_bytes: limit of all compilers of this process, bytes.
-    """
-
-    def __init__(self, taken_bytes: int, limit_bytes: int) -> None:
-        super().__init__(taken_bytes, limit_bytes)
-        self.taken_bytes, self.limit_bytes = taken_bytes, limit_bytes
-
-
-class UnusableError(Exception):
-    """The compiler cannot be loaded; the message says why."""
-
-
 class Child:
     """A process that compiles.
 
     Attributes:
-        is_busy: whether it has a request to answer.
         surroundings: the environment at its start, on which its answers depend.
     """
 
     def __init__(self) -> None:
         self.surroundings = _env.compiler_surroundings()
         self._log = os.fdopen(os.memfd_create("anytpu-compiler"), "w+b")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(_env.package_folder())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=_env.compiler_environment(),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._greeted = self.is_busy = self._is_ended = False
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, str(_env.package_folder()), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=_env.compiler_environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._is_ended = False
+        self._limit_bytes: int | None = None
         self._peak_bytes = 0
 
     @property
@@ -110,29 +105,36 @@ class Child:
         """Whether the process still runs, and was not told to end."""
         return not self._is_ended and self._process.poll() is None
 
-    def ask(self, header: dict[str, Any], code: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    def ask(self, header: dict[str, Any], code: bytes, timeout_s: float, job: str) -> Answer:
         """Ask for one compilation, and wait for the answer.
 
+        Args:
+            header: the request without its code.
+            code: the program's code.
+            timeout_s: time limit, seconds.
+            job: program and target, for the errors: "'step/train' for v3-8".
+
         Raises:
+            CompilerMissingError: the compiler cannot be loaded.
             EndedError: the child ended before it answered.
-            TooLargeError: it took more memory than there is for it.
-            TooSlowError: it did not answer in time.
-            UnusableError: the compiler cannot be loaded.
+            NoAnswerError: it took too long or too much memory.
         """
         until = time.monotonic() + timeout_s
         try:
-            _WORKING.add(self.pid)
-            self._budget, self._peak_bytes = memory.budget(_WORKING.copy()), 0
-            if not self._greeted:
-                self._greet(until)
-            wire.send(self._requests, header, code)
-            self.is_busy = True
-            return self._answer(until)
+            _BUSY.add(self.pid)
+            self._limit_bytes, self._peak_bytes = memory_limit_bytes(_BUSY.copy()), 0
+            self._connection.send((header, code))
+            answer, text = self._answer(until, timeout_s, job)
         except (EOFError, OSError) as error:
-            raise EndedError(self._status(), last_words(self._printed()), self._peak_bytes) from error
+            raise EndedError(self._status(), extract_last_words(self._read_log()), self._peak_bytes) from error
         finally:
-            self.is_busy = False
-            _WORKING.discard(self.pid)
+            _BUSY.discard(self.pid)
+        if "unusable" in answer:
+            raise CompilerMissingError(
+                f"The TPU compiler, libtpu, is installed and cannot be used here: {answer['unusable']}. Install the "
+                "one that this JAX pairs with: pip install --force-reinstall 'anytpu[plan]'"
+            )
+        return answer, text
 
     def end(self) -> None:
         """End the process, if it runs. A thread that waits for its answer gets `EndedError`."""
@@ -143,25 +145,19 @@ class Child:
         """End the process, if it runs, and delete its output. No thread may wait for it."""
         self.end()
         self._process.wait()
-        for stream in (self._requests, self._answers, self._log):
+        for stream in (self._connection, self._log):
             with contextlib.suppress(OSError):
                 stream.close()
 
-    def _greet(self, until: float) -> None:
-        greeting, _ = self._answer(until)
-        if "unusable" in greeting:
-            raise UnusableError(greeting["unusable"])
-        self._greeted = True
-
-    def _answer(self, until: float) -> tuple[dict[str, Any], bytes]:
-        while not select.select([self._answers], [], [], max(min(until - time.monotonic(), memory.LOOKS_S), 0))[0]:
-            taken_bytes = memory.resident_bytes(self.pid)
+    def _answer(self, until: float, timeout_s: float, job: str) -> Answer:
+        while not self._connection.poll(max(min(until - time.monotonic(), _LOOKS_S), 0)):
+            taken_bytes = resident_bytes(self.pid)
             self._peak_bytes = max(self._peak_bytes, taken_bytes)
-            if self._budget.is_exceeded(self.pid, _WORKING.copy()):
-                raise TooLargeError(taken_bytes, self._budget.limit_bytes or 0)
+            if self._limit_bytes is not None and is_largest_above(self._limit_bytes, self.pid, _BUSY.copy()):
+                raise NoAnswerError(_too_large(job, taken_bytes, self._limit_bytes))
             if time.monotonic() >= until:
-                raise TooSlowError
-        return wire.receive(self._answers)
+                raise NoAnswerError(_too_slow(job, timeout_s))
+        return self._connection.recv()
 
     def _status(self) -> int:
         """Wait for a process that has closed its end, and return its exit status."""
@@ -171,20 +167,61 @@ class Child:
             self._process.kill()
             return self._process.wait()
 
-    def _printed(self) -> str:
+    def _read_log(self) -> str:
         if self._log.closed:
             return ""
         self._log.seek(max(self._log.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
         return self._log.read().decode(errors="replace")
 
 
-def last_words(printed: str) -> str:
+def memory_limit_bytes(pids: Iterable[int]) -> int | None:
+    """Return the memory that all compilers may take from now on, bytes; None if the system does not report its memory.
+
+    Args:
+        pids: process ids of the busy compilers, whose memory is theirs already.
+    """
+    available_bytes = _env.available_memory_bytes()
+    return None if available_bytes is None else int(_SHARE * (available_bytes + sum(map(resident_bytes, pids))))
+
+
+def is_largest_above(limit_bytes: int, pid: int, pids: Iterable[int]) -> bool:
+    """Return whether the busy compilers `pids` take more than the limit together, and `pid` the most of them."""
+    taken = {each: resident_bytes(each) for each in pids}
+    return sum(taken.values()) > limit_bytes and taken.get(pid, 0) == max(taken.values())
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process, bytes; 0 if it has ended."""
+    try:
+        match = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(match[1]) * 1024 if match else 0
+
+
+def extract_last_words(printed: str) -> str:
     """Return the lines that explain the end of a process: the fatal ones of libtpu's log, else the last ones.
 
     Example:
-        >>> last_words("I1121 10:00:00.1 12 a.cc:1] hello\\nF1121 10:00:00.2 12 b.cc:2] Check failed: x\\n    @ 0x7f5a")
+        >>> extract_last_words("I1121 10:00:00.1 12 a.cc:1] hi\\nF1121 10:00:00.2 12 b.cc:2] Check failed: x\\n @ 0x")
         'F1121 10:00:00.2 12 b.cc:2] Check failed: x'
     """
     lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
     fatal = [line for line in lines if re.match(r"F\d{4} ", line)]
     return "\n".join(dict.fromkeys(fatal)) or "\n".join(lines[-_TAIL_LINES:])
+
+
+def _too_slow(job: str, timeout_s: float) -> str:
+    return (
+        f"The TPU compiler took longer than {timeout_s:g} s to compile {job}, and was ended. Give it more with "
+        f"timeout_s={2 * timeout_s:g} (--timeout {2 * timeout_s:g}), or plan less at a time: layers that are alike "
+        "compile once inside a jax.lax.scan."
+    )
+
+
+def _too_large(job: str, taken_bytes: int, limit_bytes: int) -> str:
+    return (
+        f"The TPU compiler took {units.format_bytes(taken_bytes)} of this machine's memory to compile {job}, and was "
+        f"ended: the limit for all compilations together is {units.format_bytes(limit_bytes)}, 90 % of the memory that "
+        f"was available. {LESS_MEMORY}"
+    )

@@ -11,6 +11,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
+from anytpu.planning.hlo import layer_of
 from anytpu.program import lowering
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 
@@ -66,8 +67,8 @@ class TracedOperation:
         users = next((line for line in lines if is_users(line[0])), None)
         chosen = users or next(iter(lines), None)
         line = f"{chosen[0]}:{chosen[1]} ({chosen[2]})" if chosen else ""
-        scopes = (str(equation.source_info.name_stack) for equation in (*self.around, self.equation))
-        return OperationPlace(self.name, layer_of("/".join(scopes)), line, users is not None)
+        scopes = [str(equation.source_info.name_stack) for equation in (*self.around, self.equation)]
+        return OperationPlace(self.name, layer_of("/".join([*scopes, self.name])).layer, line, users is not None)
 
     def passes(self, file: str, line: int) -> bool:
         """Return whether a source line is in its stack."""
@@ -83,23 +84,6 @@ def operations(jaxpr: ClosedJaxpr | Jaxpr, around: tuple[JaxprEqn, ...] = ()) ->
         yield TracedOperation(equation, around)
         for inner in inner_jaxprs(equation):
             yield from operations(inner, (*around, equation))
-
-
-def layer_of(path: str) -> str:
-    """Return the named scopes in a path such as "jit(step)/jvp(dense)/dot_general", without the wrappers of JAX.
-
-    Example:
-        >>> layer_of("jit(step)/transpose(jvp(sequential))/dense/")
-        'sequential/dense'
-    """
-    parts = []
-    for part in path.split("/"):
-        while part.endswith(")") and "(" in part:
-            before, part = part[:-1].split("(", 1)
-            if before in ("jit", "pjit", "custom_jvp_call", "custom_vjp_call"):
-                part = ""
-        parts.append(part)
-    return "/".join(part for part in parts if part and part != "call_exported")
 
 
 @functools.lru_cache(maxsize=1024)

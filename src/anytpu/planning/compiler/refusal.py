@@ -11,7 +11,8 @@ import re
 
 from jax.extend.core import ClosedJaxpr
 
-from anytpu.planning.compiler.places import OperationPlace, TracedOperation, is_users, layer_of, operations
+from anytpu.planning.compiler.places import OperationPlace, TracedOperation, is_users, operations
+from anytpu.planning.hlo import layer_of
 
 _FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)\]", re.MULTILINE)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -22,7 +23,7 @@ _MESH = 'AbstractMesh(sizes, names, abstract_device=jax.sharding.AbstractDevice(
 _HOW = "Write that part with other operations of jax.numpy, or compute it outside of the step"
 
 
-def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
+def describe_refusal(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
     """Return the error text for a program that the compiler refused.
 
     Args:
@@ -32,18 +33,19 @@ def refused(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
         jaxpr: the traced step.
     """
     if _OPTION.search(said):
-        return f"The TPU compiler does not take these options: {reason(said)}. Change or leave out what options= says."
+        reason = first_sentence(said)
+        return f"The TPU compiler does not take these options: {reason}. Change or leave out what options= says."
     if _DEVICE.search(said):
         return (
             f"A Pallas kernel of {program!r} has an operation that is lowered for one kind of TPU, and the mesh of the "
             f"step does not name it. Give it one: {_MESH}."
         )
-    place = where(said, jaxpr)
+    place = find_place(said, jaxpr)
     about = f"It is about {place}. {_HOW}." if place else f"It does not say of which operation. {_HOW}."
-    return f"The TPU compiler refuses {program!r} for {target}: {reason(said)}. {about}"
+    return f"The TPU compiler refuses {program!r} for {target}: {first_sentence(said)}. {about}"
 
 
-def reason(said: str) -> str:
+def first_sentence(said: str) -> str:
     """Return the first sentence of the compiler's message, without its codes and its notation."""
     first = said.split("\n", 1)[0]
     first = re.sub(r"^[A-Z_]+: ", "", first).split(" Please file an issue")[0]
@@ -52,11 +54,11 @@ def reason(said: str) -> str:
     return first.strip().rstrip(".")
 
 
-def where(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
+def find_place(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
     """Return the origin of the operation that the message is about, or None if it is not known."""
     frames = [(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(said)]
     match = _OP_NAME.search(said)
-    operation, layer = _split(match[1]) if match else ("", "")
+    operation, layer = (match[1].rpartition("/")[2], layer_of(match[1]).layer) if match else ("", "")
     file, line, function = next((frame for frame in frames if is_users(frame[0])), frames[0] if frames else ("", 0, ""))
     if at := _operation(said, jaxpr, operation, frames[0] if frames else None):
         return dataclasses.replace(at.place, layer=at.place.layer or layer)
@@ -76,8 +78,3 @@ def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, 
         return next((operation for operation in known if operation.name == (match[1] or match[2])), None)
     words = set(re.findall(r"[a-z_]+", said.lower()))
     return next((operation for operation in known if operation.name in words), None)
-
-
-def _split(op_name: str) -> tuple[str, str]:
-    path, _, operation = op_name.rpartition("/")
-    return operation, layer_of(path)

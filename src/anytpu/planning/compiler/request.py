@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from anytpu.errors import PlanError
-from anytpu.planning.compiler.export import Code, exported, exported_over
+from anytpu.planning.compiler.export import Code, export_over_devices, export_program
 from anytpu.planning.target import Target
 from anytpu.program.placed import tpu_kind
 from anytpu.program.program import REPLICA_AXIS, Layout, Program
@@ -66,8 +66,8 @@ def request_of(program: Program, target: Target, options: Mapping[str, str]) -> 
         PlanError: it is written for another number of devices, or computes with float64.
     """
     code = _code(program, target)
-    lies = _placed if program.placement is not None else _split
-    axes, arguments, results = lies(program, target, code.results)
+    lay_out = _lay_out_placed if program.placement is not None else _lay_out_rows
+    axes, arguments, results = lay_out(program, target, code.results)
     return Request(
         code=code,
         topology=(target.compiler_name, target.compiler_arguments),
@@ -87,15 +87,17 @@ def _code(program: Program, target: Target) -> Code:
         raise PlanError(_other_count(program, target, needed))
     # Hand-written kernels are lowered for one kind of device.
     device = tpu_kind(target.chip.device_kinds[0], target.chip.cores // target.chip.replicas)
-    return exported(program, device) if program.replicas is None else exported_over(program, target.devices, device)
+    if program.replicas is None:
+        return export_program(program, device)
+    return export_over_devices(program, target.devices, device)
 
 
-def _split(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
+def _lay_out_rows(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
     """Split rows over all devices, with the whole state on each, as the local backend does."""
     states, rows = len(jax.tree.leaves(program.state)), program.rows if program.replicas is None else program.replicas
     divides = rows is not None and rows % target.devices == 0
     state = [(tuple(leaf.shape), ()) for leaf in jax.tree.leaves(program.state)]
-    batch = [(_travelling(leaf.shape, layout, target.devices), _spec(layout)) for leaf, layout in program.leaves()]
+    batch = [(_padded_shape(leaf.shape, layout, target.devices), _spec(layout)) for leaf, layout in program.leaves()]
     axes = {0, *(layout.axis for _, layout in program.leaves() if layout.axis is not None)}
     outputs = [_spec(Layout(_row_axis(shape, rows, axes) if divides else None)) for shape in results[states:]]
     return ((REPLICA_AXIS, target.devices),), (*state, *batch), (*((),) * states, *outputs)
@@ -106,7 +108,7 @@ def _row_axis(shape: tuple[int, ...], rows: int | None, axes: set[int]) -> int |
     return next((axis for axis in sorted(axes) if shape[axis : axis + 1] == (rows,)), None)
 
 
-def _placed(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
+def _lay_out_placed(program: Program, target: Target, results: tuple[tuple[int, ...], ...]) -> Any:
     """Partition everything as the program says: its new state like the old one, its outputs as the compiler chooses."""
     assert program.placement is not None
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves((program.state, program.batch))]
@@ -119,7 +121,7 @@ def _spec(layout: Layout) -> Spec:
     return () if layout.axis is None else (*[()] * layout.axis, (REPLICA_AXIS,))
 
 
-def _travelling(shape: tuple[int, ...], layout: Layout, devices: int) -> tuple[int, ...]:
+def _padded_shape(shape: tuple[int, ...], layout: Layout, devices: int) -> tuple[int, ...]:
     return tuple(size + (-size % devices if axis == layout.axis else 0) for axis, size in enumerate(shape))
 
 

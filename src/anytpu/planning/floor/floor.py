@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 
 from anytpu import units
-from anytpu.planning.estimate import Estimate
 from anytpu.planning.floor.least import Least, RequiredWork, least_of, work_of
-from anytpu.planning.input_wait import waiting_for_input
 from anytpu.planning.job import batch_rows
-from anytpu.planning.limits import limit_bytes
-from anytpu.planning.records import Memory, OpTime, StepTime
-from anytpu.planning.target import Target
-from anytpu.planning.wish import Wish
+from anytpu.planning.records import Memory, OpTime, Prediction, StepTime
+from anytpu.planning.settings import PlanSettings
+from anytpu.planning.target import Target, limit_bytes
+from anytpu.planning.waits import add_input_wait
 from anytpu.program.program import Program
 
 PREDICTED_BY = "a floor from FLOPs and bytes, not the TPU compiler"
@@ -32,13 +30,13 @@ NOTE = (
 """Note on every floor."""
 
 
-def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Estimate:
+def by_floor(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction:
     """Return the minimum time and memory of a step on a system; neither stored for correction nor corrected by runs.
 
     Args:
         program: the program; nothing of it is run.
         target: a slice of TPU chips.
-        wish: settings of every prediction of the plan.
+        settings: settings of every prediction of the plan.
         why: a sentence that says why the compiler gave no answer.
 
     Raises:
@@ -47,22 +45,27 @@ def by_floor(program: Program, target: Target, wish: Wish, why: str) -> Estimate
     Example:
         >>> spec = jax.ShapeDtypeStruct((8192, 8192), "bfloat16")
         >>> program = Program("product", lambda w, x: (w, x @ w), spec, spec, ROWS)
-        >>> time = by_floor(program, target_named("v5e-8"), Wish(), "libtpu is not installed.").time
+        >>> time = by_floor(program, target_named("v5e-8"), PlanSettings(), "libtpu is not installed.").time
         >>> round(8 * 197e12 * time.step_s / (2 * 8192**3), 6), time.interval_s[1]
         (1.0, inf)
     """
-    least, limit = least_of(work_of(program), target), limit_bytes(target)
+    least, limit, rows = least_of(work_of(program), target), limit_bytes(target), batch_rows(program)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
     memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
     time = _time(least, target) if memory.fits else None
     if time is not None:
-        time = waiting_for_input(time, wish.input_examples_per_s, batch_rows(program))
+        time = add_input_wait(time, settings.input_examples_per_s, rows)
     main = max(least.flops, key=lambda dtype: least.flops[dtype], default="bf16")
-    return Estimate(
-        time,
-        memory,
-        PREDICTED_BY,
-        rate_of(main, target),
+    return Prediction(
+        program=program.name,
+        mode=program.mode,
+        target=target,
+        batch_size=rows,
+        predicted_by=PREDICTED_BY,
+        memory=memory,
+        time=time,
+        peak_flops_per_s=rate_of(main, target),
+        steps_per_execution=settings.steps_per_execution,
         notes=(why, NOTE, *least.notes),
         basis="floor",
     )

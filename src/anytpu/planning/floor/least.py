@@ -13,14 +13,13 @@ from typing import Any
 
 import jax
 
-from anytpu.planning.compiled import left_out_note
+from anytpu.planning.compiler.export import left_out_note
 from anytpu.planning.floor.products import Flops, alive, products_of
 from anytpu.planning.floor.traffic import read_whole, written_whole
 from anytpu.planning.memory.arguments import arguments_of, buffer_of
 from anytpu.planning.records import Buffer
 from anytpu.planning.target import Target
-from anytpu.planning.tracing import TRACING
-from anytpu.program.lowering import trace_for_plan
+from anytpu.program.lowering import TRACING, trace_for_plan
 from anytpu.program.program import Program
 
 

@@ -45,7 +45,7 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
         weights: shapes of the leaves of the state.
     """
     moved, lost = 0.0, collections.Counter[tuple[str, int]]()
-    for instruction, home, count in _executed(module, module.entry, 1):
+    for instruction, home, count in _walk_executed(module, module.entry, 1):
         operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
         for shape in (shape for shapes in (instruction.shapes, *operands) for shape in shapes):
             moved += count * shape.padded_bytes
@@ -58,13 +58,13 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
     return BatchPadding(rows, unit, lost.total() / moved, largest)
 
 
-def _executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
+def _walk_executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
     """Yield the operations of a computation and of its loops, each with its number of executions."""
     for instruction in home.instructions.values():
         if instruction.opcode in ("while", "conditional", "call"):
             times = count * (module.trip_count(instruction) or 1) if instruction.opcode == "while" else count
             for name in instruction.called:
-                yield from _executed(module, module.computations[name], times)
+                yield from _walk_executed(module, module.computations[name], times)
         elif instruction.opcode not in _NAMES:
             yield instruction, home, count
 

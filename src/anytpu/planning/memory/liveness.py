@@ -14,7 +14,7 @@ come on top while it runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from anytpu.planning.hlo import Module
 from anytpu.planning.hlo.aliases import result_aliases
@@ -63,15 +63,13 @@ def in_main_memory(shape: Shape) -> bool:
     return shape.memory_space == 0
 
 
-def peak_of(module: Module, counts: Callable[[Shape], bool] = in_main_memory) -> Peak:
+def peak_of(module: Module) -> Peak:
     """Return the arrays in memory at the moment of peak use.
 
     Args:
         module: a scheduled module.
-        counts: returns whether to count an array.
     """
-    sweep = _Sweep(module, counts)
-    return sweep.entry()
+    return _Sweep(module).entry()
 
 
 @dataclasses.dataclass
@@ -84,8 +82,8 @@ class _Inner:
 
 
 class _Sweep:
-    def __init__(self, module: Module, counts: Callable[[Shape], bool]) -> None:
-        self._module, self._counts = module, counts
+    def __init__(self, module: Module) -> None:
+        self._module = module
         self._held: list[Held] = []
 
     def entry(self) -> Peak:
@@ -108,7 +106,7 @@ class _Sweep:
 
     def _bytes(self, number: int) -> int:
         shape = self._held[number].shape
-        return shape.padded_bytes if self._counts(shape) else 0
+        return shape.padded_bytes if in_main_memory(shape) else 0
 
     def _walk(self, computation: Computation, arguments: dict[str, list[Leaf]], placed: dict[int, Leaf]) -> _Inner:
         """Return the need of a computation beyond its arguments.

@@ -1,7 +1,7 @@
 """`step_time`: the time of one step of a compiled program.
 
 Idea: the time of a step is the sum over its operations, as `Clock` walks over them, plus the host's call for every so
-many steps. `input_wait.py` adds a wait for input later.
+many steps. `waits.py` adds a wait for input later.
 
 Rule: this is a prediction. Its interval is as wide as the same model's errors on published measurements. It has no
 upper bound (`math.inf`) for a step with a loop of unknown length.

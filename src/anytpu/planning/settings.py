@@ -1,4 +1,4 @@
-"""`Wish`: settings that hold for every prediction of a plan, beside the job itself."""
+"""`PlanSettings`: settings that hold for every prediction of a plan, beside the job itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _silent(line: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class PlanSettings:
     """Settings of every prediction of a plan.
 
     Attributes:
@@ -49,12 +49,12 @@ class Wish:
         """Return the steps of an epoch with batches of so many examples; None if the epoch is not known.
 
         Example:
-            >>> Wish(examples=1438).epoch_steps(512)
+            >>> PlanSettings(examples=1438).epoch_steps(512)
             3
         """
         return -(-self.examples // rows) if self.examples and rows else None
 
-    def of_fit(self, rows: int | None) -> Wish:
+    def of_fit(self, rows: int | None) -> PlanSettings:
         """Return the settings with the steps that a call of `fit` starts: a call never runs past the end of an
         epoch."""
         steps = self.epoch_steps(rows)
@@ -65,15 +65,15 @@ class Wish:
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("steps_per_execution", "examples", "epochs"):
-            positive_integer(name, getattr(self, name))
+            check_positive_integer(name, getattr(self, name))
         for name in ("input_examples_per_s", "timeout_s"):
-            _positive_number(name, getattr(self, name))
+            _check_positive_number(name, getattr(self, name))
         for name, value in self.options.items():
             if not isinstance(value, str):
                 raise SettingError(f"options must have strings as values, such as {{{name!r}: '1'}}, not {value!r}")
 
 
-def _positive_number(name: str, value: float | None) -> None:
+def _check_positive_number(name: str, value: float | None) -> None:
     if value is None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -81,7 +81,7 @@ def _positive_number(name: str, value: float | None) -> None:
         raise SettingError(f"{name} must be a positive number, not {value!r}")
 
 
-def positive_integer(name: str, value: int | None) -> None:
+def check_positive_integer(name: str, value: int | None) -> None:
     """Check that a number is None or a positive integer.
 
     Raises:

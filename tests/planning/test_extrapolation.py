@@ -12,9 +12,9 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiler import compilation
-from anytpu.planning.estimate import Estimate
-from anytpu.planning.extrapolated import OFF, depths, extrapolated
-from anytpu.planning.records import Memory, OpTime, StepTime
+from anytpu.planning.extrapolation import OFF, choose_depths, extrapolate
+from anytpu.planning.records import Memory, OpTime, Prediction, StepTime
+from planning.predictions import prediction
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 BY = "the TPU compiler (libtpu 0.0.42.1)"
 
 
-def found(blocks: int, memory: int = 100, **changes: Any) -> Estimate:
+def found(blocks: int, memory: int = 100, **changes: Any) -> Prediction:
     """Return what the compiler would say of so many blocks: 10 ms, and 2 ms each for a product and 1 ms for a copy."""
     ops = (
         OpTime("head", "fusion", "matmul", 0.010, flops=1e9, bytes=10.0, least_s=0.005),
@@ -32,17 +32,18 @@ def found(blocks: int, memory: int = 100, **changes: Any) -> Estimate:
     step_s = 1.1 * sum(op.time_s for op in ops)
     time = StepTime(ops, step_s, (0.9 * step_s, 1.2 * step_s), ("a kernel",), ("fitted",))
     held = Memory(memory + 10 * blocks, 1000, 2000, padding_waste_bytes=blocks)
-    return dataclasses.replace(Estimate(time, held, BY, 197e12, 1.5), **changes)
+    return prediction(time=time, memory=held, predicted_by=BY, peak_flops_per_s=197e12, compile_s=1.5, **changes)
 
 
-def floor(step_s: float = 0.001) -> Estimate:
+def floor(step_s: float = 0.001) -> Prediction:
     time = StepTime((), step_s, (step_s, math.inf))
-    return Estimate(time, Memory(1, 1000), "a floor", 197e12, notes=("It took too long.", "A floor."), basis="floor")
+    notes = ("It took too long.", "A floor.")
+    return prediction(time=time, memory=Memory(1, 1000), predicted_by="a floor", notes=notes, basis="floor")
 
 
 def test_more_blocks_lie_on_the_line_of_two():
-    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
-    assert one.time is not None
+    one = extrapolate(found(2), found(4), (2, 4), 12, floor())
+    assert one.time is not None and one.memory is not None
     assert one.time.step_s == pytest.approx(1.1 * (0.010 + 0.003 * 12))
     assert sum(op.time_s for op in one.time.ops) == pytest.approx(0.010 + 0.003 * 12)
     assert sum(op.flops for op in one.time.ops) == pytest.approx(1e9 + 2e9 * 12)
@@ -54,7 +55,7 @@ def test_more_blocks_lie_on_the_line_of_two():
 
 
 def test_it_says_that_it_is_extrapolated():
-    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
+    one = extrapolate(found(2), found(4), (2, 4), 12, floor())
     assert (one.basis, one.predicted_by, one.compile_s) == ("extrapolated", f"{BY}, extrapolated", 3.0)
     assert one.notes == (
         "It took too long.",
@@ -66,7 +67,7 @@ def test_it_says_that_it_is_extrapolated():
 
 
 def test_the_interval_is_wider_by_the_part_that_was_not_compiled():
-    one = extrapolated(found(2), found(4), (2, 4), 12, floor())
+    one = extrapolate(found(2), found(4), (2, 4), 12, floor())
     assert one.time is not None
     step_s = one.time.step_s
     off = math.exp(OFF * (1 - found(4).time.step_s / step_s))  # type: ignore[union-attr]
@@ -74,19 +75,19 @@ def test_the_interval_is_wider_by_the_part_that_was_not_compiled():
     endless = found(4)
     assert endless.time is not None
     endless = dataclasses.replace(endless, time=dataclasses.replace(endless.time, interval_s=(0.02, math.inf)))
-    one = extrapolated(found(2), endless, (2, 4), 12, floor())
+    one = extrapolate(found(2), endless, (2, 4), 12, floor())
     assert one.time is not None and one.time.interval_s[1] == math.inf
 
 
 def test_it_never_lies_below_the_floor():
-    one = extrapolated(found(2), found(4), (2, 4), 12, floor(0.5))
+    one = extrapolate(found(2), found(4), (2, 4), 12, floor(0.5))
     assert one.time is not None
     assert (one.time.step_s, one.time.interval_s[0]) == (0.5, 0.5)
 
 
 def test_what_will_not_fit_has_no_time():
-    one = extrapolated(found(2), found(4), (2, 4), 120, floor())
-    assert (one.time, one.memory.fits, one.memory.peak_bytes) == (None, False, 1300)
+    one = extrapolate(found(2), found(4), (2, 4), 120, floor())
+    assert (one.time, one.fits, one.hbm_bytes) == (None, False, 1300)
     assert one.notes[1] == (
         "Extrapolated: 2 and 4 of 120 equal blocks were compiled. The compiler has not seen the whole program: its "
         "memory is a guess, its interval wider. It takes at least 1 ms a step."
@@ -95,7 +96,7 @@ def test_what_will_not_fit_has_no_time():
 
 @pytest.mark.parametrize("count", range(6, 200))
 def test_less_is_compiled_than_there_is(count: int):
-    few, more = depths(count)
+    few, more = choose_depths(count)
     assert 1 < few < more < count
     assert more == 2 * few or more == 2 * few + 1
 
@@ -110,15 +111,15 @@ def network(blocks: int) -> keras.Model:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A compiler that does not finish programs of more than 16 arrays; returns how many each one that it got had."""
-    asked, sizes = compilation.asked, []
+    asked, sizes = compilation.ask_child, []
 
-    def ask(request: Any, program: str, target: str, timeout_s: float) -> Any:
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
         sizes.append(len(request.arguments))
         if len(request.arguments) > 16:
             raise NoAnswerError("It took too long.")
-        return asked(request, program, target, timeout_s)
+        return asked(request, timeout_s, job)
 
-    monkeypatch.setattr(compilation, "asked", ask)
+    monkeypatch.setattr(compilation, "ask_child", ask)
     return sizes
 
 
@@ -149,6 +150,6 @@ def test_what_the_compiler_refuses_stays_an_error(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any) -> Any:
         raise PlanError("The TPU compiler refuses it.")
 
-    monkeypatch.setattr(compilation, "asked", refuse)
+    monkeypatch.setattr(compilation, "ask_child", refuse)
     with pytest.raises(PlanError, match=r"^The TPU compiler refuses it.$"):
         tpu.plan(network(8), 256, "v5e-1", use_cache=False)

@@ -1,4 +1,4 @@
-"""`saved_of`: the residuals of a training step, the arrays that its forward pass keeps for its backward pass.
+"""`residuals_of`: the residuals of a training step, the arrays that its forward pass keeps for its backward pass.
 
 Idea: in a traced step the backward pass is the part that JAX transposed, and everything that depends on it. A value is
 a residual if an earlier equation makes it, it grows with the batch and the backward pass reads it. A loop over layers
@@ -33,7 +33,7 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custo
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class Residuals:
     """The residuals of a training step, in bytes by their shapes.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Equation:
     is_transposed: bool
 
 
-def saved_of(jaxpr: ClosedJaxpr, states: int) -> Saved:
+def residuals_of(jaxpr: ClosedJaxpr, states: int) -> Residuals:
     """Return the residuals of a training step.
 
     Args:
@@ -79,7 +79,7 @@ def saved_of(jaxpr: ClosedJaxpr, states: int) -> Saved:
         >>> def step(w, x):
         ...     return jax.grad(lambda w: jnp.sin(x @ w).sum())(w), ()
         >>> traced = jax.make_jaxpr(step)(jnp.ones((4, 4)), jnp.ones((8, 4)))
-        >>> saved_of(traced, 1).total_bytes == 4 * 8 * 4  # of the cosine
+        >>> residuals_of(traced, 1).total_bytes == 4 * 8 * 4  # of the cosine
         True
     """
     flat = _Flat()
@@ -96,7 +96,7 @@ def saved_of(jaxpr: ClosedJaxpr, states: int) -> Saved:
             forward.append(equation)
             if not grows.isdisjoint(equation.inputs):
                 grows.update(equation.outputs)
-    return _summed(forward, flat.sizes, grows, read_later)
+    return _sum_residuals(forward, flat.sizes, grows, read_later)
 
 
 class _Flat:
@@ -124,7 +124,7 @@ class _Flat:
         for equation in jaxpr.eqns:
             operands = [number(variable) for variable in equation.invars]
             transposed = is_transposed or "transpose(" in str(equation.source_info.name_stack)
-            called = _called(equation)
+            called = _inlined_jaxpr(equation)
             if called is not None:
                 results = self.walk(called, operands, transposed)
             else:
@@ -134,11 +134,11 @@ class _Flat:
         return [number(variable) for variable in jaxpr.outvars]
 
 
-def _called(equation: JaxprEqn) -> Jaxpr | None:
+def _inlined_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
     return called_jaxpr(equation) if equation.primitive.name in _INLINED else None
 
 
-def _summed(forward: list[_Equation], sizes: list[int], grows: set[int], read_later: set[int]) -> Saved:
+def _sum_residuals(forward: list[_Equation], sizes: list[int], grows: set[int], read_later: set[int]) -> Residuals:
     """Return the sums over loops and over equations outside loops."""
     attention = collections.Counter[str]()
     looped = looped_kept = turns = 0
@@ -169,9 +169,9 @@ def _summed(forward: list[_Equation], sizes: list[int], grows: set[int], read_la
     blocks, kept_bytes = _best_blocks(outside, _crossing(forward, sizes, grows))
     total = looped + sum(outside.values())
     if not total:
-        return Saved()
+        return Residuals()
     largest = max(attention, key=lambda shape: attention[shape], default="")
-    return Saved(total, turns + blocks, looped_kept + kept_bytes, sum(attention.values()), largest)
+    return Residuals(total, turns + blocks, looped_kept + kept_bytes, sum(attention.values()), largest)
 
 
 def _carry_bytes(scan: _Equation) -> int:
@@ -251,7 +251,7 @@ def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _all(equations: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
     for equation in equations:
-        called = _called(equation)
+        called = _inlined_jaxpr(equation)
         if called is None:
             yield equation
         else:

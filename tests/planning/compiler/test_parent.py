@@ -10,10 +10,9 @@ import pytest
 
 from anytpu import _env
 from anytpu.errors import PlanError
-from anytpu.planning.compiler import memory
-from anytpu.planning.compiler.asking import asked, ended
-from anytpu.planning.compiler.memory import Budget, budget, resident_bytes
-from anytpu.planning.compiler.parent import EndedError
+from anytpu.planning.compiler import parent
+from anytpu.planning.compiler.children import ask_child, describe_end
+from anytpu.planning.compiler.parent import EndedError, is_largest_above, memory_limit_bytes, resident_bytes
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, train
@@ -24,13 +23,12 @@ LESS = (
     "a jax.lax.scan."
 )
 CHILD = """
-import os, signal, sys, time
-from anytpu.planning.compiler import wire
+import os, signal, time
+from multiprocessing.connection import Connection
 
-def main():
-    answers = os.fdopen(os.dup(1), "wb")
-    wire.send(answers, {"compiler": "libtpu 1"})
-    wire.receive(sys.stdin.buffer)
+def main(descriptor):
+    connection = Connection(descriptor)
+    connection.recv()
     taken = [bytearray(2**20) for _ in range(SIZE_MIB)]
     for part in taken:
         part[::4096] = bytes(len(part[::4096]))
@@ -41,10 +39,8 @@ def main():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand a package of another compiler's process in the place of ours."""
-    package = Path(_env.__file__).parent / "planning/compiler"
     compiler = tmp_path / "anytpu/planning/compiler"
     compiler.mkdir(parents=True)
-    (compiler / "wire.py").write_text((package / "wire.py").read_text())
     (tmp_path / "anytpu/__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # No warm compiler that another test has left is lent either.
     return compiler
@@ -54,14 +50,15 @@ def said(folder: Path, size_mib: int, end: str) -> str:
     (folder / "child.py").write_text(CHILD.replace("SIZE_MIB", str(size_mib)).replace("END", end))
     request = request_of(program_of(train), V3, {})
     with pytest.raises(PlanError) as caught:
-        asked(request, "train", "v3-8", 60)
+        ask_child(request, 60, "'train' for v3-8")
     return str(caught.value)
 
 
 def test_a_compiler_that_takes_too_much_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_env, "available_memory_bytes", lambda: 100 * 2**20)
     text = said(folder, 200, "time.sleep(60)")
-    assert text.startswith("The TPU compiler took ") and text.endswith(f"90 % of the memory that was available. {LESS}")
+    assert text.startswith("The TPU compiler took ") and " to compile 'train' for v3-8, and was ended" in text
+    assert text.endswith(f"90 % of the memory that was available. {LESS}")
     taken, of, limit = text.split(" MiB")
     assert 90 <= float(taken.split()[-1]) <= 400 and 90 <= float(of.split()[-1]) <= 110, text
     assert limit.startswith(", 90 % of the memory")
@@ -72,25 +69,25 @@ def test_a_compiler_that_the_system_ended(folder: Path):
     start = "The TPU compiler was ended by SIGKILL while it compiled 'train' for v3-8"
     end = f"Most likely this machine ran out of memory. Your program is not harmed. {LESS}"
     assert text.startswith(start) and text.endswith(f". {end}")
-    assert ended("train", "v3-8", EndedError(-9, "", 3 * 2**30)) == f"{start}, when it had at least 3 GiB. {end}"
-    assert ended("train", "v3-8", EndedError(-9, "")) == f"{start}. {end}"
+    peaked = describe_end("'train' for v3-8", EndedError(-9, "", 3 * 2**30))
+    assert peaked == f"{start}, when it had at least 3 GiB. {end}"
+    assert describe_end("'train' for v3-8", EndedError(-9, "")) == f"{start}. {end}"
 
 
-def test_a_budget_is_a_share_of_what_is_there_and_shared(monkeypatch: pytest.MonkeyPatch):
+def test_the_limit_is_a_share_of_what_is_there_and_shared(monkeypatch: pytest.MonkeyPatch):
     ours = resident_bytes(os.getpid())
     assert ours > 2**20
     monkeypatch.setattr(_env, "available_memory_bytes", lambda: 2**30)
-    assert budget([]).limit_bytes == int(0.9 * 2**30)
-    assert budget([os.getpid()]).limit_bytes > int(0.9 * (2**30 + ours / 2))  # type: ignore[operator]
+    assert memory_limit_bytes([]) == int(0.9 * 2**30)
+    assert memory_limit_bytes([os.getpid()]) > int(0.9 * (2**30 + ours / 2))  # type: ignore[operator]
     monkeypatch.setattr(_env, "available_memory_bytes", lambda: None)
-    assert budget([]) == Budget(None)
-    assert not Budget(None).is_exceeded(os.getpid(), [os.getpid()])
+    assert memory_limit_bytes([]) is None
 
 
 def test_the_largest_is_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "resident_bytes", {1: 30, 2: 60}.get)
-    assert Budget(80).is_exceeded(2, [1, 2]) and not Budget(80).is_exceeded(1, [1, 2])
-    assert not Budget(90).is_exceeded(2, [1, 2])
+    monkeypatch.setattr(parent, "resident_bytes", {1: 30, 2: 60}.get)
+    assert is_largest_above(80, 2, [1, 2]) and not is_largest_above(80, 1, [1, 2])
+    assert not is_largest_above(90, 2, [1, 2])
 
 
 def test_a_process_that_is_gone_has_none():

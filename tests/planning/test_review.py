@@ -26,14 +26,14 @@ def plan_with(finished: int, monkeypatch: pytest.MonkeyPatch) -> Prediction:
     """Return the prediction of a compiler that finishes so many programs, and no more."""
     answers: list[Any] = []
 
-    def ask(request: Any, program: str, target: str, timeout_s: float) -> Any:
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
         if len(answers) == finished:
             raise NoAnswerError("It took too long.")
-        answers.append(compiled(request, program, target, timeout_s))
+        answers.append(compiled(request, timeout_s, job))
         return answers[-1]
 
-    compiled = compilation.asked
-    monkeypatch.setattr(compilation, "asked", ask)
+    compiled = compilation.ask_child
+    monkeypatch.setattr(compilation, "ask_child", ask)
     (prediction,) = tpu.plan(step, tpu="v2-8", input_specs=SPECS, batch_axis=0, use_cache=False)
     assert len(answers) == finished
     return prediction
@@ -68,6 +68,6 @@ def test_max_batch_size_has_no_answer_when_the_search_ends_early(monkeypatch: py
     def refuse(*_: Any) -> Any:
         raise NoAnswerError("It took too long.")
 
-    monkeypatch.setattr(compilation, "asked", refuse)
+    monkeypatch.setattr(compilation, "ask_child", refuse)
     with pytest.raises(NoAnswerError, match=r"^It took too long\.$"):
         tpu.max_batch_size(step, "v2-8", input_specs=SPECS, use_cache=False)

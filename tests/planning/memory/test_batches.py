@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytpu.errors import NoAnswerError, PlanError
-from anytpu.planning.largest import FINE_ENOUGH, MAX_TRIES, largest_batch
+from anytpu.planning.memory.batches import FINE_ENOUGH, MAX_TRIES, search_largest_batch
 from anytpu.planning.records import Memory
 
 LIMIT = 10_000_000
@@ -32,7 +32,7 @@ def growing(fixed: int, each: float, bend: float = 0.0):
 )
 def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, start):
     memory_at = growing(fixed, each, bend)
-    found = largest_batch(devices, memory_at, start)
+    found = search_largest_batch(devices, memory_at, start)
     assert len(found.tried) <= MAX_TRIES + 3
     sizes = dict(found.tried)
     if found.batch_size:
@@ -43,7 +43,7 @@ def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, st
 
 
 def test_few_compilations_on_a_straight_line():
-    found = largest_batch(8, growing(1_000_000, 731), start=512)
+    found = search_largest_batch(8, growing(1_000_000, 731), start=512)
     assert 12288 * 31 / 32 < found.batch_size <= 12288
     assert len(found.tried) <= 6
 
@@ -53,14 +53,14 @@ def test_a_compiler_that_squeezes_more_in():
         memory = growing(0, 731)(batch)
         return Memory(LIMIT, LIMIT) if LIMIT < memory.peak_bytes < 1.05 * LIMIT else memory
 
-    found = largest_batch(8, squeezed, start=512)
+    found = search_largest_batch(8, squeezed, start=512)
     assert 1.05 * LIMIT * 31 / 32 < 731 * found.batch_size < 1.05 * LIMIT
     assert len(found.tried) <= 9
 
 
 def test_three_compilations_where_a_batch_that_does_not_fit_is_known():
     memory_at = growing(1_000_000, 731)
-    found = largest_batch(8, memory_at, start=512, too_large=(24_000, memory_at(24_000)))
+    found = search_largest_batch(8, memory_at, start=512, too_large=(24_000, memory_at(24_000)))
     assert 12288 * 31 / 32 < found.batch_size <= 12288
     assert [batch for batch, _ in found.tried][:2] == [24_000, 11_968]
     assert len(found.tried) <= 4
@@ -68,7 +68,7 @@ def test_three_compilations_where_a_batch_that_does_not_fit_is_known():
 
 def test_a_batch_that_is_far_too_large_is_found_by_the_line():
     memory_at = growing(1_000_000, 731)
-    found = largest_batch(8, memory_at, start=512, too_large=(2**24, memory_at(2**24)))
+    found = search_largest_batch(8, memory_at, start=512, too_large=(2**24, memory_at(2**24)))
     assert 12288 * 31 / 32 < found.batch_size <= 12288
     assert len(found.tried) <= 5
 
@@ -79,26 +79,26 @@ def test_a_compilation_that_fails_ends_the_search():
             raise NoAnswerError("It took too long.")
         return growing(1_000_000, 731)(batch)
 
-    found = largest_batch(8, memory_at, start=512)
+    found = search_largest_batch(8, memory_at, start=512)
     assert (found.batch_size, [batch for batch, _ in found.tried]) == (1024, [512, 1024])
     assert str(found.ended_by) == "It took too long."
-    unknown = largest_batch(8, memory_at, start=20_000)
+    unknown = search_largest_batch(8, memory_at, start=20_000)
     assert (unknown.batch_size, unknown.tried, str(unknown.ended_by)) == (0, (), "It took too long.")
 
 
 def test_less_than_eight_rows_a_device():
-    assert largest_batch(4, growing(0, LIMIT / 10), start=1024).batch_size == 8
+    assert search_largest_batch(4, growing(0, LIMIT / 10), start=1024).batch_size == 8
 
 
 def test_nothing_fits():
-    found = largest_batch(2, growing(2 * LIMIT, 1), start=16)
+    found = search_largest_batch(2, growing(2 * LIMIT, 1), start=16)
     assert found.batch_size == 0
     assert [batch for batch, _ in found.tried] == [16, 8, 4, 2]
 
 
 def test_nothing_grows():
     with pytest.raises(PlanError) as raised:
-        largest_batch(1, growing(5, 0), start=1)
+        search_largest_batch(1, growing(5, 0), start=1)
     assert str(raised.value) == (
         "a batch of 4,294,967,296 examples still fits: no memory of this program grows with it"
     )

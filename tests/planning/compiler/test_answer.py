@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from anytpu.planning.compiler.oom import shortage
+from anytpu.planning.compiler.answer import OutOfMemory, answer_of
 
 GIB, MIB = 2**30, 2**20
 
@@ -35,6 +35,12 @@ Program hbm requirement 63.80G:
      Allocation type: HLO temp
      ==========================
 """
+
+
+def shortage(said: str) -> OutOfMemory | None:
+    answer = answer_of({"said": said, "compiler": "libtpu 0.0.51", "compile_s": 1.5}, b"")
+    assert answer is None or isinstance(answer, OutOfMemory)
+    return answer
 
 
 def test_totals_and_the_largest_allocations():

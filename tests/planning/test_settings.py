@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anytpu.errors import SettingError
-from anytpu.planning.wish import Wish, positive_integer
+from anytpu.planning.settings import PlanSettings, check_positive_integer
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,10 @@ from anytpu.planning.wish import Wish, positive_integer
 )
 def test_bad_numbers(settings, says):
     with pytest.raises(SettingError) as raised:
-        Wish(**settings)
+        PlanSettings(**settings)
     assert str(raised.value) == says
 
 
 def test_none_is_no_number():
-    positive_integer("batch_size", None)
-    assert Wish().examples is None
+    check_positive_integer("batch_size", None)
+    assert PlanSettings().examples is None

@@ -1,4 +1,4 @@
-"""`by_extrapolation`: predict a job that the compiler does not finish from two compilations with fewer blocks.
+"""`extrapolate_job`: predict a job that the compiler does not finish from two compilations with fewer blocks.
 
 Idea: each of n equal blocks takes the same time and the same memory. Two compilations with few blocks give the line,
 which is evaluated at n.
@@ -14,14 +14,13 @@ import math
 
 from anytpu import units
 from anytpu.errors import PlanError, ProgramError
-from anytpu.planning.compiled import by_compiler
-from anytpu.planning.estimate import Estimate
-from anytpu.planning.job import Job, batch_rows, for_devices
-from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
+from anytpu.planning.compiled import predict_compiled
+from anytpu.planning.job import PlanJob, for_devices
+from anytpu.planning.records import KINDS, Kind, Memory, OpTime, Prediction, StepTime
+from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
-from anytpu.planning.tracing import TRACING
-from anytpu.planning.waiting import waiting
-from anytpu.planning.wish import Wish
+from anytpu.planning.waits import add_waits
+from anytpu.program.lowering import TRACING
 
 MIN_BLOCKS = 6
 """With fewer blocks than this, leaving some out gains little."""
@@ -33,49 +32,51 @@ layers of 1,024 x 1,024 extrapolated from 2 and 4 came out 1.4 % too fast (0.4 %
 _PRICED_BY = "extrapolation"
 
 
-def by_extrapolation(job: Job, batch_size: int | None, target: Target, wish: Wish, floor: Estimate) -> Estimate | None:
-    """Return the estimate of a job from two compilations with fewer blocks; None if no blocks repeat, or neither
-    ends.
+def extrapolate_job(
+    job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings, floor: Prediction
+) -> Prediction | None:
+    """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends.
 
     Args:
         job: a job that the compiler gave no answer for.
         batch_size: its batch, or None for its own.
         target: the system.
-        wish: settings of every prediction of the plan; the time limit holds for each compilation.
+        settings: settings of every prediction of the plan; the time limit holds for each compilation.
         floor: the floor of the whole job.
     """
     repeats = job.repeats
     if repeats is None or repeats.count < MIN_BLOCKS:
         return None
-    counts = depths(repeats.count)
-    wish.progress(f"compiling it with {counts[0]} and {counts[1]} of its {repeats.count} equal blocks instead")
-    alone = dataclasses.replace(wish, is_trial=True, input_examples_per_s=None, host_call_s=0.0)
+    counts = choose_depths(repeats.count)
+    settings.progress(f"compiling it with {counts[0]} and {counts[1]} of its {repeats.count} equal blocks instead")
+    alone = dataclasses.replace(settings, is_trial=True, input_examples_per_s=None, host_call_s=0.0)
     try:
-        few, more = (_compiled(job, count, batch_size, target, alone) for count in counts)
+        few, more = (_compile_blocks(job, count, batch_size, target, alone) for count in counts)
     except (PlanError, ProgramError):
         return None
-    result = extrapolated(few, more, counts, repeats.count, floor)
+    result = extrapolate(few, more, counts, repeats.count, floor)
     if result.time is None:
         return result
-    rows = batch_rows(job.program(batch_size))
-    return dataclasses.replace(result, time=waiting(result.time, wish, rows))
+    return dataclasses.replace(result, time=add_waits(result.time, settings, floor.batch_size))
 
 
-def depths(count: int) -> tuple[int, int]:
+def choose_depths(count: int) -> tuple[int, int]:
     """Return the two numbers of blocks to compile for `count` blocks: a third, 4 to 8, and half of that.
 
     Fewer than two say little: the first and the last block have other neighbours than those between.
 
     Example:
-        >>> depths(6), depths(18), depths(24), depths(96)
-        ((2, 4), (3, 6), (4, 8), (4, 8))
+        >>> [choose_depths(count) for count in (6, 18, 24, 96)]
+        [(2, 4), (3, 6), (4, 8), (4, 8)]
     """
     more = max(4, min(8, count // 3))
     return more // 2, more
 
 
-def extrapolated(few: Estimate, more: Estimate, counts: tuple[int, int], count: int, floor: Estimate) -> Estimate:
-    """Return the estimate for `count` blocks by the line through two compilations.
+def extrapolate(
+    few: Prediction, more: Prediction, counts: tuple[int, int], count: int, floor: Prediction
+) -> Prediction:
+    """Return the prediction for `count` blocks by the line through two compilations.
 
     Args:
         few: the compilation with fewer blocks.
@@ -84,6 +85,7 @@ def extrapolated(few: Estimate, more: Estimate, counts: tuple[int, int], count: 
         count: number of blocks of the job.
         floor: the floor of the whole job, whose first note says why it was not compiled.
     """
+    assert few.memory is not None and more.memory is not None
     further = count - counts[1]
     steps = further / (counts[1] - counts[0])
     memory = _memory(few.memory, more.memory, steps)
@@ -98,6 +100,7 @@ def extrapolated(few: Estimate, more: Estimate, counts: tuple[int, int], count: 
     note = f"{said}. The compiler has not seen the whole program: its memory is a guess, its interval wider.{at_least}"
     return dataclasses.replace(
         more,
+        program=floor.program,
         time=time,
         memory=memory,
         predicted_by=f"{more.predicted_by}, extrapolated",
@@ -107,13 +110,15 @@ def extrapolated(few: Estimate, more: Estimate, counts: tuple[int, int], count: 
     )
 
 
-def _compiled(job: Job, count: int, batch_size: int | None, target: Target, wish: Wish) -> Estimate:
+def _compile_blocks(
+    job: PlanJob, count: int, batch_size: int | None, target: Target, settings: PlanSettings
+) -> Prediction:
     with TRACING:
         program = job.with_repeats(count).program(batch_size)
-    return by_compiler(for_devices(program, target.devices), target, wish)
+    return predict_compiled(for_devices(program, target.devices), target, settings)
 
 
-def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Estimate) -> StepTime:
+def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Prediction) -> StepTime:
     least_s = floor.time.step_s if floor.time is not None else 0.0
     step_s = max(more.step_s + steps * max(more.step_s - few.step_s, 0.0), least_s)
     off = math.exp(OFF * (1 - more.step_s / step_s))
