@@ -7,8 +7,7 @@ import stat
 import pytest
 
 from anytpu.errors import FileError, SettingError
-from anytpu.pipeline.local_file import LocalFile
-from anytpu.pipeline.storage import created, expand, is_remote, shard_names, stored
+from anytpu.pipeline.storage import LocalFile, created, expand, is_remote, shard_names, stored
 
 
 def error_of(function, *arguments) -> str:
@@ -72,12 +71,12 @@ def test_reading(folder):
 
 
 def test_a_file_is_closed_with_its_last_use(folder):
-    before = LocalFile._open_files
+    before = len(LocalFile.open_files)
     file = LocalFile(f"{folder}/a")
     assert file.read_at(0, 1) == b"a"
-    assert LocalFile._open_files == before + 1
+    assert len(LocalFile.open_files) == before + 1
     del file
-    assert LocalFile._open_files == before
+    assert len(LocalFile.open_files) == before
 
 
 def test_a_file_that_is_gone(folder):

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from anytpu.errors import FileError, RecordError, SettingError
 from anytpu.files import memory
 from anytpu.pipeline import RecordSource, RecordStream, records, write_records
-from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.sources import Origin
-from anytpu.pipeline.tfrecord import frame
+from anytpu.pipeline.tfrecord import frame, masked_crc32c
 from anytpu.units import MIB, format_bytes
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -98,7 +97,7 @@ def test_more_shards_than_records(tmp_path):
 
 
 def test_more_files_than_are_kept_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("anytpu.pipeline.local_file._MAX_OPEN_FILES", 0)
+    monkeypatch.setattr("anytpu.pipeline.storage._MAX_OPEN_FILES", 0)
     source = records(write_records(tmp_path / "x", [b"%d" % i for i in range(6)], shards=3))
     assert sorted(source[i] for i in range(6)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 

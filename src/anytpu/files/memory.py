@@ -1,8 +1,8 @@
 """Checks of a file's declared size against the memory that is available to this process.
 
 Idea: a declared size is compared with the free memory now: the machine's, its control groups' (a container's limit) and
-the process's own limits. A second limit applies where much is free, since a file of one megabyte could take all of it:
-above 1 GiB, content may unpack to at most 100 times its packed size. An array of zeros packs a thousandfold; save it
+the process's own limits. A second limit applies where much is free, since a file of one megabyte could take all of it.
+Above 1 GiB, content may unpack to at most 100 times its packed size. An array of zeros packs a thousandfold; save it
 uncompressed.
 
 Rule: the comparison comes before the allocation.

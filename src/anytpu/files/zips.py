@@ -137,11 +137,15 @@ def _reason(error: Exception) -> str:
     return str(error)[:200] or type(error).__name__
 
 
-class _Stream(Protocol):
-    def read(self, length_bytes: int, /) -> bytes: ...
+class Readable(Protocol):
+    """A sequential source of bytes."""
+
+    def read(self, length_bytes: int, /) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        ...
 
 
-def read_exactly(stream: _Stream, size_bytes: int) -> bytes:
+def read_exactly(stream: Readable, size_bytes: int) -> bytes:
     """Return the next `size_bytes` bytes of a stream, read in pieces.
 
     Raises:
@@ -153,7 +157,7 @@ def read_exactly(stream: _Stream, size_bytes: int) -> bytes:
     return content
 
 
-def read_up_to(stream: _Stream, size_bytes: int, start: bytes = b"") -> bytes:
+def read_up_to(stream: Readable, size_bytes: int, start: bytes = b"") -> bytes:
     """Return up to `size_bytes` bytes of a stream, fewer if it ends; memory grows with the bytes that arrive.
 
     Args:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anytpu.pipeline.array_record import array_records, to_array_records
     from anytpu.pipeline.augment import normalize, random_crop, random_flip, resize, standardize
+    from anytpu.pipeline.cifar_files import cifar10
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
         encode_example,
@@ -17,55 +18,40 @@ if TYPE_CHECKING:
         parse_sequence_example,
     )
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
-    from anytpu.pipeline.fixed import fixed_records
     from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
-    from anytpu.pipeline.keras_files import cifar10, imdb, mnist
+    from anytpu.pipeline.keras_files import imdb, mnist
     from anytpu.pipeline.named import digits, iris
     from anytpu.pipeline.samples import make_cifar10, make_flowers, make_imdb, make_mnist
     from anytpu.pipeline.sources import RecordSource, RecordStream
-    from anytpu.pipeline.text import lines
     from anytpu.pipeline.tfrecord import records, write_records
+    from anytpu.pipeline.unframed import fixed_records, lines
 
 # A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
 # No module here may share its name with a function here: importing the module would overwrite the function.
-_MODULES = {
-    "Dataset": "dataset",
-    "FixedLenFeature": "features",
-    "RecordSource": "sources",
-    "RecordStream": "sources",
-    "VarLenFeature": "features",
-    "array_records": "array_record",
-    "cifar10": "keras_files",
-    "decode_image": "images",
-    "decode_images": "images",
-    "digits": "named",
-    "encode_example": "example",
-    "encode_jpeg": "images",
-    "encode_png": "images",
-    "encode_sequence_example": "example",
-    "fixed_records": "fixed",
-    "flowers": "flower_records",
-    "imdb": "keras_files",
-    "iris": "named",
-    "lines": "text",
-    "make_cifar10": "samples",
-    "make_flowers": "samples",
-    "make_imdb": "samples",
-    "make_mnist": "samples",
-    "mnist": "keras_files",
-    "normalize": "augment",
-    "parse_example": "example",
-    "parse_examples": "example",
-    "parse_sequence_example": "example",
-    "random_crop": "augment",
-    "random_flip": "augment",
-    "records": "tfrecord",
-    "resize": "augment",
-    "standardize": "augment",
-    "to_array_records": "array_record",
-    "write_records": "tfrecord",
+_NAMES = {
+    "array_record": ("array_records", "to_array_records"),
+    "augment": ("normalize", "random_crop", "random_flip", "resize", "standardize"),
+    "cifar_files": ("cifar10",),
+    "dataset": ("Dataset",),
+    "example": (
+        "encode_example",
+        "encode_sequence_example",
+        "parse_example",
+        "parse_examples",
+        "parse_sequence_example",
+    ),
+    "features": ("FixedLenFeature", "VarLenFeature"),
+    "flower_records": ("flowers",),
+    "images": ("decode_image", "decode_images", "encode_jpeg", "encode_png"),
+    "keras_files": ("imdb", "mnist"),
+    "named": ("digits", "iris"),
+    "samples": ("make_cifar10", "make_flowers", "make_imdb", "make_mnist"),
+    "sources": ("RecordSource", "RecordStream"),
+    "tfrecord": ("records", "write_records"),
+    "unframed": ("fixed_records", "lines"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Dataset",

@@ -15,8 +15,7 @@ from typing import Any
 
 from anytpu.errors import FileError, RecordError
 from anytpu.pipeline.sources import Fault, IndexedShard, Origin, Record, RecordSource
-from anytpu.pipeline.storage import created, expand, is_remote, shard_names
-from anytpu.pipeline.stored_file import AnyPath
+from anytpu.pipeline.storage import AnyPath, created, expand, is_remote, shard_names
 from anytpu.pipeline.tfrecord import records
 
 # One record per group, because a group is read and unpacked as a whole.

@@ -1,6 +1,7 @@
-"""The batches of CIFAR-10: Python 2 pickles, as files or in their archive, from an untrusted server.
+"""CIFAR-10 from Keras's cache folder or a path: Python 2 pickles, as files or in their archive.
 
-Idea: an archive is read member by member until all six batches are there. Nothing is unpacked to disk.
+Idea: as for MNIST (`keras_files.py`), the files are those of `keras.datasets`. An archive is read member by member
+until all six batches are there. Nothing is unpacked to disk.
 
 Rule: no read is longer than an archive's header needs, or larger than the free memory.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -17,16 +19,19 @@ from typing import IO, Any
 
 import numpy as np
 
+from anytpu import _env
 from anytpu.errors import DataError
 from anytpu.files.memory import check_memory, check_ratio
 from anytpu.files.zips import read_exactly
-from anytpu.pipeline.unpickling import load
+from anytpu.pipeline.pickled_arrays import load
 from anytpu.units import MIB
 
 Batch = tuple[np.ndarray, np.ndarray]
 """Images uint8 `(images, 32, 32, 3)` and labels uint8 `(images, 1)`."""
+AnyPath = str | os.PathLike[str]
 
-FILES = (*(f"data_batch_{index}" for index in range(1, 6)), "test_batch")
+_CIFAR_FOLDER = "cifar-10-batches-py"
+_FILES = (*(f"data_batch_{index}" for index in range(1, 6)), "test_batch")
 """Names of the batches, in order: five to train on, one to test on."""
 
 _GZIP_MARK = b"\x1f\x8b"
@@ -35,7 +40,53 @@ _PIXELS = 3 * 32 * 32
 _ARCHIVE_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
 
-def batch_of(path: Path) -> Batch:
+def cifar10(path: AnyPath | None = None) -> tuple[Batch, Batch]:
+    """Load CIFAR-10: colour images of ten classes, 50,000 to train on and 10,000 to test on.
+
+    Args:
+        path: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or a folder that contains one of
+            them. None: Keras's cache, `~/.keras/datasets`.
+
+    Returns:
+        `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 32, 32, 3)`, y uint8 `(images, 1)`.
+
+    Raises:
+        DataError: the files are missing or invalid; the message says which file to download, and to which folder.
+
+    Example:
+        >>> from anytpu.pipeline import make_cifar10
+        >>> (x_train, y_train), _ = cifar10(make_cifar10())
+        >>> x_train.shape[1:], y_train.shape[1:]
+        ((32, 32, 3), (1,))
+    """
+    source = _find_cifar(path)
+    batches = [_read_batch(source / name) for name in _FILES] if source.is_dir() else _archived_batches(source)
+    *parts, test = batches
+    return (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])), test
+
+
+def _find_cifar(path: AnyPath | None) -> Path:
+    root = Path(path) if path is not None else _env.keras_datasets()
+    # Keras 3 extracts to a folder named "...-target", earlier versions to the folder of the archive.
+    folders = (root, root / _CIFAR_FOLDER, root / f"{_CIFAR_FOLDER}-target" / _CIFAR_FOLDER)
+    archives = (root, root / "cifar-10-python.tar.gz", root / f"{_CIFAR_FOLDER}.tar.gz")
+    for folder in folders:
+        if (folder / _FILES[0]).is_file():
+            missing = [name for name in _FILES if not (folder / name).is_file()]
+            if missing:
+                raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz again")
+            return folder
+    for archive in archives:
+        if archive.is_file():
+            return archive
+    raise DataError(
+        f"there is no folder {folders[1]}: download https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into "
+        f"{root}, or pass its path, cifar10(path). For a small sample of the same form: "
+        "cifar10(tpu.pipeline.make_cifar10())"
+    )
+
+
+def _read_batch(path: Path) -> Batch:
     """Read a batch.
 
     Raises:
@@ -49,8 +100,8 @@ def batch_of(path: Path) -> Batch:
     return _batch(content, path)
 
 
-def batches_of_archive(path: Path) -> list[Batch]:
-    """Read the batches of an archive, in the order of `FILES`.
+def _archived_batches(path: Path) -> list[Batch]:
+    """Read the batches of an archive, in the order of `_FILES`.
 
     Raises:
         DataError: the file cannot be read, is not an archive of the batches, or is damaged.
@@ -63,14 +114,14 @@ def batches_of_archive(path: Path) -> list[Batch]:
         raise
     except _ARCHIVE_ERRORS as error:
         raise DataError(f"{path} cannot be read as an archive: {_reason(error)}. Download the file again") from error
-    if missing := [name for name in FILES if name not in batches]:
+    if missing := [name for name in _FILES if name not in batches]:
         raise DataError(f"{path} has no {', '.join(missing)}. Download the file again")
-    return [batches[name] for name in FILES]
+    return [batches[name] for name in _FILES]
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each batch in an archive, until all batches were found."""
-    missing, unpacked_bytes = set(FILES), 0
+    missing, unpacked_bytes = set(_FILES), 0
     with _open(path) as stream, _tar(stream) as archive:
         for index, member in enumerate(archive):
             if not missing or index == _MAX_MEMBERS:

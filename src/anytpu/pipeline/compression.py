@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import io
 import zlib
+from typing import IO
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.stored_file import Readable, Writable
+from anytpu.files.zips import Readable
 from anytpu.units import MIB
 
 MAX_RATIO = 1032
@@ -102,7 +103,7 @@ def _new_state(compression: str) -> zlib._Decompress:
 class Deflated:
     """A stream that compresses written bytes into another stream; call `finish` at the end."""
 
-    def __init__(self, stream: Writable, compression: str):
+    def __init__(self, stream: IO[bytes], compression: str):
         self._stream = stream
         self._state = zlib.compressobj(wbits=_WINDOW_BITS[compression])
 

@@ -3,8 +3,11 @@
 Idea: an example is a dict of features. `encode_example` chooses the kind of each feature by the type of its values;
 `parse_example` converts each feature to its specified dtype and shape.
 
+Source: the message definitions that TensorFlow documents, rebuilt at run time with the same field numbers.
+
 Rule: an error names the feature. If the bytes come from a source of this package, it also names the file, the record
-and the byte.
+and the byte. The messages are defined in a separate descriptor pool, so that a process that also imports TensorFlow has
+no duplicate definition.
 """
 
 from __future__ import annotations
@@ -22,14 +25,26 @@ from anytpu.pipeline.sources import Record
 Spec = Mapping[str, FeatureSpec]
 
 _BYTES_LIKE = (bytes, bytearray, memoryview, str)
+_MESSAGES = {
+    "BytesList": {"value": "repeated bytes"},
+    "FloatList": {"value": "repeated float"},
+    "Int64List": {"value": "repeated int64"},
+    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
+    "Features": {"feature": "map Feature"},
+    "Example": {"features": "Features"},
+    "FeatureList": {"feature": "repeated Feature"},
+    "FeatureLists": {"feature_list": "map FeatureList"},
+    "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
+}
+"""The messages: kind of each field by its name, in the order of the field numbers. One field of a Feature is set."""
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
     """Encode a dict as a tf.Example.
 
     Args:
-        features: each a value, a list of values or an array, of one kind: bytes or text (as UTF-8), floats (kept as
-            float32), or integers and booleans (as int64). Shapes are not kept. `None` and empty lists have no kind; an
+        features: each a value, a list of values or an array, of one kind. The kinds are bytes or text (as UTF-8),
+            floats (kept as float32), and integers or booleans (as int64). Shapes are not kept. `None` and empty lists have no kind; an
             empty array has the kind of its dtype.
 
     Returns:
@@ -131,8 +146,8 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
         sequences: the specification of a step, for each sequence to read.
 
     Returns:
-        The features of the whole; and for each sequence an array with the steps as first axis, or a list of steps if
-        their lengths differ. A missing sequence has 0 steps.
+        The features of the whole, and the sequences. A sequence is an array with the steps as first axis, or a list of
+        steps if their lengths differ. A missing sequence has 0 steps.
 
     Raises:
         RecordError: the record is not a tf.SequenceExample; a feature is missing, or has another kind or length.
@@ -151,10 +166,46 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
 
 @functools.cache
 def _message_class(name: str) -> Any:
+    """Return the class of the message "Example" or "SequenceExample"."""
     # Imported here because loading protobuf takes 20 ms.
-    from anytpu.pipeline.example_messages import message_class
+    from google.protobuf import message_factory
 
-    return message_class(name)
+    return message_factory.GetMessageClass(_message_pool().FindMessageTypeByName(f"tensorflow.{name}"))
+
+
+@functools.cache
+def _message_pool() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    file = descriptor_pb2.FileDescriptorProto(name="anytpu/example.proto", package="tensorflow", syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (field_name, kind) in enumerate(fields.items(), 1):
+            field = message.field.add(name=field_name, number=number, **_field_type(kind))
+            if name == "Feature":
+                field.oneof_index = 0
+            if kind.startswith("map "):
+                entry = message.nested_type.add(name=f"{field_name.title().replace('_', '')}Entry")
+                entry.options.map_entry = True
+                entry.field.add(name="key", number=1, **_field_type("string"))
+                entry.field.add(name="value", number=2, **_field_type(kind.removeprefix("map ")))
+                field.type_name = f".tensorflow.{name}.{entry.name}"
+        if name == "Feature":
+            message.oneof_decl.add(name="kind")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+def _field_type(kind: str) -> dict[str, Any]:
+    """Return the descriptor's settings for a field's kind in `_MESSAGES`."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+    *prefix, name = kind.split()
+    settings: dict[str, Any] = {"label": Field.LABEL_REPEATED if prefix else Field.LABEL_OPTIONAL}
+    if name in ("bytes", "float", "int64", "string"):
+        return {**settings, "type": getattr(Field, f"TYPE_{name.upper()}")}
+    return {**settings, "type": Field.TYPE_MESSAGE, "type_name": f".tensorflow.{name}"}
 
 
 def _read(name: str, record: bytes) -> Any:

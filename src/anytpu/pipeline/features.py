@@ -3,7 +3,7 @@
 Idea: an example holds lists of bytes, float32 or int64, without shapes. A specification converts a list to an array of
 its dtype and shape, or raises an error that says why it cannot.
 
-Rule: nothing is truncated, broadcast or converted silently: a list of another kind, of another length, or with a value
+Rule: nothing is truncated, broadcast or converted silently. A list of another kind, of another length, or with a value
 out of the dtype's range is an error.
 """
 

@@ -1,9 +1,10 @@
-"""MNIST, CIFAR-10 and IMDB from Keras's own files, in Keras's cache folder or at a path.
+"""MNIST and IMDB from Keras's own .npz files, in Keras's cache folder or at a path.
 
 Idea: a Keras user has these files already. They are read as `keras.datasets` reads them. Nothing is downloaded, so a
 program never blocks on a missing network. If a file is missing, the error says which file to download to which folder.
 
-Rule: the arrays are returned unchanged. Pickles in the files are interpreted without executing code.
+Rule: the arrays are returned unchanged. A member of a file is unpacked up to its declared size, and an array has
+exactly the bytes that its header states. The pickle of a list is interpreted without executing code.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ import numpy as np
 from anytpu import _env
 from anytpu.errors import DataError, SettingError
 from anytpu.files.memory import check_memory
-from anytpu.pipeline.cifar_files import FILES, batch_of, batches_of_archive
-from anytpu.pipeline.npz import arrays_of
+from anytpu.files.npy import read_header, read_values
+from anytpu.files.zips import Zip, read_exactly
+from anytpu.pipeline.pickled_arrays import load
 
 Rows = tuple[Any, Any]
 """Examples and their labels, `(x, y)`, of the same length."""
 AnyPath = str | os.PathLike[str]
 
 _STORAGE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
-_CIFAR_FOLDER = "cifar-10-batches-py"
 _MAX_WORD = 2**31
 _WORD_BYTES = 56
 """Memory per word while IMDB is loaded: two int64, and a pointer and an int in a list."""
 _REVIEW_BYTES = 400
 """Memory per review: two arrays and a list."""
+_LIST_RATIO = 4
+"""Memory of a list of integers per byte of its pickle: a pointer has 8 bytes, and an opcode has at least 2."""
 
 
 def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
@@ -53,31 +56,6 @@ def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
     """
     file = _npz("mnist", path, "make_mnist")
     return _pairs(arrays_of(file), file)
-
-
-def cifar10(path: AnyPath | None = None) -> tuple[Rows, Rows]:
-    """Load CIFAR-10: colour images of ten classes, 50,000 to train on and 10,000 to test on.
-
-    Args:
-        path: the folder `cifar-10-batches-py`, the archive `cifar-10-python.tar.gz`, or a folder that contains one of
-            them. None: Keras's cache, `~/.keras/datasets`.
-
-    Returns:
-        `(x_train, y_train), (x_test, y_test)`: x uint8 `(images, 32, 32, 3)`, y uint8 `(images, 1)`.
-
-    Raises:
-        DataError: the files are missing or invalid; the message says which file to download, and to which folder.
-
-    Example:
-        >>> from anytpu.pipeline import make_cifar10
-        >>> (x_train, y_train), _ = cifar10(make_cifar10())
-        >>> x_train.shape[1:], y_train.shape[1:]
-        ((32, 32, 3), (1,))
-    """
-    source = _find_cifar(path)
-    batches = [batch_of(source / name) for name in FILES] if source.is_dir() else batches_of_archive(source)
-    *parts, test = batches
-    return (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])), test
 
 
 def imdb(
@@ -215,22 +193,44 @@ def _pad(rows: list[np.ndarray], maxlen: int | None) -> np.ndarray:
     return padded
 
 
-def _find_cifar(path: AnyPath | None) -> Path:
-    root = Path(path) if path is not None else _env.keras_datasets()
-    # Keras 3 extracts to a folder named "...-target", earlier versions to the folder of the archive.
-    folders = (root, root / _CIFAR_FOLDER, root / f"{_CIFAR_FOLDER}-target" / _CIFAR_FOLDER)
-    archives = (root, root / "cifar-10-python.tar.gz", root / f"{_CIFAR_FOLDER}.tar.gz")
-    for folder in folders:
-        if (folder / FILES[0]).is_file():
-            missing = [name for name in FILES if not (folder / name).is_file()]
-            if missing:
-                raise DataError(f"{folder} has no {', '.join(missing)}. Unpack cifar-10-python.tar.gz again")
-            return folder
-    for archive in archives:
-        if archive.is_file():
-            return archive
-    raise DataError(
-        f"there is no folder {folders[1]}: download https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz into "
-        f"{root}, or pass its path, cifar10(path). For a small sample of the same form: "
-        "cifar10(tpu.pipeline.make_cifar10())"
-    )
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file, including arrays of Python lists.
+
+    Raises:
+        DataError: it is not an .npz file, is damaged, or needs more memory than is free; the message names the member.
+    """
+    try:
+        with Zip(path) as archive:
+            _check_ratio(archive)
+            check_memory(archive.unpacked_bytes())
+            return {name.removesuffix(".npy"): _array(archive, name, path) for name in archive}
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read as .npz: {error}. Download the file again") from error
+
+
+def _check_ratio(archive: Zip) -> None:
+    try:
+        archive.check_ratio()
+    except ValueError as error:
+        raise ValueError(f"{error}. If the file is valid, save it uncompressed, with np.savez") from error
+
+
+def _array(archive: Zip, name: str, path: Path) -> np.ndarray:
+    size_bytes = archive.size_bytes(name)
+    try:
+        with archive.open(name) as stream:
+            header = read_header(stream)
+            if not header.has_objects:
+                return read_values(stream, header, size_bytes)
+            check_memory(_LIST_RATIO * size_bytes)
+            pickled = read_exactly(stream, size_bytes - header.size_bytes)
+        array = load(pickled, f"{path}:{name}")
+        if not isinstance(array, np.ndarray) or array.dtype != object or array.shape != header.shape:
+            raise ValueError(f"its header states objects of shape {header.shape}, but its pickle holds something else")
+        return array
+    except DataError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{name!r:.100}: {error}") from error

@@ -29,8 +29,9 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
         test_fraction: share of images kept for testing, above 0 and below 1.
 
     Returns:
-        `(x_train, y_train), (x_test, y_test)`: x float32 `(images, 8, 8, 1)` from 0 (white) to 1 (black), y int32
-        `(images,)` from 0 to 9.
+        `(x_train, y_train), (x_test, y_test)`.
+
+        x is float32 `(images, 8, 8, 1)` from 0 (white) to 1 (black), y is int32 `(images,)` from 0 to 9.
 
     Raises:
         SettingError: `seed` or `test_fraction` is out of range.
@@ -53,8 +54,11 @@ def iris(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
         test_fraction: share of flowers kept for testing, above 0 and below 1.
 
     Returns:
-        `(x_train, y_train), (x_test, y_test)`: x float32 `(flowers, 4)`, sepal length, sepal width, petal length and
-        petal width in centimetres; y int32 `(flowers,)`: 0 setosa, 1 versicolor, 2 virginica.
+        `(x_train, y_train), (x_test, y_test)`.
+
+        x is float32 `(flowers, 4)`: sepal length, sepal width, petal length and petal width in centimetres.
+
+        y is int32 `(flowers,)`: 0 setosa, 1 versicolor, 2 virginica.
 
     Raises:
         SettingError: `seed` or `test_fraction` is out of range.

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -28,7 +30,6 @@ from anytpu.pipeline.nodes import (
     row_of,
     stack,
 )
-from anytpu.pipeline.workers import watch_parent
 
 Tree = Any
 Length = float | None
@@ -238,3 +239,22 @@ def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers:
 
     text = f"prefetch(workers={workers})" if workers else ""
     return DatasetStep(text, make, kind="stream", reads_ahead=True)
+
+
+def watch_parent(index: int, count: int) -> None:
+    """Start a thread that ends this worker process as soon as its parent has ended for any reason.
+
+    A killed process (kill -9, out of memory) cannot notify its workers, which would keep memory and files for ever.
+
+    Args:
+        index: index of this worker; grain passes it.
+        count: number of workers.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_after, args=(parent,), name=f"worker {index} of {count}", daemon=True).start()
+
+
+def _leave_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,7 +1,7 @@
 """A file of records, read in order, or scanned once and then read at any index.
 
-Idea: a format defines three things only: how to iterate over a file, the offsets of its records, and how to extract a
-record from its frame. Everything else is common to all formats and is here: opening, decompressing, skipping damaged
+Idea: a format defines only the iteration over a file, the offsets of its records, and the extraction of a record from
+its frame. Everything else is common to all formats and is here: opening, decompressing, skipping damaged
 records, caching the offsets.
 
 Rule: a length that a file states is checked against the size of the file before any allocation.
@@ -19,7 +19,7 @@ import numpy as np
 
 from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory, check_ratio
-from anytpu.files.zips import read_up_to
+from anytpu.files.zips import Readable, read_up_to
 from anytpu.pipeline.compression import MAX_RATIO, CompressionError, Inflated, compression_of
 from anytpu.pipeline.sources import (
     Fault,
@@ -30,8 +30,7 @@ from anytpu.pipeline.sources import (
     RecordStream,
     report_skipped,
 )
-from anytpu.pipeline.storage import expand, stored
-from anytpu.pipeline.stored_file import AnyPath, Readable, StoredFile
+from anytpu.pipeline.storage import AnyPath, StoredFile, expand, stored
 from anytpu.units import MIB
 
 _PIECE_BYTES = MIB

@@ -1,7 +1,7 @@
 """A TFRecord reader and writer without TensorFlow.
 
-A file is a sequence of frames: the record's length (8 bytes, little-endian), the masked CRC-32C of these 8 bytes (4
-bytes), the record, its masked CRC-32C (4 bytes).
+A file is a sequence of frames. A frame begins with the record's length (8 bytes, little-endian) and the masked CRC-32C of
+these 8 bytes (4 bytes). The record and its masked CRC-32C (4 bytes) follow.
 
 Idea: each length gives the offset of the next frame, so a quick scan of the headers finds all records. Then each can be
 read separately.
@@ -15,17 +15,16 @@ import array
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
+import google_crc32c
 import numpy as np
 
 from anytpu.errors import RecordError
-from anytpu.pipeline.checksums import masked_crc32c
 from anytpu.pipeline.compression import Deflated, compression_of
 from anytpu.pipeline.shards import Content, Format, RecordLayout, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
-from anytpu.pipeline.storage import created, shard_names
-from anytpu.pipeline.stored_file import AnyPath, StoredFile, Writable
+from anytpu.pipeline.storage import AnyPath, StoredFile, created, shard_names
 from anytpu.units import MIB
 
 _HEADER = struct.Struct("<QI")
@@ -33,6 +32,8 @@ _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _GZIP_MARK = b"\x1f\x8b"
+_CRC_MASK_DELTA = 0xA282EAD8
+_32_BITS = 0xFFFFFFFF
 
 
 def records(
@@ -108,6 +109,19 @@ def frame(content: bytes) -> bytes:
     """
     length = _LENGTH.pack(len(content))
     return b"".join((length, _CHECKSUM.pack(masked_crc32c(length)), content, _CHECKSUM.pack(masked_crc32c(content))))
+
+
+def masked_crc32c(content: bytes) -> int:
+    """Return the CRC-32C of some bytes, rotated right by 15 bits and with a constant added.
+
+    A CRC of data that contains plain CRCs would be weak; one of data with masked CRCs is not.
+
+    Example:
+        >>> hex(masked_crc32c(b"123456789"))
+        '0xc78ab0e5'
+    """
+    crc = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & _32_BITS
 
 
 class TFRecordFormat(Format):
@@ -201,7 +215,7 @@ def _too_short(origin: Origin, length_bytes: int, left_bytes: int) -> Fault:
 
 
 @contextlib.contextmanager
-def _writer(path: str, compression: str | None) -> Iterator[Writable]:
+def _writer(path: str, compression: str | None) -> Iterator[IO[bytes] | Deflated]:
     with created(path) as unfinished, open(unfinished, "wb", buffering=MIB // 4) as file:
         if compression is None:
             yield file

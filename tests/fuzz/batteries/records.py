@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.pipeline import array_records, fixed_records, lines, records, to_array_records, write_records
-from anytpu.pipeline.tfrecord import frame
+from anytpu.pipeline.tfrecord import frame, masked_crc32c
 from fuzz.battery import Battery
 from fuzz.damage import BYTES, EXTREMES, TEXT, Damage
 
@@ -41,16 +41,12 @@ def compressed(damage: Damage | None = None) -> Any:
 
 def long_record(content: bytes, draw: random.Random) -> bytes:
     """Begin with a frame whose length is extreme, with a right checksum, and zeros that may fill it."""
-    from anytpu.pipeline.checksums import masked_crc32c
-
     length = struct.pack("<Q", draw.choice(EXTREMES) % 2**64)
     return length + struct.pack("<I", masked_crc32c(length)) + bytes(draw.choice((0, 100, 2**22))) + content
 
 
 def packed_bomb(content: bytes, draw: random.Random) -> bytes:
     """Return a member of zeros that unpacks to a gigabyte, with a record header that asks for all of it, or not."""
-    from anytpu.pipeline.checksums import masked_crc32c
-
     size = 2**31
     head = struct.pack("<Q", size) if draw.random() < 0.7 else struct.pack("<Q", 100)
     start = head + struct.pack("<I", masked_crc32c(head))

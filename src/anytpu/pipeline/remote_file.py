@@ -1,7 +1,8 @@
 """Files at URLs: gs://, s3://, https:// and every other protocol of fsspec.
 
 Idea: fsspec chooses a library by the protocol, and each library reports a missing network, missing credentials or a
-missing file in its own way. Here all of these become one line with the URL and the command to type.
+missing file in its own way. Here all of these become one line with the URL and the command to type. A web server may
+ignore the requested range and send the whole file. For reads beyond its beginning such a file is copied once.
 
 Rule: connections are not pickled: each process opens its own.
 """
@@ -11,13 +12,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import io
 import logging
+import shutil
+import tempfile
+import threading
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from anytpu.errors import FileError
-from anytpu.pipeline.stored_file import Readable, StoredFile
-from anytpu.units import MIB
+from anytpu.units import MIB, format_bytes
+
+IN_MEMORY_BYTES = 64 * MIB
+"""Maximum size of a copy in memory; a larger copy is a temporary file."""
 
 _EXTRAS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "http": "https", "https": "https"}
 _LOGIN = {
@@ -36,16 +44,23 @@ _NETWORK_ERRORS = (
     "ServerTimeout",
     "TransportError",
 )
+_SILENT = logging.NullHandler()
 
 
-class RemoteFile(StoredFile):
-    """A file at a URL."""
+class RemoteFile:
+    """A file at a URL, with random access from any thread.
+
+    Args:
+        path: the URL.
+    """
 
     # A request takes about 50 ms whatever its size, so a scan of a file uses large chunks.
     chunk_bytes = 8 * MIB
 
     def __init__(self, path: str):
         self.path = path
+        self._copy: IO[bytes] | None = None
+        self._copying = threading.Lock()
 
     @functools.cached_property
     def size_bytes(self) -> int:
@@ -67,27 +82,104 @@ class RemoteFile(StoredFile):
         end_bytes = min(offset_bytes + length_bytes, self.size_bytes)
         if end_bytes <= offset_bytes:
             return b""
-        with explained(self.path, "read"):
-            return self._system[0].cat_file(self._system[1], start=offset_bytes, end=end_bytes)
+        if self._copy is None:
+            with explained(self.path, "read"):
+                content = self._read_range(offset_bytes, end_bytes)
+            if content is not None:
+                return content
+        with self._copying:
+            self._copy = self._copy or self._make_copy()
+            self._copy.seek(offset_bytes)
+            return self._copy.read(end_bytes - offset_bytes)
+
+    def _read_range(self, start_bytes: int, end_bytes: int) -> bytes | None:
+        """Return a range of the file; None if a web server ignores the range and it does not start at 0."""
+        system, path = self._system
+        if not _is_web(self.path):
+            return system.cat_file(path, start=start_bytes, end=end_bytes)
+        # A block of one byte and no cache: fsspec requests exactly the range, and reads no more of a whole file.
+        settings = {"size": self.size_bytes, "block_size": 1, "cache_type": "none", "headers": _plain_headers(system)}
+        with system.open(path, **settings) as file:
+            file.seek(start_bytes)
+            try:
+                return file.read(end_bytes - start_bytes)
+            except ValueError:  # fsspec's error for an answer without the range
+                return None
 
     @contextlib.contextmanager
-    def stream(self) -> Iterator[Readable]:
+    def stream(self) -> Iterator[Any]:
         """Open the file for reading in order."""
+        if self.known_size_bytes() is not None:
+            yield io.BufferedReader(_SequentialReader(self), self.chunk_bytes)
+            return
         with explained(self.path, "read"):
             file = self._system[0].open(self._system[1], "rb")
         with file:
-            yield _ExplainedStream(file, self.path)
+            yield _UnsizedStream(file, self.path)
+
+    def _make_copy(self) -> IO[bytes]:
+        size_bytes, folder = self.size_bytes, tempfile.gettempdir()
+        if size_bytes > IN_MEMORY_BYTES:
+            size = format_bytes(size_bytes)
+            if size_bytes > shutil.disk_usage(folder).free:
+                raise FileError(
+                    f"cannot read {self.path!r}: its server sends whole files only, and {folder!r} has no space for a "
+                    f"copy of {size}; download it to a folder with enough space"
+                )
+            warnings.warn(
+                f"{self.path!r}: its server sends whole files only, so {size} are copied to {folder!r} first; the copy "
+                "is removed when the program ends",
+                stacklevel=3,
+            )
+        with contextlib.ExitStack() as stack:
+            copy = stack.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES))
+            with explained(self.path, "read"):
+                import aiohttp
+                from fsspec.asyn import sync
+
+                # No limit on the total time; only a read without any data for 60 s times out.
+                timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+                system, path = self._system
+                settings = {"timeout": timeout, "headers": _plain_headers(system)}
+                sync(system.loop, functools.partial(system._get_file, path, copy, **settings))
+            if copy.tell() != size_bytes:
+                raise FileError(f"cannot read {self.path!r}: its server sent {copy.tell():,} of {size_bytes:,} bytes")
+            stack.pop_all()
+        return copy  # pyright: ignore[reportReturnType]
 
     @functools.cached_property
     def _system(self) -> tuple[Any, str]:
         return _file_system(self.path)
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_system"}
+        return {name: value for name, value in vars(self).items() if name not in ("_system", "_copy", "_copying")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _copy=None, _copying=threading.Lock())
+
+    def __del__(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
 
 
-class _ExplainedStream:
-    """A remote stream that raises `FileError`."""
+class _SequentialReader(io.RawIOBase):
+    """A stream over a file of known size, from its beginning to its end."""
+
+    def __init__(self, file: RemoteFile):
+        self._file, self._offset = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        content = self._file.read_at(self._offset, len(buffer))
+        buffer[: len(content)] = content
+        self._offset += len(content)
+        return len(content)
+
+
+class _UnsizedStream:
+    """A stream of a file whose server does not report its size; it raises `FileError`."""
 
     def __init__(self, file: Any, path: str):
         self._file, self._path = file, path
@@ -104,7 +196,7 @@ def remote_matches(url: str) -> list[str]:
         FileError: nothing matches, or the store cannot be listed.
     """
     # In http URLs a question mark begins the query; it is not a wildcard.
-    pattern = url.replace("?", "") if protocol_of(url) in ("http", "https") else url
+    pattern = url.replace("?", "") if _is_web(url) else url
     if not glob.has_magic(pattern):
         return [url]
     with explained(url, "list"):
@@ -143,9 +235,6 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise FileError(
             f"{url!r} cannot be read: unknown protocol {protocol}://; use one of {known}, or a path"
         ) from error
-
-
-_SILENT = logging.NullHandler()
 
 
 @contextlib.contextmanager
@@ -198,3 +287,12 @@ def _is_denied(error: BaseException) -> bool:
 def protocol_of(url: str) -> str:
     """Return a URL's protocol in lower case."""
     return url.split("://", 1)[0].lower()
+
+
+def _is_web(url: str) -> bool:
+    return protocol_of(url) in ("http", "https")
+
+
+def _plain_headers(system: Any) -> dict[str, str]:
+    """Return the user's headers of a web file system, and one that asks for content without compression."""
+    return {**system.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
