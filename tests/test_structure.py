@@ -36,7 +36,20 @@ ALLOWED_SIBLINGS = {
 MAX_FAN_OUT = 12
 
 # Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
-PLAIN_PARTS = {"_env", "_keras", "bench", "cli", "errors", "planning", "port", "showing", "train", "units"}
+PLAIN_PARTS = {
+    "_env",
+    "_keras",
+    "bench",
+    "cli",
+    "errors",
+    "files",
+    "pipeline",
+    "planning",
+    "port",
+    "showing",
+    "train",
+    "units",
+}
 
 BANNED_NAMES = {
     "util",

@@ -347,7 +347,7 @@ REFUSED = {
         lambda: Dataset.from_arrays(ROWS).repeat().shuffle(),
         (
             "Dataset.from_arrays(23 rows).repeat() is endless, so it cannot be shuffled as a whole: shuffle before "
-            "repeat()"
+            "repeat(), or pass the size of the window, shuffle(1000)"
         ),
     ),
     "endless, twice": (
@@ -383,7 +383,7 @@ REFUSED = {
         lambda: next(iter(Dataset.from_generator(unequal).batch(2))),
         (
             "it has elements of different shapes in one batch, (2,) and (3,): convert them to one shape in map, "
-            "such as by tpu.pipeline.resize for images, or by padding for sequences"
+            "such as by tpu.pipeline.resize for images, or pad sequences with padded_batch"
         ),
     ),
     "columns": (

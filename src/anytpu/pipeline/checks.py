@@ -1,47 +1,28 @@
-"""Checks of a data set's arguments before anything is read, and of its functions' results.
+"""Checks of a data set's arguments before anything is read.
 
 Rule: a message names the argument and its value, and says how to correct it.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import numbers
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from anytpu.errors import DataError, SettingError
-from anytpu.pipeline.nodes import name_of
 
-Tree = Any
+F = TypeVar("F", bound=Callable[..., Any])
 
-
-def rows_of(arrays: Tree) -> int:
-    """Return the common number of rows of arrays.
-
-    Raises:
-        DataError: there are no rows, or the numbers of rows differ.
-    """
-    columns = [(name_of(path), array) for path, array in jax.tree_util.tree_flatten_with_path(arrays)[0]]
-    for name, array in columns:
-        if array.ndim == 0:
-            raise DataError(
-                f"from_arrays takes arrays whose first axis is the rows, and {name} is the scalar "
-                f"{array.item()!r}: pass lists of values as np.array([...])"
-            )
-    lengths = {len(array) for _, array in columns}
-    listed = ", ".join(f"{name} has {len(array)}" for name, array in columns)
-    if len(lengths) > 1:
-        raise DataError(f"all arrays must have the same number of rows, but {listed}. Cut them to one length")
-    if lengths != {*lengths} - {0} or not lengths:
-        raise DataError(
-            f"there is nothing to read: {listed or 'no array'}{' rows' if listed else ''}. Pass at least one row"
-        )
-    return lengths.pop()
+_OPTIONS_WITHOUT_EFFECT = (
+    *("deterministic", "experimental_deterministic", "autotune", "threading", "experimental_threading"),
+    *("experimental_optimization", "experimental_slack", "experimental_warm_start"),
+)
+"""Options for speed, and for the order, which is always the same here."""
+_SHARD_POLICY = "experimental_distribute.auto_shard_policy"
 
 
 def is_list(source: Any) -> bool:
@@ -114,25 +95,74 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
 
 
-@dataclasses.dataclass(frozen=True)
-class NotNone:
-    """A user's function, checked to return an element: grain silently drops elements that are None.
+def check_size(name: str, size: Any) -> None:
+    """Reject a value that is not an integer of at least -1; -1 stands for all elements."""
+    if not is_integer(size) or size < -1:
+        raise SettingError(f"{name} must be an integer of at least 0, or -1 for all elements, not {size!r}")
 
-    Attributes:
-        step: name of the step that calls it, "map" or "random_map".
-        function: the user's function.
+
+def check_integer(name: str, value: Any) -> None:
+    """Reject a value that is not an integer."""
+    if not is_integer(value):
+        raise SettingError(f"{name} must be an integer, not {value!r}")
+
+
+def check_dataset(name: str, value: Any, kind: type) -> None:
+    """Reject an argument that is not a data set."""
+    if not isinstance(value, kind):
+        raise DataError(f"{name} takes data sets, not {value!r}: make one with Dataset.from_arrays or from_source")
+
+
+def check_result(name: str, result: Any, kind: type, repair: str) -> None:
+    """Reject the result of a function that had to return a data set."""
+    if not isinstance(result, kind):
+        raise DataError(f"the function of {name} must return a Dataset, not {result!r}: {repair}")
+
+
+def check_options(options: Any) -> None:
+    """Reject an option that would change the elements; those for speed and order have no effect.
+
+    Args:
+        options: a dict, or an object with the options as attributes, possibly nested.
+
+    Raises:
+        SettingError: an option is unknown, or its value cannot be followed.
+    """
+    for name, value in _options_of("", options):
+        if name.split(".")[0] in _OPTIONS_WITHOUT_EFFECT:
+            continue
+        if name == _SHARD_POLICY and str(value).split(".")[-1] in ("OFF", "None"):
+            continue
+        if name == _SHARD_POLICY:
+            raise SettingError(f"with_options cannot follow {name}={value!r}: call shard(index, count) on each host")
+        known = ", ".join((*_OPTIONS_WITHOUT_EFFECT, _SHARD_POLICY))
+        raise SettingError(f"with_options does not know the option {name}={value!r}; the known ones: {known}")
+
+
+def _options_of(prefix: str, options: Any) -> Iterator[tuple[str, Any]]:
+    named = options if isinstance(options, Mapping) else vars(options)
+    for name, value in named.items():
+        is_nested = isinstance(value, Mapping) or type(value).__name__ == "SimpleNamespace"
+        yield from _options_of(f"{prefix}{name}.", value) if is_nested else ((f"{prefix}{name}", value),)
+
+
+def takes_tensorflow_names(**names: str | None) -> Callable[[F], F]:
+    """Return a decorator for methods that also take the names of tf.data's arguments.
+
+    Args:
+        **names: our name by that of tf.data; None: an argument that sets the speed only, and is left out.
     """
 
-    step: str
-    function: Callable[..., Tree]
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def renamed(*args: Any, **kwargs: Any) -> Any:
+            for name, value in tuple(kwargs.items()):
+                if name in names:
+                    del kwargs[name]
+                    if (own_name := names[name]) is not None:
+                        kwargs[own_name] = value
+            return method(*args, **kwargs)
 
-    def __call__(self, *args: Any) -> Tree:
-        """Call the function."""
-        element = self.function(*args)
-        if element is None:
-            name = getattr(self.function, "__name__", repr(self.function))
-            raise DataError(
-                f"the function {name!r} of {self.step} returned None for an element: return the new element; to drop "
-                "elements, use filter"
-            )
-        return element
+        return renamed  # pyright: ignore[reportReturnType]
+
+    return decorate

@@ -1,6 +1,6 @@
 """`Dataset`: a lazy input pipeline from rows or records to batches.
 
-Idea: a data set is a source and a chain of steps; nothing is read before iteration. grain does the work: it maps,
+Idea: a data set is a source and a chain of steps; nothing is read before iteration. grain does the work. It maps,
 batches, prefetches and tracks the position. This class adds the names, the errors, and a new order for each pass.
 
 Rule: a step returns a new data set and leaves the old one unchanged. A pass depends only on the recipe and the index of
@@ -11,30 +11,36 @@ This file imports grain, JAX and Keras; `anytpu.pipeline` loads it on first use 
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, final
 
 import grain
 import jax
 import numpy as np
 
-from anytpu.errors import DataError, SettingError
-from anytpu.pipeline import checks, keras_input, recipe
-from anytpu.pipeline.columns import split
-from anytpu.pipeline.nodes import Generated, Positions
-from anytpu.pipeline.recipe import SEED_LIMIT, DatasetStep, ElementSource, Recipe
+from anytpu.errors import DataError
+from anytpu.pipeline import checks, keras_input, recipe_steps
+from anytpu.pipeline.columns import rows_of, split
+from anytpu.pipeline.dataset_steps import DatasetSteps
+from anytpu.pipeline.nodes import Positions
+from anytpu.pipeline.recipe import SEED_LIMIT, ElementSource, Recipe
+from anytpu.pipeline.storage import AnyPath, expand
+from anytpu.pipeline.streams import Generated
 from anytpu.pipeline.walk import Position, Walk, check_position
 
 Tree = Any
 
 
-class Dataset:
+@final
+class Dataset(DatasetSteps):
     """Elements, or batches of them, that can be iterated any number of times.
 
     Make one with `from_arrays`, `from_source` or `from_generator`. An element is an array, or a tuple or dict of
-    arrays. Keras's `fit` takes batches of `x`, `(x, y)` or `(x, y, sample_weight)`.
+    arrays. Keras's `fit` takes batches of `x`, `(x, y)` or `(x, y, sample_weight)`. The methods and their arguments
+    have the names of tf.data, too: `from_tensor_slices`, `batch(batch_size=32)`.
 
     If the data set is shuffled, each completed pass is followed by a pass in another order. A pass that was not
     completed is repeated from its beginning. Threads compute elements ahead: see `prefetch`.
@@ -73,10 +79,51 @@ class Dataset:
             [0, 1, 2]
         """
         arrays = jax.tree.map(np.asarray, arrays)
-        rows = checks.rows_of(arrays)
-        return cls(
-            Recipe(ElementSource(f"from_arrays({rows} rows)", lambda: Positions(rows), lambda: rows, arrays), "rows")
-        )
+        return cls._of_rows(arrays, f"from_arrays({rows_of(arrays, 'from_arrays')} rows)")
+
+    @classmethod
+    @checks.takes_tensorflow_names(name=None)
+    def from_tensor_slices(cls, tensors: Tree) -> Dataset:
+        """Make a data set from the rows of arrays; lists are arrays, as in tf.data.
+
+        Args:
+            tensors: an array or a list, or a tuple or dict of them, with first axes of equal length.
+
+        Raises:
+            DataError: there are no rows, or the numbers of rows differ.
+
+        Example:
+            >>> [int(row) for row in Dataset.from_tensor_slices([3, 4, 5])]
+            [3, 4, 5]
+        """
+        arrays = jax.tree.map(np.asarray, tensors, is_leaf=lambda leaf: isinstance(leaf, list))
+        return cls._of_rows(arrays, f"from_tensor_slices({rows_of(arrays, 'from_tensor_slices')} rows)")
+
+    @classmethod
+    @checks.takes_tensorflow_names(name=None)
+    def from_tensors(cls, tensors: Tree) -> Dataset:
+        """Make a data set of one element; lists are arrays, as in tf.data."""
+        arrays = jax.tree.map(np.asarray, tensors, is_leaf=lambda leaf: isinstance(leaf, list))
+        return cls._of_rows(jax.tree.map(lambda array: array[np.newaxis], arrays), "from_tensors()")
+
+    @classmethod
+    @checks.takes_tensorflow_names(name=None)
+    def range(cls, *args: int) -> Dataset:
+        """Make a data set of integers (int64), with the arguments of Python's `range`: the end, or start, end, step.
+
+        Example:
+            >>> [int(number) for number in Dataset.range(1, 10, 3)]
+            [1, 4, 7]
+        """
+        for size in args:
+            checks.check_integer("an argument of range", size)
+        return cls._of_rows(np.arange(*args, dtype=np.int64), f"range({', '.join(map(str, args))})")
+
+    @classmethod
+    def _of_rows(cls, arrays: Tree, text: str) -> Dataset:
+        rows = len(jax.tree.leaves(arrays)[0])
+        source = ElementSource(text, lambda _: Positions(rows), lambda: rows, arrays, computes=False, is_batched=False)
+        return cls(Recipe(source, "rows"))
 
     @classmethod
     def from_source(cls, source: Any) -> Dataset:
@@ -93,19 +140,23 @@ class Dataset:
         text = f"from_source({type(source).__name__})"
         if checks.is_list(source):
             return cls(
-                Recipe(ElementSource(text, lambda: grain.MapDataset.source(source), lambda: len(source)), "list")
+                Recipe(ElementSource(text, lambda _: grain.MapDataset.source(source), lambda: len(source)), "list")
             )
         checks.check_iterable(source)
-        return cls(Recipe(ElementSource(text, lambda: Generated(source.__iter__), lambda: None), "stream"))
+        return cls(Recipe(ElementSource(text, lambda _: Generated(source.__iter__), lambda: None), "stream"))
 
     @classmethod
-    def from_generator(cls, function: Callable[[], Iterable[Tree]], length: int | None = None) -> Dataset:
+    @checks.takes_tensorflow_names(generator="function", name=None)
+    def from_generator(
+        cls, function: Callable[..., Iterable[Tree]], length: int | None = None, *, args: Sequence[Any] = ()
+    ) -> Dataset:
         """Make a data set from the elements of a generator function, which runs in this process.
 
         Args:
-            function: function without arguments that returns an iterator; it is called for each pass. If it yields the
-                same each time, a saved position is exact: restoring it runs the function again up to that position.
+            function: function that returns an iterator; it is called for each pass. If it yields the same each time, a
+                saved position is exact: restoring it runs the function again up to that position.
             length: number of elements that it yields; None: not known before a pass has ended.
+            args: arguments of the function.
 
         Raises:
             DataError: `function` is a generator, which ends with its first pass, and not its function.
@@ -121,156 +172,53 @@ class Dataset:
         if length is not None:
             checks.check_count("length", length)
         name = getattr(function, "__name__", type(function).__name__)
-        source = ElementSource(f"from_generator({name})", lambda: Generated(function), lambda: length)
-        return cls(Recipe(source, "stream"))
+        call = functools.partial(function, *args)
+        return cls(
+            Recipe(ElementSource(f"from_generator({name})", lambda _: Generated(call), lambda: length), "stream")
+        )
 
-    # The steps.
-
-    def shuffle(self, buffer: int | None = None, *, seed: int = 0) -> Dataset:
-        """Shuffle the elements, in another order in each pass.
+    @classmethod
+    @checks.takes_tensorflow_names(file_pattern="paths", name=None)
+    def list_files(cls, paths: AnyPath | Sequence[AnyPath], shuffle: bool = True, seed: int = 0) -> Dataset:
+        """Make a data set of the paths of files, as strings.
 
         Args:
-            buffer: window size of a stream's shuffle, in elements. Elements that can be indexed are always shuffled
-                as a whole, without being read.
+            paths: a path, a URL, a glob pattern, or a list of them.
+            shuffle: whether each pass has another order; False: in order of name.
             seed: seed of the orders, 0 to 2**32 - 1.
 
         Raises:
-            SettingError: `buffer` is missing for a stream; an endless `repeat` comes before; the seed is out of range.
+            FileError: a pattern matches nothing, or a file is missing.
         """
         checks.check_seed(seed, SEED_LIMIT)
-        if buffer is not None:
-            checks.check_count("buffer", buffer)
-        if self._recipe.kind == "stream" and buffer is None:
-            raise SettingError(
-                f"{self!r} is a stream, which cannot be shuffled as a whole: pass the size of the window, "
-                "shuffle(1000), or shuffle before filter, batch and prefetch"
-            )
-        if self._recipe.kind != "stream" and self._recipe.is_endless:
-            raise SettingError(f"{self!r} is endless, so it cannot be shuffled as a whole: shuffle before repeat()")
-        return self._then(recipe.shuffled(self._recipe, buffer, seed))
+        files = expand(paths)
+        text = f"list_files({len(files)} files)"
+        source = ElementSource(
+            text, lambda _: grain.MapDataset.source(files), lambda: len(files), computes=False, is_batched=False
+        )
+        dataset = cls(Recipe(source, "list"))
+        return dataset.shuffle(seed=seed) if shuffle else dataset
 
-    def repeat(self, count: int | None = None) -> Dataset:
-        """Concatenate passes into one.
+    @staticmethod
+    def zip(*datasets: Tree) -> Dataset:
+        """Make elements of one element of each data set, up to the end of the shortest.
 
         Args:
-            count: number of passes; None: endless.
+            *datasets: the data sets; or one tuple or dict of them, possibly nested, whose structure the elements have.
 
         Raises:
-            SettingError: `count` is not an integer of at least 1, or the data set is endless already.
-        """
-        if count is not None:
-            checks.check_count("count", count)
-        if self._recipe.is_endless:
-            raise SettingError(f"{self!r} is endless already: remove the second repeat")
-        return self._then(recipe.repeated(self._recipe, count))
-
-    def map(self, function: Callable[[Tree], Tree]) -> Dataset:
-        """Apply a function to each element.
-
-        Args:
-            function: maps an element to a new element; several threads may call it at once. Iteration raises
-                DataError if it returns None.
-        """
-        checked = checks.NotNone("map", function)
-        step = DatasetStep("map()", lambda before, pass_index: before(pass_index).map(checked), computes=True)
-        return self._then_compute(step)
-
-    def random_map(self, function: Callable[[Tree, np.random.Generator], Tree], *, seed: int = 0) -> Dataset:
-        """Apply a function to each element and a random generator.
-
-        Args:
-            function: maps an element and a NumPy generator to a new element. The generator is seeded by `seed`, the
-                element's index and the pass; threads and processes do not change its numbers.
-            seed: seed of the generators, 0 to 2**32 - 1.
+            DataError: an argument is not a data set.
 
         Example:
-            >>> noisy = Dataset.from_arrays(np.zeros(2)).random_map(lambda row, random: row + random.random(), seed=1)
-            >>> first = [float(row) for row in noisy]
-            >>> 0 < first[0] < 1 and first[0] != first[1]
-            True
+            >>> pairs = Dataset.zip(Dataset.range(3), Dataset.range(10, 15))
+            >>> [tuple(map(int, pair)) for pair in pairs]
+            [(0, 10), (1, 11), (2, 12)]
         """
-        checks.check_seed(seed, SEED_LIMIT)
-        checked = checks.NotNone("random_map", function)
-        return self._then_compute(
-            DatasetStep(
-                f"random_map(seed={seed})",
-                lambda before, pass_index: before(pass_index).random_map(
-                    checked, seed=(seed + pass_index) % SEED_LIMIT
-                ),
-                computes=True,
-            )
-        )
-
-    def filter(self, predicate: Callable[[Tree], bool]) -> Dataset:
-        """Keep the elements for which a predicate returns True. Their number is not known before they are read."""
-        return self._then_compute(
-            DatasetStep(
-                "filter()",
-                lambda before, pass_index: before(pass_index).filter(predicate),
-                lambda length: math.inf if length == math.inf else None,
-                "stream" if self._recipe.kind == "stream" else "sparse",
-                computes=True,
-            )
-        )
-
-    def batch(self, rows: int, drop_remainder: bool = False) -> Dataset:
-        """Stack every `rows` elements into a batch; strings and bytes become columns of Python objects.
-
-        Args:
-            rows: number of elements in a batch. Iteration raises DataError if their shapes differ.
-            drop_remainder: leave out a last batch that is not full. `fit` on a strategy does not need that.
-
-        Raises:
-            SettingError: `rows` is not an integer of at least 1.
-        """
-        checks.check_count("rows", rows)
-        return self._then(recipe.batched(self._recipe, rows, drop_remainder))
-
-    def shard(self, index: int | None = None, count: int | None = None) -> Dataset:
-        """Keep one of every `count` elements: the part that one of several hosts reads. Put it before expensive steps.
-
-        After `filter` it counts the remaining elements: each host reads all of them, the shards' sizes differ by at
-        most one, and the result is a stream.
-
-        Args:
-            index: index of the shard, from 0; None: the index of this process, `jax.process_index()`.
-            count: number of shards; None: the number of processes, `jax.process_count()`.
-
-        Raises:
-            SettingError: the shard does not exist.
-
-        Example:
-            >>> [int(row) for row in Dataset.from_arrays(np.arange(5)).shard(1, 2)]
-            [1, 3]
-        """
-        index = jax.process_index() if index is None else index
-        count = jax.process_count() if count is None else count
-        checks.check_shard(index, count)
-        return self._then(recipe.sharded(self._recipe, index, count))
-
-    def prefetch(self, buffer: int | None = None, *, threads: int | None = None, workers: int = 0) -> Dataset:
-        """Configure how elements are computed ahead. Without this step threads do it, if there is anything to compute.
-
-        Args:
-            buffer: number of elements computed ahead, after `batch` of batches. 0: each is computed on demand, by the
-                thread that asks for it. None: at least 2, one per thread for batches, 16 per thread for elements.
-            threads: number of threads; None: one per CPU core, at most 16. A stream is read by one thread.
-            workers: number of processes, for functions that hold Python's global lock. Elements and order do not
-                depend on it. The processes end with this process, even if it is killed. A script needs
-                `if __name__ == "__main__":` around its main code.
-
-        Raises:
-            SettingError: a number is out of range; `workers` is set for a stream, or after `filter`.
-        """
-        checks.check_prefetch(buffer, threads, workers)
-        before = self._recipe.by_element()
-        if workers and before.kind != "list":
-            raise SettingError(
-                f"workers divide elements by index, and {self!r} is "
-                f"{'a stream' if before.kind == 'stream' else 'filtered'}: put prefetch(workers={workers}) before "
-                "filter, on a source that can be indexed, or omit workers"
-            )
-        return Dataset(before.then(recipe.prefetched(before, buffer, threads, workers)))
+        structure = datasets[0] if len(datasets) == 1 else datasets
+        leaves, tree = jax.tree.flatten(structure, is_leaf=lambda leaf: isinstance(leaf, Dataset))
+        for leaf in leaves or [structure]:
+            checks.check_dataset("zip", leaf, Dataset)
+        return Dataset(recipe_steps.zipped([leaf._recipe for leaf in leaves], tree.unflatten))
 
     # Walking.
 
@@ -298,10 +246,20 @@ class Dataset:
         """Whether iteration never ends: True after `repeat()`."""
         return self._recipe.is_endless
 
+    def cardinality(self) -> int:
+        """Return the number of elements; -1 if it is endless, -2 if the number is known only after a pass."""
+        if self._recipe.is_endless:
+            return -1
+        return -2 if self._count is None else self._count
+
+    def as_numpy_iterator(self) -> Walk:
+        """Iterate over the elements, as `iter` does."""
+        return iter(self)
+
     @property
     def is_batched(self) -> bool:
         """False for rows of arrays without `batch`; elements of a source or generator may be batches already."""
-        return self._recipe.source.arrays is None or self._recipe.is_batched
+        return self._recipe.is_batched is not False
 
     @property
     def left(self) -> int | None:
@@ -401,11 +359,8 @@ class Dataset:
     def _end_pass(self, pass_index: int) -> None:
         self._pass, self._resumed = max(self._pass, pass_index + 1), None
 
-    def _then(self, step: DatasetStep) -> Dataset:
-        return Dataset(self._recipe.then(step))
-
-    def _then_compute(self, step: DatasetStep) -> Dataset:
-        return Dataset(self._recipe.by_element().then(step))
+    def _with(self, recipe: Recipe) -> Dataset:
+        return Dataset(recipe)
 
 
 keras_input.install(Dataset)

@@ -44,8 +44,8 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
     Args:
         features: each a value, a list of values or an array, of one kind. The kinds are bytes or text (as UTF-8),
-            floats (kept as float32), and integers or booleans (as int64). Shapes are not kept. `None` and empty lists have no kind; an
-            empty array has the kind of its dtype.
+            floats (kept as float32), and integers or booleans (as int64). Shapes are not kept. `None` and empty lists
+            have no kind; an empty array has the kind of its dtype.
 
     Returns:
         The message; the same dict always gives the same bytes.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import multiprocessing
 import os
 import threading
@@ -18,18 +17,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import grain
-from absl import flags
 
-from anytpu.pipeline.nodes import (
-    Node,
-    RepeatedPasses,
-    RowBatches,
-    Shuffled,
-    ShuffledWindows,
-    StridedShard,
-    row_of,
-    stack,
-)
+from anytpu.pipeline.columns import row_of
 
 Tree = Any
 Length = float | None
@@ -41,9 +30,10 @@ Make = Callable[[int], Any]
 
 SEED_LIMIT = 2**32
 """Upper limit of seeds, exclusive: grain's."""
+STREAM_BUFFER = 2
+"""Number of elements of a stream that are computed ahead."""
 _THREADS = min(os.cpu_count() or 1, 16)
 _ELEMENTS_PER_THREAD = 16
-_STREAM_BUFFER = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +42,21 @@ class ElementSource:
 
     Attributes:
         text: its call, as the data set's `repr` shows it.
-        make: builds its node.
+        make: builds its node of a pass.
         length: returns its number of elements, possibly by a scan of files.
         arrays: the arrays whose rows are the elements, or None.
+        computes: whether its elements are worth threads: they are read from files or computed.
+        is_endless: whether it never ends.
+        is_batched: whether its elements are batches; None if not known.
     """
 
     text: str
-    make: Callable[[], Node]
+    make: Make
     length: Callable[[], Length]
     arrays: Tree = None
+    computes: bool = True
+    is_endless: bool = False
+    is_batched: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +70,8 @@ class DatasetStep:
         kind: kind of its output; None: that of its input.
         computes: whether it runs functions of the user.
         reads_ahead: whether it configures prefetching.
+        is_endless: whether its output never ends; None: as its input.
+        is_batched: whether its output consists of batches; None: as its input.
     """
 
     text: str
@@ -82,6 +80,8 @@ class DatasetStep:
     kind: Kind | None = None
     computes: bool = False
     reads_ahead: bool = False
+    is_endless: bool | None = None
+    is_batched: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,15 @@ class Recipe:
         row = functools.partial(row_of, self.source.arrays)
         return self.then(DatasetStep("", lambda before, pass_index: before(pass_index).map(row), kind="list"))
 
+    def in_order(self) -> Recipe:
+        """Return the recipe with its elements as a stream, computed ahead if they can be indexed."""
+        recipe = self.by_element()
+        if recipe.kind == "stream":
+            return recipe
+        return recipe.then(
+            DatasetStep("", lambda before, pass_index: read_ahead(recipe, before(pass_index)), kind="stream")
+        )
+
     @functools.cached_property
     def text(self) -> str:
         """The calls of the recipe with their integers and seeds, without functions."""
@@ -124,121 +133,51 @@ class Recipe:
 
     @property
     def is_endless(self) -> bool:
-        """True after `repeat()`."""
-        return any(step.text == "repeat()" for step in self.steps)
+        """Whether a pass never ends, as after `repeat()`."""
+        stated = [step.is_endless for step in self.steps if step.is_endless is not None]
+        return stated[-1] if stated else self.source.is_endless
 
     @property
-    def is_batched(self) -> bool:
-        """True after `batch`."""
-        return any(step.text.startswith("batch(") for step in self.steps)
+    def is_batched(self) -> bool | None:
+        """Whether the elements are batches, as after `batch`; None if not known."""
+        stated = [step.is_batched for step in self.steps if step.is_batched is not None]
+        return stated[-1] if stated else self.source.is_batched
+
+    @property
+    def has_index(self) -> bool:
+        """Whether every element of a pass can be computed from its index, and a pass ends."""
+        return self.kind in ("rows", "list") and not self.is_endless
+
+    @property
+    def computes(self) -> bool:
+        """Whether elements are worth threads; rows of arrays would only wait for Python's global lock."""
+        return self.source.computes or any(step.computes for step in self.steps)
+
+    def node(self, pass_index: int) -> Any:
+        """Build the grain node of a pass."""
+        make = self.source.make
+        for step in self.steps:
+            make = functools.partial(step.make, make)
+        return make(pass_index)
 
     def stream(self, pass_index: int) -> grain.IterDataset:
         """Return the elements of a pass as a stream with prefetching."""
         recipe = self.by_element()
-        make: Make = lambda _: recipe.source.make()  # noqa: E731
-        for step in recipe.steps:
-            make = functools.partial(step.make, make)
-        node = make(pass_index)
+        node = recipe.node(pass_index)
         if isinstance(node, grain.MapDataset):
             return read_ahead(self, node)
         if any(step.reads_ahead for step in self.steps):
             return node
-        return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=_STREAM_BUFFER)
+        return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=STREAM_BUFFER)
 
 
 def read_ahead(recipe: Recipe, node: Any, buffer: int | None = None, threads: int | None = None) -> grain.IterDataset:
     """Convert a node that can be indexed to a stream whose elements threads compute ahead."""
-    if buffer == 0 or (buffer is threads is None and not _is_worth_threads(recipe)):
+    if buffer == 0 or (buffer is threads is None and not recipe.computes):
         return node.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     threads = threads or _THREADS
     buffer = buffer or max(2, threads * (1 if recipe.is_batched else _ELEMENTS_PER_THREAD))
     return node.to_iter_dataset(grain.ReadOptions(num_threads=min(threads, buffer), prefetch_buffer_size=buffer))
-
-
-def _is_worth_threads(recipe: Recipe) -> bool:
-    # Rows of arrays are in memory already: threads would only wait for Python's global lock.
-    return recipe.source.arrays is None or any(step.computes for step in recipe.steps)
-
-
-def _mark_flags_parsed() -> None:
-    """Mark absl's flags as parsed: grain reads flags to start workers, and most programs do not use absl."""
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-
-
-def shuffled(recipe: Recipe, buffer: int | None, seed: int) -> DatasetStep:
-    """Return the step that shuffles: a stream in windows of `buffer` elements, anything else as a whole."""
-    if recipe.kind != "stream":
-        return DatasetStep(
-            f"shuffle(seed={seed})", lambda before, pass_index: Shuffled(before(pass_index), seed, pass_index)
-        )
-    return DatasetStep(
-        f"shuffle({buffer}, seed={seed})",
-        lambda before, pass_index: ShuffledWindows(before(pass_index), buffer or 1, seed, pass_index),
-    )
-
-
-def repeated(recipe: Recipe, count: int | None) -> DatasetStep:
-    """Return the step that concatenates `count` passes; None: endless."""
-
-    def make(before: Make, pass_index: int) -> Node:
-        first = pass_index * (count or 0)
-        return RepeatedPasses(before, first, count) if recipe.kind == "stream" else before(first).repeat(count)
-
-    text = "repeat()" if count is None else f"repeat({count})"
-    return DatasetStep(text, make, lambda length: length and length * (count or math.inf))
-
-
-def batched(recipe: Recipe, rows: int, drop_remainder: bool) -> DatasetStep:
-    """Return the step that makes batches."""
-
-    def make(before: Make, pass_index: int) -> Node:
-        node = before(pass_index)
-        if recipe.kind == "rows":
-            return RowBatches(node, recipe.source.arrays, rows, drop_remainder)
-        node = read_ahead(recipe, node) if recipe.kind == "sparse" else node
-        return node.batch(rows, drop_remainder=drop_remainder, batch_fn=stack)
-
-    def length(before: Length) -> Length:
-        if before is None or before == math.inf:
-            return before
-        return before // rows if drop_remainder else -(-before // rows)
-
-    text = f"batch({rows}, drop_remainder=True)" if drop_remainder else f"batch({rows})"
-    return DatasetStep(text, make, length, "stream" if recipe.kind in ("sparse", "stream") else "list")
-
-
-def sharded(recipe: Recipe, index: int, count: int) -> DatasetStep:
-    """Return the step that keeps one of every `count` elements; after a filter, of the remaining elements."""
-
-    def make(before: Make, pass_index: int) -> Node:
-        node = before(pass_index)
-        if recipe.kind in ("rows", "list"):
-            return node.slice(slice(index, None, count))
-        return StridedShard(read_ahead(recipe, node) if recipe.kind == "sparse" else node, index, count)
-
-    def length(before: Length) -> Length:
-        return before if before is None or before == math.inf else max(-(-(before - index) // count), 0)
-
-    return DatasetStep(f"shard({index}, {count})", make, length, "stream" if recipe.kind == "sparse" else None)
-
-
-def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> DatasetStep:
-    """Return the step that computes elements ahead, in threads or in worker processes."""
-
-    def make(before: Make, pass_index: int) -> Node:
-        node = before(pass_index)
-        if recipe.kind == "stream":
-            size = _STREAM_BUFFER if buffer is None else buffer
-            return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size)
-        if not workers:
-            return read_ahead(recipe, node, buffer, threads)
-        _mark_flags_parsed()
-        options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer or _STREAM_BUFFER)
-        return read_ahead(recipe, node, 0).mp_prefetch(options, worker_init_fn=watch_parent)
-
-    text = f"prefetch(workers={workers})" if workers else ""
-    return DatasetStep(text, make, kind="stream", reads_ahead=True)
 
 
 def watch_parent(index: int, count: int) -> None:

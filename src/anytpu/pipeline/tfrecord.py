@@ -1,7 +1,7 @@
 """A TFRecord reader and writer without TensorFlow.
 
-A file is a sequence of frames. A frame begins with the record's length (8 bytes, little-endian) and the masked CRC-32C of
-these 8 bytes (4 bytes). The record and its masked CRC-32C (4 bytes) follow.
+A file is a sequence of frames. A frame begins with the record's length (8 bytes, little-endian) and the masked CRC-32C
+of these 8 bytes (4 bytes). The record and its masked CRC-32C (4 bytes) follow.
 
 Idea: each length gives the offset of the next frame, so a quick scan of the headers finds all records. Then each can be
 read separately.
