@@ -78,13 +78,13 @@ def main() -> None:
     timed("ENTRY read", lambda: hlo.parse(text).entry)
     timed("every computation read", every_computation)
     executed = list(module.entry.instructions.values())
-    timed("FLOPs of each instruction of ENTRY", lambda: [module.flops_of(one) for one in executed])
+    timed("FLOPs of each instruction of ENTRY", lambda: [hlo.flops_of(one) for one in executed])
     timed("layer, line and collective of each", lambda: [_facts(module, one) for one in executed])
     timed("what is in memory at the peak", lambda: peak_of(module))
 
 
 def _facts(module: hlo.Module, one: hlo.Instruction) -> tuple[Any, ...]:
-    return hlo.layer_of(one.op_name), module.source_of(one), hlo.collective_of(module, one)
+    return hlo.layer_of(one.op_name), module.source_of(one), hlo.collective_of(one)
 
 
 if __name__ == "__main__":

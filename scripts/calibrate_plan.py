@@ -42,7 +42,7 @@ from anytpu.planning.compiler.answer import CompiledProgram  # noqa: E402
 from anytpu.planning.target import Target, target_named  # noqa: E402
 from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
-from anytpu.planning.timing.step_kind import StepKind, step_kind, steps_record  # noqa: E402
+from anytpu.planning.timing.uncertainty import StepKind, step_kind, steps_record  # noqa: E402
 from anytpu.program import of  # noqa: E402
 from anytpu.units import format_seconds  # noqa: E402
 

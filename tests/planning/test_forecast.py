@@ -13,8 +13,8 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
 from anytpu.planning import runs
-from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, rate_of
-from anytpu.planning.floor.least import least_of, work_of
+from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, least_of, rate_of
+from anytpu.planning.floor.work import work_of
 from anytpu.planning.target import target_named
 from compiler_samples import foreign, slow
 

@@ -8,7 +8,7 @@ import dataclasses
 from anytpu.planning.calibration import record_and_correct
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.compiler.export import left_out_note
-from anytpu.planning.hlo import Computation, Module, parse
+from anytpu.planning.hlo import Module, flops_of, parse
 from anytpu.planning.job import batch_rows
 from anytpu.planning.memory import batch_padding_of, memory_of, with_next_batch
 from anytpu.planning.records import Prediction
@@ -54,19 +54,10 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
 
 def peak_flops_per_s(module: Module, target: Target) -> float:
     """Return the peak rate of one device for the type of most of a module's products, FLOP/s."""
-    counts = _flops_by_dtype(module, module.entry)
+    counts: collections.Counter[str] = collections.Counter()
+    for instruction in module.entry.instructions.values():
+        counts.update({dtype: int(flops) for dtype, flops in flops_of(instruction).items()})
     chip, main = target.chip, max(counts, key=lambda dtype: counts[dtype], default="")
     fast = {"s": chip.int8_ops_per_s, "u": chip.int8_ops_per_s, "f8": chip.fp8_flops_per_s}
     rate = next((rate for start, rate in fast.items() if main.startswith(start)), None)
     return rate / chip.replicas if rate else target.flops_per_s
-
-
-def _flops_by_dtype(module: Module, home: Computation) -> collections.Counter[str]:
-    counts: collections.Counter[str] = collections.Counter()
-    for instruction in home.instructions.values():
-        if instruction.opcode in ("while", "conditional", "call"):
-            for name in instruction.called:
-                counts += _flops_by_dtype(module, module.computations[name])
-        elif instruction.opcode in ("fusion", "convolution", "dot"):
-            counts.update({dtype: int(flops) for dtype, flops in module.flops_by_dtype(instruction).items()})
-    return counts

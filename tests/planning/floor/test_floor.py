@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, by_floor, rate_of
-from anytpu.planning.floor.least import least_of, work_of
+from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, by_floor, least_of, rate_of
+from anytpu.planning.floor.work import work_of
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named
 from anytpu.program import of

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from anytpu.planning.floor.products import alive
 from anytpu.planning.floor.traffic import read_whole, written_whole
+from anytpu.planning.floor.work import alive
 
 W = jax.ShapeDtypeStruct((64,), "float32")
 TABLE = jax.ShapeDtypeStruct((100, 64), "float32")

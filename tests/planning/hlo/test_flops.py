@@ -6,16 +6,20 @@ from hypothesis import strategies as st
 
 from anytpu.errors import PlanError
 from anytpu.planning import hlo
-from anytpu.planning.hlo.flops import WindowDimension, useful_positions, window_of
+from anytpu.planning.hlo.flops import WindowDimension, flops_of, useful_positions, window_of
 from planning.hlo.saved import module
 
 
+def total(one: hlo.Instruction) -> float:
+    return sum(flops_of(one).values())
+
+
 def flops_by_layer_dtype(read: hlo.Module) -> dict[str, float]:
-    total: dict[str, float] = {}
+    found: dict[str, float] = {}
     for one in read.entry.instructions.values():
-        for dtype, flops in read.flops_by_dtype(one).items():
-            total[dtype] = total.get(dtype, 0.0) + flops
-    return total
+        for dtype, flops in flops_of(one).items():
+            found[dtype] = found.get(dtype, 0.0) + flops
+    return found
 
 
 def test_dots_and_convolutions_by_the_type_they_are_computed_in():
@@ -34,13 +38,13 @@ def test_dots_and_convolutions_by_the_type_they_are_computed_in():
 
 def test_a_loop_is_counted_once():
     (loop,) = (one for one in module("nested_loops_v5e").entry.instructions.values() if one.opcode == "while")
-    assert module("nested_loops_v5e").flops_of(loop) == 2 * 16 * 256 * 256
+    assert total(loop) == 2 * 16 * 256 * 256
 
 
 def test_of_a_conditional_the_branch_with_most():
     (choice,) = (one for one in module("conditional_v5e").entry.instructions.values() if one.opcode == "conditional")
     # x @ w @ w beats x @ w and x.
-    assert module("conditional_v5e").flops_of(choice) == 2 * (2 * 256 * 256 * 256)
+    assert total(choice) == 2 * (2 * 256 * 256 * 256)
 
 
 def test_a_pallas_kernel_has_none_that_are_seen():
@@ -49,7 +53,7 @@ def test_a_pallas_kernel_has_none_that_are_seen():
 
 def test_a_product_beside_a_collective():
     read = module("mesh_of_two_axes_v5e")
-    assert read.flops_of(read.entry.instructions["fusion.27"]) == 2 * 1024 * 1024 * 1024
+    assert total(read.entry.instructions["fusion.27"]) == 2 * 1024 * 1024 * 1024
 
 
 @given(
@@ -93,15 +97,15 @@ def test_convolutions_count_as_in_xlas_own_analysis(sizes, kernel, strides, pads
     lowered = jax.jit(convolve).lower(x, w)
     read = hlo.parse(lowered.compiler_ir("hlo").as_hlo_module().to_string())  # pyright: ignore[reportOptionalMemberAccess]
     expected = (lowered.cost_analysis() or {}).get("flops", 0.0)
-    assert sum(read.flops_of(one) for one in read.entry.instructions.values()) == max(expected, 0.0)
+    assert sum(total(one) for one in read.entry.instructions.values()) == max(expected, 0.0)
 
 
 def test_dots_count_as_in_xlas_own_analysis():
     x, w = jax.ShapeDtypeStruct((3, 5, 7), jnp.float32), jax.ShapeDtypeStruct((3, 7, 11), jnp.bfloat16)
     lowered = jax.jit(lambda x, w: jnp.einsum("bij,bjk->bik", x, w.astype(jnp.float32))).lower(x, w)
     read = hlo.parse(lowered.compiler_ir("hlo").as_hlo_module().to_string())  # pyright: ignore[reportOptionalMemberAccess]
-    total = [read.flops_by_dtype(one) for one in read.computations[read.entry_name].instructions.values()]
-    assert {"bf16": 2.0 * 3 * 5 * 7 * 11} in total
+    counted = [flops_of(one) for one in read.entry.instructions.values()]
+    assert {"bf16": 2.0 * 3 * 5 * 7 * 11} in counted
 
 
 def test_a_window_without_fields_has_one_place_each():
@@ -122,5 +126,14 @@ ENTRY %main (x: f32[8,8]) -> f32[8,8] {
 """
     read = hlo.parse(text)
     with pytest.raises(PlanError) as caught:
-        read.flops_of(read.entry.instructions["c"])
+        flops_of(read.entry.instructions["c"])
     assert str(caught.value) == "the convolution 'c' has no dim_labels, such as 'dim_labels=b01f_01io->b01f'"
+
+
+@pytest.mark.parametrize("window", ["size=0", "size=3x3 stride=2", "size=3 pad=1", "size=3 stride=x"])
+def test_windows(window: str):
+    with pytest.raises(PlanError) as caught:
+        window_of(f"window={{{window}}}")
+    assert str(caught.value) == (
+        f"{f'window={{{window}}}'!r} in the compiler's text is not a window, such as 'window={{size=3x3 pad=1_1x1_1}}'"
+    )

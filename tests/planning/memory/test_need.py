@@ -8,7 +8,7 @@ from anytpu.errors import PlanError
 from anytpu.planning import hlo
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.memory import memory_of, need_bytes, with_next_batch
-from anytpu.planning.records.memory import Buffer, Memory
+from anytpu.planning.records import Buffer, Memory
 from anytpu.planning.target import target_named
 from anytpu.program.program import REPLICATED, ROWS, Program
 from anytpu.units import GIB, MIB

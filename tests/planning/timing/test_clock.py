@@ -10,8 +10,8 @@ from tests.planning.timing.modules import REGION, computation, cycles, module_of
 import anytpu as tpu
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
-from anytpu.planning.timing.clock import Clock
-from anytpu.planning.timing.pricing import SCALAR_CYCLES, TRIP_CYCLES, Pricer
+from anytpu.planning.timing.clock import Clock, user_name
+from anytpu.planning.timing.pricing import SCALAR_CYCLES, TRIP_CYCLES, OpPricer
 from anytpu.planning.timing.rates import rates_of
 
 V6E = target_named("v6e-1")
@@ -21,7 +21,7 @@ TRIP_S = (TRIP_CYCLES + 2 * SCALAR_CYCLES) / 1.75e9
 
 def clock_of(module, target=V6E):
     rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0, early_s=0.0)
-    clock = Clock(module, Pricer(module, target, rates))
+    clock = Clock(module, OpPricer(target, rates))
     return clock, clock.run()
 
 
@@ -67,7 +67,7 @@ def test_a_loop_of_keras_is_not_billed_for_its_counter():
     # The first loop of an LSTM with 100 units, as libtpu 0.0.42.1 compiled it for v6e: counter and bound are given no
     # memory of their own, as arrays in the main memory are not.
     module = saved.module("lstm_loop_v6e")
-    clock = Clock(module, Pricer(module, V6E, rates_of(V6E)))
+    clock = Clock(module, OpPricer(V6E, rates_of(V6E)))
     clock.run()
     scalars = [op for op in clock.ops if op.opcode in ("compare", "add")]
     assert [op.count for op in scalars] == [500, 500, 500]
@@ -239,3 +239,23 @@ def test_operations_know_their_layer_and_direction():
     )
     clock, _ = clock_of(module)
     assert [(op.layer, op.is_backward) for op in clock.ops] == [("conv1", True)]
+
+
+def called(metadata: str, name: str = "fusion.312") -> str:
+    module = module_of(
+        f"""%a = f32[1024,256]{{1,0:T(8,128)}} parameter(0)
+        ROOT %{name} = f32[1024,256]{{1,0:T(8,128)}} negate(%a){metadata}"""
+    )
+    return user_name(module, module.entry.instructions[name])
+
+
+def test_the_primitive_and_the_layer():
+    assert called(', metadata={op_name="jit(step)/jvp(router)/sort"}') == "sort of 'router'"
+    assert called(', metadata={op_name="jit(step)/transpose(jvp(router))/scatter-add"}') == (
+        "scatter-add of 'router', backward"
+    )
+    assert called(', metadata={op_name="jit(step)/router/bd,df->bf"}') == "fusion.312 of 'router'"
+
+
+def test_the_name_of_the_compiler_where_no_other_is_known():
+    assert called("") == "fusion.312"

@@ -13,7 +13,7 @@ import anytpu as tpu
 from anytpu.planning.hlo import parse
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
-from anytpu.planning.timing.attention import attention_of
+from anytpu.planning.timing.kernels import attention_of
 from anytpu.planning.timing.rates import rates_of
 
 KERNEL = """%x = bf16[8192,1024]{1,0:T(8,128)(2,1)} parameter(0)
@@ -220,7 +220,6 @@ def test_attention_computes_the_blocks_that_the_causal_mask_does_not_cover_whole
         f"HloModule m\n\nENTRY %main (q: f32[]) -> f32[] {{\n{ATTENTION}ROOT %splash_mha_fwd = "
         "f32[] custom-call(%q, %k)\n}"
     )
-    instructions = module.entry.instructions
-    found = attention_of(instructions["splash_mha_fwd"], [instructions["q"], instructions["k"]], 3 * 32 * blocks**2)
+    found = attention_of(module.entry.instructions["splash_mha_fwd"], 3 * 32 * blocks**2)
     assert found is not None
     assert (found.active, found.flops) == (active, active * 2 * 2 * 3 * 32 * 8192 * 8192 * 128)

@@ -57,7 +57,7 @@ def test_the_copy_that_was_published_for_v6e():
 def reduced(dims, name="v6e-256"):
     """Return the time of the all-reduce that libtpu made for v6e-256, of an array of this shape."""
     module = hlo.parse(saved.text("all_reduce_v6e").replace("17408,17408", dims))
-    found = hlo.collective_of(module, module.entry.instructions["psum.7"])
+    found = hlo.collective_of(module.entry.instructions["psum.7"])
     assert found is not None
     target = target_named(name)
     return collective_price(found, target, rates_of(target)).time_s

@@ -5,7 +5,7 @@ from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
 from anytpu.planning.target import target_named
 from anytpu.planning.timing.irregular import LATENCY_S
-from anytpu.planning.timing.pricing import Pricer
+from anytpu.planning.timing.pricing import OpPricer
 from anytpu.planning.timing.rates import rates_of
 
 V6E = target_named("v6e-1")
@@ -13,8 +13,8 @@ V6E = target_named("v6e-1")
 
 def price(lines, *computations, name="r", target=V6E, **changed):
     module = module_of(lines, *computations)
-    pricer = Pricer(module, target, dataclasses.replace(rates_of(target), **changed))
-    return pricer.price(module.entry, module.entry.instructions[name])
+    pricer = OpPricer(target, dataclasses.replace(rates_of(target), **changed))
+    return pricer.price(module.entry.instructions[name])
 
 
 def product(side, dtype="bf16", said=2574448):

@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 def of(module, name):
-    return traffic_of(module, module.entry, module.entry.instructions[name]).bytes
+    return traffic_of(module.entry.instructions[name]).bytes
 
 
 def test_what_goes_in_and_out_is_counted_once_with_padding():
@@ -207,5 +207,5 @@ def test_a_scatter_reads_and_writes_the_rows_that_it_adds_to():
         ROOT %b = f32[4096,256]{1,0:T(8,128)} fusion(%a, %i, %u), kind=kCustom, calls=%scattered""",
         body,
     )
-    moved = traffic_of(module, module.entry, module.entry.instructions["b"])
+    moved = traffic_of(module.entry.instructions["b"])
     assert (moved.read, moved.written, moved.ways) == (MIB, MIB, 2)

@@ -4,17 +4,23 @@ Idea: the products of a step cannot be faster than the peak of the matrix units,
 than the bandwidth. The longer of the two times is a floor.
 
 Rule: it says that it is a floor. Layouts, vector work, the network and the host are not included. The time above the
-floor is not known, so the interval has no upper bound.
+floor is not known, so the interval has no upper bound. A step is traced once; the minimum for each device of any system
+follows by arithmetic. Global shapes are divided once by the number of devices that share the work.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
+
+import jax
 
 from anytpu import units
-from anytpu.planning.floor.least import Least, RequiredWork, least_of, work_of
+from anytpu.planning.floor.work import Flops, RequiredWork, work_of
 from anytpu.planning.job import batch_rows
-from anytpu.planning.records import Memory, OpTime, Prediction, StepTime
+from anytpu.planning.memory.arguments import arguments_of, buffer_of
+from anytpu.planning.records import Buffer, Memory, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.planning.waits import add_input_wait
@@ -28,6 +34,21 @@ NOTE = (
     "memory of its state, batch and outputs. How much more, only the TPU compiler can tell."
 )
 """Note on every floor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceWork:
+    """FLOPs and bytes that a step requires of one device.
+
+    Attributes:
+        flops: FLOPs of the products, by the multiplied type.
+        crossing_bytes: minimum HBM traffic, bytes: arguments read and results written.
+        memory: buffers in memory at the end of the step: state, batch and outputs.
+    """
+
+    flops: Flops
+    crossing_bytes: int
+    memory: tuple[Buffer, ...]
 
 
 def by_floor(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction:
@@ -49,10 +70,11 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
         >>> round(8 * 197e12 * time.step_s / (2 * 8192**3), 6), time.interval_s[1]
         (1.0, inf)
     """
-    least, limit, rows = least_of(work_of(program), target), limit_bytes(target), batch_rows(program)
+    work, limit, rows = work_of(program), limit_bytes(target), batch_rows(program)
+    least = least_of(work, target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
     memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
-    time = _time(least, target) if memory.fits else None
+    time = _time(least, target, work.uncounted) if memory.fits else None
     if time is not None:
         time = add_input_wait(time, settings.input_examples_per_s, rows)
     main = max(least.flops, key=lambda dtype: least.flops[dtype], default="bf16")
@@ -66,7 +88,7 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
         time=time,
         peak_flops_per_s=rate_of(main, target),
         steps_per_execution=settings.steps_per_execution,
-        notes=(why, NOTE, *least.notes),
+        notes=(why, NOTE, *work.notes),
         basis="floor",
     )
 
@@ -90,14 +112,14 @@ def least_step_s(work: RequiredWork, target: Target) -> float:
     return max(_parts(least_of(work, target), target))
 
 
-def _parts(least: Least, target: Target) -> tuple[float, float]:
+def _parts(least: DeviceWork, target: Target) -> tuple[float, float]:
     """Return the time of the products at the peak of the matrix units, and of the bytes at the peak of the memory,
     seconds."""
     computing_s = sum(count / rate_of(dtype, target) for dtype, count in least.flops.items())
     return computing_s, least.crossing_bytes / target.hbm_bytes_per_s
 
 
-def _time(least: Least, target: Target) -> StepTime:
+def _time(least: DeviceWork, target: Target, uncounted: tuple[str, ...]) -> StepTime:
     computing_s, moving_s = _parts(least, target)
     is_computing = computing_s >= moving_s
     least_s = max(computing_s, moving_s)
@@ -117,4 +139,26 @@ def _time(least: Least, target: Target) -> StepTime:
         f"{units.format_bytes(least.crossing_bytes)} of arguments and results {units.format_seconds(moving_s)} at the "
         "peak of HBM. The longer of the two is the floor; layouts, vector work, the network and the host come on top."
     )
-    return StepTime((op,), op.time_s, (op.time_s, math.inf), least.uncounted, (evidence,))
+    return StepTime((op,), op.time_s, (op.time_s, math.inf), uncounted, (evidence,))
+
+
+def least_of(work: RequiredWork, target: Target) -> DeviceWork:
+    """Return the FLOPs and bytes that a step requires of one device of a system."""
+    program = work.program
+    each = 1 / target.devices if is_split(program) else 1.0
+    arguments, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
+    outputs = tuple(buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(work.outputs))
+    made = (*arguments[:states], *outputs)
+    crossing_bytes = _sum(arguments, work.is_read) + _sum(made, work.is_written)
+    split = Flops({dtype: count * each for dtype, count in work.flops.items()})  # type: ignore[arg-type]
+    return DeviceWork(split, crossing_bytes, (*arguments, *outputs))
+
+
+def is_split(program: Program) -> bool:
+    """Return whether the devices share the work of a program; otherwise each does all of it."""
+    has_rows = any(layout.axis is not None for _, layout in program.leaves())
+    return program.placement is not None or program.replicas is not None or has_rows
+
+
+def _sum(buffers: Sequence[Buffer], counts: Sequence[bool]) -> int:
+    return sum(buffer.bytes for buffer, is_counted in zip(buffers, counts, strict=True) if is_counted)

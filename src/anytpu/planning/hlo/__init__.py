@@ -1,20 +1,24 @@
 """The compiler's HLO text, read into records."""
 
 from anytpu.planning.hlo.collectives import Collective, collective_of
-from anytpu.planning.hlo.module import Computation, Instruction, Module, Shape, SourceLine
-from anytpu.planning.hlo.names import LayerName, is_recomputed, layer_of
+from anytpu.planning.hlo.flops import flops_of
+from anytpu.planning.hlo.instruction import Computation, Instruction, result_aliases
+from anytpu.planning.hlo.module import Module
+from anytpu.planning.hlo.origin import is_recomputed, layer_of
+from anytpu.planning.hlo.shapes import Shape, shapes_of
 from anytpu.planning.hlo.text import parse
 
 __all__ = [
     "Collective",
     "Computation",
     "Instruction",
-    "LayerName",
     "Module",
     "Shape",
-    "SourceLine",
     "collective_of",
+    "flops_of",
     "is_recomputed",
     "layer_of",
     "parse",
+    "result_aliases",
+    "shapes_of",
 ]

@@ -2,21 +2,29 @@
 
 Idea: the compiler writes a collective in three forms: as one instruction, as a start and a done with work between, or
 inside fusions. Of these fusions one starts it, others are matrix products that run beside it, and one waits for it. In
-every form the text states the groups, the bytes in and out, and the rings.
+every form the text states the groups and the bytes in and out. It writes groups in three ways. By their members:
+`{{0,1},{2,3}}`. As a grid of device numbers that is transposed and cut: `[2,4]<=[4,2]T(1,0)`. As axes of a mesh:
+`mesh['x'=4,'y'=2] {'x'}`.
 
 Rule: bytes are those of one device, padding included. The parts of one collective have the same channel.
+
+Source: openxla/xla, xla/hlo/ir/replica_group.h, for the groups.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from anytpu.planning.hlo.groups import Groups, groups_of
-from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
-from anytpu.planning.hlo.module import Module
+import numpy as np
+
+from anytpu.errors import PlanError
+from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.hlo.shapes import Shape
+from anytpu.planning.quoting import quoted
 
 KINDS = (
     "all-reduce",
@@ -27,13 +35,22 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+MAX_DEVICES = 2**20
+"""No collective has more devices than this."""
+
 _CHANNEL = re.compile(r"channel_id=(\d{1,18})\b")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")
-_EMITTER = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)"(?:,"strategy":"(\w*)")?')
-_RINGS = re.compile(r"\w\{colors:(\d{1,18}) phases:(\d{1,18}) cores:\{((?:\d{1,18} ?)+)\}")
 _STAGES: dict[str, Literal["start", "done"]] = {"AsyncCollectiveStart": "start", "AsyncCollectiveDone": "done"}
 _ASYNC = ("async-start", "async-done", "async-update", "call-start", "call-done")
+_FIELD = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, ?device_ids=\S+)? \{[^}]*\}|\[[^ ]*|\{\}|\{\{.*?\}\})")
+_LISTS = re.compile(r"\{\{\d{1,7}(,\d{1,7})*\}(,\{\d{1,7}(,\d{1,7})*\})*\}")
+_GRID = re.compile(r"\[(\d{1,7}),(\d{1,7})\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'([^']+)'=(\d{1,7})\b")
+_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
+_USED = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+
+Stage = Literal["whole", "start", "done"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,134 +60,82 @@ class Collective:
     Attributes:
         kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute" or
             "collective-broadcast".
-        stage: "whole"; or "start", "during" (a matrix product that goes on while it runs) and "done" of one that runs
-            beside other work.
-        groups: the groups of devices.
+        stage: "whole"; or "start" and "done" of one that runs beside other work.
+        group: numbers of the devices of the first group, all of which have the same size; () for all devices.
         operand_bytes: bytes that a device sends.
         result_bytes: bytes that a device receives.
-        operands: number of arrays that a device sends.
-        dtype: type of the first array.
         channel: channel id, the same for all stages of one collective, or None.
         pairs: of a collective-permute: (from, to) device numbers.
-        emitter: the compiler's name of its algorithm: "RotatedPincerEmitter", or ""; "SparseCore" for work of a chip's
-            SparseCores.
-        strategy: "UniDirectionNDRingStrategy", or "".
-        colors: number of rings used at the same time, or None if the text does not say.
-        phases: number of torus dimensions that it traverses one after the other, or None.
-        rings: devices on the ring of each phase: (4, 2), or ().
     """
 
     kind: str
-    stage: Literal["whole", "start", "during", "done"]
-    groups: Groups
+    stage: Stage
+    group: tuple[int, ...]
     operand_bytes: int
     result_bytes: int
-    operands: int
-    dtype: str
     channel: int | None
     pairs: tuple[tuple[int, int], ...] = ()
-    emitter: str = ""
-    strategy: str = ""
-    colors: int | None = None
-    phases: int | None = None
-    rings: tuple[int, ...] = ()
 
 
-def collective_of(module: Module, instruction: Instruction) -> Collective | None:
-    """Return the collective that an instruction is, starts, waits for or runs beside; None for any other.
+def collective_of(instruction: Instruction) -> Collective | None:
+    """Return the collective that an instruction is, starts or waits for; None for any other.
 
     Args:
-        module: the module.
         instruction: an instruction that is executed by itself, not one inside a fusion.
     """
     base, stage = _base(instruction.opcode)
     if base in KINDS:
-        home = module.home_of(instruction)
-        if stage == "done":
-            start = home.instructions[instruction.operands[0]]
-            begun = collective_of(module, start)
-            return dataclasses.replace(begun, stage="done") if begun else None
-        return _collective(module, base, stage, instruction, home)
-    if instruction.opcode == "fusion" or instruction.opcode in _ASYNC:
-        return _inside(module, instruction, stage)
+        return _ended(instruction) if stage == "done" else _collective(base, stage, instruction)
+    if instruction.opcode != "fusion" and instruction.opcode not in _ASYNC:
+        return None
+    if not instruction.called and stage == "done":
+        return _ended(instruction)
+    for body in instruction.bodies:
+        for inner in body.instructions.values():
+            if inner.opcode in KINDS:
+                return _inside(instruction, stage, inner, body)
     return None
 
 
-def _base(opcode: str) -> tuple[str, Literal["whole", "start", "done"]]:
+def _base(opcode: str) -> tuple[str, Stage]:
     if opcode.endswith("-start"):
         return opcode.removesuffix("-start"), "start"
     return (opcode.removesuffix("-done"), "done") if opcode.endswith("-done") else (opcode, "whole")
 
 
-def _inside(module: Module, instruction: Instruction, stage: Literal["whole", "start", "done"]) -> Collective | None:
-    """Return the collective in the computation that an instruction calls."""
-    if not instruction.called and stage == "done":
-        start = module.home_of(instruction).instructions[instruction.operands[0]]
-        begun = collective_of(module, start)
-        return dataclasses.replace(begun, stage="done") if begun else None
-    for name in instruction.called:
-        computation = module.computations[name]
-        for inner in computation.instructions.values():
-            if inner.opcode in KINDS:
-                inner_collective = _collective(module, _kind(inner, computation), "whole", inner, computation)
-                where = stage if instruction.opcode != "fusion" else _stage(inner, computation)
-                return _as_called(dataclasses.replace(inner_collective, stage=where), instruction)
-    return None
+def _ended(done: Instruction) -> Collective | None:
+    begun = collective_of(done.operands[0])
+    return dataclasses.replace(begun, stage="done") if begun else None
 
 
-def _as_called(collective: Collective, caller: Instruction) -> Collective:
-    """Return a collective with the parts that only its caller's text has: the algorithm, and a reduce-scatter's
-    result."""
-    if collective.kind == "reduce-scatter" and caller.opcode == "fusion":
-        collective = dataclasses.replace(collective, result_bytes=sum(shape.padded_bytes for shape in caller.shapes))
-    return dataclasses.replace(collective, **_algorithm(caller.text)) if not collective.emitter else collective
-
-
-def _algorithm(text: str) -> dict[str, Any]:
-    colors = text.count('"phase_rings":')
-    if colors and '"device_type":"DEVICE_TYPE_SPARSECORE"' in text:
-        return {"emitter": "SparseCore", "colors": colors, "phases": text.count('"ring_type":') // colors}
-    emitter, rings = _EMITTER.search(text), _RINGS.search(text)
-    return {
-        "emitter": emitter[1] if emitter else "",
-        "strategy": (emitter[2] or "") if emitter else "",
-        "colors": int(rings[1]) if rings else None,
-        "phases": int(rings[2]) if rings else None,
-        "rings": tuple(map(int, rings[3].split())) if rings else (),
-    }
-
-
-def _kind(inner: Instruction, computation: Computation) -> str:
+def _inside(caller: Instruction, stage: Stage, inner: Instruction, body: Computation) -> Collective | None:
+    """Return the collective in a called computation; None if the caller is a product that runs beside it."""
     # A fusion of an all-reduce and the slice that each device keeps of it is a reduce-scatter.
-    is_sliced = computation.instructions[computation.root].opcode == "dynamic-slice"
-    return "reduce-scatter" if inner.opcode == "all-reduce" and is_sliced else inner.opcode
+    is_sliced = inner.opcode == "all-reduce" and body.root.opcode == "dynamic-slice"
+    kind = "reduce-scatter" if is_sliced else inner.opcode
+    if caller.opcode != "fusion":
+        return dataclasses.replace(_collective(kind, "whole", inner), stage=stage)
+    stages = (_STAGES[beside.call_target] for beside in body.instructions.values() if beside.call_target in _STAGES)
+    fused = next(stages, None)
+    if fused is None and "async_collective_fusion_config" in inner.text:
+        return None
+    collective = dataclasses.replace(_collective(kind, "whole", inner), stage=fused or "whole")
+    received = sum(shape.padded_bytes for shape in caller.shapes)
+    return dataclasses.replace(collective, result_bytes=received) if kind == "reduce-scatter" else collective
 
 
-def _stage(inner: Instruction, computation: Computation) -> Literal["whole", "start", "during", "done"]:
-    for beside in computation.instructions.values():
-        if beside.call_target in _STAGES:
-            return _STAGES[beside.call_target]
-    return "during" if "async_collective_fusion_config" in inner.text else "whole"
-
-
-def _collective(
-    module: Module, kind: str, stage: Literal["whole", "start"], instruction: Instruction, home: Computation
-) -> Collective:
-    operand_shapes = [shape for name in instruction.operands for shape in home.instructions[name].shapes]
-    got = _results(instruction, len(operand_shapes)) if stage == "start" else instruction.shapes
-    pairs = _PAIRS.search(instruction.text)
-    channel = _CHANNEL.search(instruction.text)
+def _collective(kind: str, stage: Stage, instruction: Instruction) -> Collective:
+    sent = [shape for operand in instruction.operands for shape in operand.shapes]
+    got = _results(instruction, len(sent)) if stage == "start" else instruction.shapes
+    pairs, channel = _PAIRS.search(instruction.text), _CHANNEL.search(instruction.text)
     return Collective(
         kind=kind,
         stage=stage,
-        groups=groups_of(instruction.text, module.num_partitions),
-        operand_bytes=sum(shape.padded_bytes for shape in operand_shapes),
+        group=group_of(instruction.text),
+        operand_bytes=sum(shape.padded_bytes for shape in sent),
         result_bytes=sum(shape.padded_bytes for shape in got),
-        operands=len(operand_shapes),
-        dtype=operand_shapes[0].dtype if operand_shapes else "",
         channel=int(channel[1]) if channel else None,
         pairs=tuple((int(a), int(b)) for a, b in _PAIR.findall(pairs[1])) if pairs else (),
-        **_algorithm(instruction.text),
     )
 
 
@@ -180,3 +145,70 @@ def _results(start: Instruction, operands: int) -> Sequence[Shape]:
     if len(start.shapes) <= operands:
         return start.shapes
     return start.shapes[operands : 2 * operands]
+
+
+def group_of(text: str) -> tuple[int, ...]:
+    """Return the devices of the first group of a collective; () if its text names none, for all devices.
+
+    Raises:
+        PlanError: the groups are written in an unknown form.
+
+    Example:
+        >>> group_of("replica_groups=[2,4]<=[4,2]T(1,0)")
+        (0, 2, 4, 6)
+        >>> group_of("replica_groups=mesh['x'=4,'y'=2] {'y'}")
+        (0, 1)
+    """
+    start = text.find("replica_groups=")
+    if start < 0:
+        return ()
+    match = _FIELD.search(text)
+    if match is None:
+        raise _unknown(text[start : start + 80])
+    try:
+        return () if match[1] == "{}" else _first_group(match[1])
+    except (ArithmeticError, LookupError, ValueError) as error:
+        raise _unknown(match[0]) from error
+
+
+def _first_group(written: str) -> tuple[int, ...]:
+    if _LISTS.fullmatch(written):
+        return tuple(map(int, written[2 : written.index("}")].split(",")))
+    if grid := _GRID.match(written):
+        return tuple(_device_grid(grid[3], grid[4]).reshape(int(grid[1]), int(grid[2]))[0].tolist())
+    mesh_text, _, used_text = written.rpartition(" ")
+    sizes = {name: int(size) for name, size in _AXIS.findall(mesh_text)}
+    used = _USED.findall(used_text)
+    # 'x':(2)4 is the part of an axis that has 2 before it and 4 of its own.
+    parts = {name: (int(before or 1), int(own or sizes[name])) for name, before, own in used}
+    ids = _IDS.search(mesh_text)
+    if not sizes or len(parts) < len(used) or ("device_ids" in mesh_text and not ids):
+        raise ValueError(written)
+    # The mesh may be laid over a grid of device numbers that is transposed first.
+    devices = _device_grid(ids[1], ids[2]) if ids else _device_grid(",".join(map(str, sizes.values())))
+    taken = tuple(_indices(size, *parts.get(name, (size, 1))) for name, size in sizes.items())
+    return tuple(devices.reshape(tuple(sizes.values()))[taken].ravel().tolist())
+
+
+def _device_grid(sizes_text: str, order_text: str | None = None) -> np.ndarray:
+    """Return the device numbers as a grid of these sizes, with its dimensions in this order."""
+    sizes = [int(size) for size in sizes_text.split(",") if size]
+    if not 1 <= math.prod(sizes) <= MAX_DEVICES:
+        raise ValueError(sizes_text)
+    grid = np.arange(math.prod(sizes)).reshape(sizes)
+    return grid.transpose([int(axis) for axis in order_text.split(",") if axis]) if order_text else grid
+
+
+def _indices(size: int, before: int, own: int) -> slice:
+    """Return the indices along an axis of the mesh that the part (before)own of it gives."""
+    after, left = divmod(size, before * own)
+    if left:
+        raise ValueError(f"an axis of {size} has no part ({before}){own}")
+    return slice(0, own * after, after)
+
+
+def _unknown(written: str) -> PlanError:
+    return PlanError(
+        f"the groups {quoted(written)} of a collective in the compiler's text cannot be read; they should look like "
+        f"'replica_groups={{{{0,1}},{{2,3}}}}' or 'replica_groups=[2,2]<=[4]'"
+    )

@@ -1,4 +1,4 @@
-"""`products_of`: the matrix products and convolutions inside an instruction, and their types.
+"""`flops_of`: the floating-point operations of the matrix products inside an instruction, by their types.
 
 Idea: the matrix units only multiply and add, so each multiplication counts two floating-point operations. A dot has one
 multiplication for each element of its result and of the contracted size. A convolution has one for each existing pair
@@ -15,39 +15,25 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
-from anytpu.planning.hlo.shapes import bits_of
+from anytpu.planning.hlo.instruction import Instruction
+from anytpu.planning.hlo.shapes import Shape, bits_of
 from anytpu.planning.quoting import quoted
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
-_GROUPS = {kind: re.compile(rf"{kind}_group_count=([1-9]\d{{0,17}})") for kind in ("feature", "batch")}
+_BATCH_GROUPS = re.compile(r"batch_group_count=([1-9]\d{0,17})")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _PRECISION = re.compile(r"operand_precision=\{(default|high|highest),(default|high|highest)\}")
 _WINDOW_FIELDS = {
     **dict.fromkeys(("size", "stride", "lhs_dilate", "rhs_dilate"), re.compile(r"[1-9]\d{0,17}")),
     "pad": re.compile(r"-?\d{1,18}_-?\d{1,18}"),
 }
-_TRANSPARENT = ("fusion", "call", "while", "async-start")
+_TRANSPARENT = ("fusion", "call", "while", "async-start", "conditional")
 # How often bfloat16 units run over a float32 product: (for "default") once, with what bfloat16 keeps of the operands.
 _PASSES = {"default": "bf16", "high": "bf16x3", "highest": "bf16x6"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Product:
-    """A dot or a convolution.
-
-    Attributes:
-        flops: 2 for each multiplication.
-        dtype: the type that the matrix units multiply. For float32: "bf16" at the default precision, "bf16x3" (three
-            passes) at "high" and "bf16x6" at "highest". Else the operands' own: "bf16", "s8", "f8e4m3fn".
-    """
-
-    flops: float
-    dtype: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,43 +47,33 @@ class WindowDimension:
     rhs_dilate: int = 1
 
 
-def products_of(
-    computations: Mapping[str, Computation], instruction: Instruction, inside: Computation
-) -> list[Product]:
-    """Return the products of an instruction, those of called computations included.
+def flops_of(instruction: Instruction) -> dict[str, float]:
+    """Return 2 for each multiplication of the products inside an instruction, loops counted once, by the type.
 
-    Args:
-        computations: the computations of the module, by name.
-        instruction: the instruction.
-        inside: the computation of the instruction.
+    The type is that which the matrix units multiply. For float32 that is "bf16" at the default precision, "bf16x3"
+    (three passes) at "high" and "bf16x6" at "highest". Else it is the operands' own: "bf16", "s8", "f8e4m3fn".
     """
     if instruction.opcode in ("convolution", "dot"):
-        return [_product(instruction, inside)]
-    if instruction.opcode == "conditional":
-        branches = [_products_in(computations, name) for name in instruction.called]
-        return max(branches, key=lambda products: sum(product.flops for product in products), default=[])
-    if instruction.opcode in _TRANSPARENT:
-        return [product for name in instruction.called for product in _products_in(computations, name)]
-    return []
-
-
-def _products_in(computations: Mapping[str, Computation], name: str) -> list[Product]:
-    inside = computations[name]
-    return [
-        product
-        for instruction in inside.instructions.values()
-        for product in products_of(computations, instruction, inside)
+        left, right = (operand.shapes[0] for operand in instruction.operands[:2])
+        is_dot = instruction.opcode == "dot"
+        flops = _dot_flops(instruction, left) if is_dot else _convolution_flops(instruction, left, right)
+        return {_dtype(instruction, left, right): float(flops)}
+    if instruction.opcode not in _TRANSPARENT:
+        return {}
+    bodies = [
+        _sum(flops_of(inner) for inner in computation.instructions.values()) for computation in instruction.bodies
     ]
+    if instruction.opcode == "conditional":
+        return max(bodies, key=lambda flops: sum(flops.values()), default={})
+    return _sum(bodies)
 
 
-def _product(instruction: Instruction, inside: Computation) -> Product:
-    left, right = (inside.instructions[name].shapes[0] for name in instruction.operands[:2])
-    flops = (
-        convolution_flops(instruction, left, right)
-        if instruction.opcode == "convolution"
-        else _dot_flops(instruction, left)
-    )
-    return Product(float(flops), _dtype(instruction, left, right))
+def _sum(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for dtype, flops in part.items():
+            total[dtype] = total.get(dtype, 0.0) + flops
+    return total
 
 
 def _dtype(instruction: Instruction, left: Shape, right: Shape) -> str:
@@ -120,17 +96,7 @@ def _dot_flops(instruction: Instruction, left: Shape) -> int:
     return 2 * math.prod(instruction.shapes[0].dims) * math.prod(contracted)
 
 
-def convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> int:
-    """Return 2 for each multiplication of a convolution.
-
-    Args:
-        instruction: the convolution.
-        left: shape of its input.
-        right: shape of its kernel.
-
-    Raises:
-        PlanError: its text has no `dim_labels`.
-    """
+def _convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> int:
     labels = _DIM_LABELS.search(instruction.text)
     if not labels:
         raise PlanError(
@@ -138,11 +104,8 @@ def convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> in
         )
     of_left, of_right, of_result = labels.groups()
     window = window_of(instruction.text)
-    for written, features, shape in (
-        (of_left, "bf", left),
-        (of_right, "io", right),
-        (of_result, "bf", instruction.shapes[0]),
-    ):
+    result = instruction.shapes[0]
+    for written, features, shape in ((of_left, "bf", left), (of_right, "io", right), (of_result, "bf", result)):
         _check_labels(instruction.name, written, features, shape, len(window))
     if [dimension.size for dimension in window] != [right.dims[of_right.index(str(n))] for n in range(len(window))]:
         raise PlanError(
@@ -150,13 +113,10 @@ def convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> in
         )
     useful = 1
     for number, dimension in enumerate(window):
-        inputs, outputs = (
-            left.dims[of_left.index(str(number))],
-            instruction.shapes[0].dims[of_result.index(str(number))],
-        )
+        inputs, outputs = left.dims[of_left.index(str(number))], result.dims[of_result.index(str(number))]
         useful *= useful_positions(inputs, outputs, dimension)
     features = right.dims[of_right.index("i")] * right.dims[of_right.index("o")]
-    match = _GROUPS["batch"].search(instruction.text)
+    match = _BATCH_GROUPS.search(instruction.text)
     return 2 * features * left.dims[of_left.index("b")] // (int(match[1]) if match else 1) * useful
 
 

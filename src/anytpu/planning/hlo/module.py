@@ -1,28 +1,34 @@
 """`Module`: an optimized HLO module. `parse` reads one from the compiler's text.
 
 Idea: a user of a module walks over `module.entry`, in order of execution. For each instruction it asks the module for
-its products, its trip count, and its line in the user's program.
+its trip count and its line in the user's program. The compiler writes a counted loop as a `while` whose condition
+compares a counter with a bound. The counter is an element of the carried tuple, starts at a constant, and the body adds
+a constant to it. Bound, start and step may each be elsewhere: behind copies, inside a fusion, in the loop's initial
+tuple, or in that of an outer loop.
 
-Rule: numbers are those of one device and one execution.
+Rule: numbers are those of one device and one execution. A trip count is None unless bound, start and step are known; a
+count that depends on values is not guessed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo import loops
-from anytpu.planning.hlo.aliases import donated_results
-from anytpu.planning.hlo.flops import products_of
-from anytpu.planning.hlo.frames import Frames, SourceLine
-from anytpu.planning.hlo.instruction import Computation, Instruction, Shape
-from anytpu.planning.hlo.loops import CalledFrom
-
-__all__ = ["Computation", "Instruction", "Module", "Shape", "SourceLine"]
+from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.hlo.origin import Frames
+from anytpu.planning.quoting import quoted
 
 _STEPPED_INTO = ("while", "call", "conditional", "async-start")
+_DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
+_CONSTANT = re.compile(r"constant\((-?\d{1,20})\)")
+_DIRECTION = re.compile(r"direction=([A-Z]+)")
+_SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-barrier", "broadcast"}
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,19 +36,13 @@ class Module:
     """A compiled program.
 
     Attributes:
-        name: "jit_step".
         header: the first line of the text, with the layouts of the arguments and the aliases.
-        num_partitions: number of devices.
-        is_scheduled: whether instructions are in order of execution.
         computations: computations by name; each is read when it is first used.
         entry_name: name of the computation that runs first.
         frames: the stack frames.
     """
 
-    name: str
     header: str = dataclasses.field(repr=False)
-    num_partitions: int
-    is_scheduled: bool
     computations: Mapping[str, Computation] = dataclasses.field(repr=False)
     entry_name: str
     frames: Frames = dataclasses.field(repr=False)
@@ -55,60 +55,155 @@ class Module:
     @property
     def donated(self) -> dict[int, int]:
         """The argument whose memory each flattened result takes over, both by index."""
-        return donated_results(self.header)
+        start = self.header.find("input_output_alias={")
+        if start < 0:
+            return {}
+        end = self.header.find("entry_computation_layout", start)
+        written = self.header[start : end if end > 0 else len(self.header)].split(" }")[0]
+        return {int(index or 0): int(parameter) for index, parameter in _DONATED.findall(written)}
 
-    def source_of(self, instruction: Instruction) -> SourceLine | None:
-        """Return the innermost source line of the user's own for an instruction, or None.
+    def source_of(self, instruction: Instruction) -> str:
+        """Return the innermost source line of the user's own for an instruction, "model.py:12", or "".
 
         Lines of Python's library, of installed packages and of anytpu are not the user's. Neither is the line that
         called for the plan.
         """
-        return self.frames.source(instruction.frame) if instruction.frame is not None else None
-
-    def flops_of(self, instruction: Instruction) -> float:
-        """Return 2 for each multiplication of the dots and convolutions inside an instruction, loops counted once."""
-        return float(sum(self.flops_by_dtype(instruction).values()))
-
-    def flops_by_dtype(self, instruction: Instruction) -> dict[str, float]:
-        """Return the same by the type that the matrix units multiply: {"bf16": 2.1e9}.
-
-        float32 is "bf16" at the default precision, "bf16x3" (three passes) at "high" and "bf16x6" at "highest".
-        """
-        flops: dict[str, float] = {}
-        for product in products_of(self.computations, instruction, self.home_of(instruction)):
-            flops[product.dtype] = flops.get(product.dtype, 0.0) + product.flops
-        return flops
+        return self.frames.source(instruction.frame) if instruction.frame is not None else ""
 
     def trip_count(self, loop: Instruction) -> int | None:
         """Return the trip count of a `while`, or None if the text does not state it."""
         place = self._places.get(loop.name)
-        return loops.trip_count(self.computations, place) if place else None
-
-    def home_of(self, instruction: Instruction) -> Computation:
-        """Return the computation of an instruction.
-
-        Raises:
-            PlanError: it is not of this module.
-        """
-        place = self._places.get(instruction.name)
-        if place:
-            return place.computation
-        for computation in self.computations.values():
-            if instruction.name in computation.instructions:
-                return computation
-        raise PlanError(f"{instruction.name!r} is not an instruction of the module {self.name!r}")
+        return _trip_count(place) if place else None
 
     @functools.cached_property
-    def _places(self) -> dict[str, CalledFrom]:
+    def _places(self) -> dict[str, _CalledFrom]:
         """Every instruction that is executed by itself, by name, in its context."""
-        places: dict[str, CalledFrom] = {}
-        waiting: list[tuple[Computation, CalledFrom | None]] = [(self.entry, None)]
+        places: dict[str, _CalledFrom] = {}
+        waiting: list[tuple[Computation, _CalledFrom | None]] = [(self.entry, None)]
         while waiting:
             computation, caller = waiting.pop()
             for instruction in computation.instructions.values():
                 if instruction.name in places:
                     continue
-                places[instruction.name] = place = CalledFrom(computation, instruction, caller)
+                places[instruction.name] = place = _CalledFrom(instruction, caller)
                 if instruction.opcode in _STEPPED_INTO:
-                    waiting += [(self.computations[name], place) for name in instruction.called]
+                    waiting += [(body, place) for body in instruction.bodies]
         return places
+
+
+class _CalledFrom(NamedTuple):
+    """An instruction and its context: for the body of a loop or a fusion, the calling instruction and its context."""
+
+    instruction: Instruction
+    caller: _CalledFrom | None = None
+
+
+def _trip_count(loop: _CalledFrom) -> int | None:
+    compared = _compared(_CalledFrom(loop.instruction.bodies[0].root, loop))
+    if compared is None:
+        return None
+    counter, bound, direction = compared
+    index, limit = _carried_index(counter), _constant(bound)
+    if index is None or limit is None:
+        return None
+    start, step = _constant(_initial(loop, index)), _step(loop, index)
+    return None if start is None or not step else _count(start, limit, step, direction)
+
+
+def _count(start: int, limit: int, step: int, direction: str) -> int | None:
+    distance = {"LT": limit - start, "LE": limit - start + 1, "GT": limit - start, "GE": limit - start - 1}.get(
+        direction
+    )
+    if direction == "NE" and (limit - start) % step == 0:
+        distance = limit - start
+    if distance is None or (step > 0) != (direction in ("LT", "LE") or (direction == "NE" and distance > 0)):
+        return None
+    return max(0, -(-distance // step))
+
+
+def _compared(place: _CalledFrom) -> tuple[_CalledFrom, _CalledFrom, str] | None:
+    """Return counter, bound and direction of a condition's root, with the counter on the left."""
+    place = _resolve(place)
+    if place.instruction.opcode != "compare":
+        return None
+    left, right = (_resolve(_operand(place, number)) for number in (0, 1))
+    match = _DIRECTION.search(place.instruction.text)
+    direction = match[1] if match else ""
+    index = _carried_index(left)
+    if index is not None and left.caller is not None and _step(left.caller, index):
+        return left, right, direction
+    return right, left, _MIRRORED.get(direction, "")
+
+
+def _operand(place: _CalledFrom, number: int) -> _CalledFrom:
+    if number >= len(place.instruction.operands):
+        raise PlanError(
+            f"the instruction {quoted(place.instruction.name)} in the compiler's text has no operand {number}, which "
+            "another one reads"
+        )
+    return place._replace(instruction=place.instruction.operands[number])
+
+
+def _resolve(place: _CalledFrom) -> _CalledFrom:
+    """Follow copies, fusions and their parameters to the origin of a value; elements of a loop's tuple are kept."""
+    while True:
+        instruction, caller = place
+        if instruction.opcode in _SAME and len(instruction.operands) == 1:
+            place = _operand(place, 0)
+        elif instruction.opcode in ("fusion", "call") and instruction.called and len(instruction.shapes) == 1:
+            place = _CalledFrom(instruction.bodies[0].root, place)
+        elif instruction.opcode == "parameter" and caller and caller.instruction.opcode in ("fusion", "call"):
+            place = _operand(caller, instruction.parameter_number or 0)
+        elif instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "tuple":
+            place = _operand(_operand(place, 0), instruction.tuple_index or 0)
+        else:
+            return place
+
+
+def _carried_index(place: _CalledFrom) -> int | None:
+    """Return the index of a value in the carried tuple, or None if it is not an element of it."""
+    instruction, caller = _resolve(place)
+    if not caller or caller.instruction.opcode != "while" or instruction.opcode != "get-tuple-element":
+        return None
+    return instruction.tuple_index if instruction.operands[0].opcode == "parameter" else None
+
+
+def _constant(place: _CalledFrom | None) -> int | None:
+    """Return the integer that a value always is, or None."""
+    if place is None:
+        return None
+    place = _resolve(place)
+    match = _CONSTANT.search(place.instruction.text) if place.instruction.opcode == "constant" else None
+    if match:
+        return int(match[1])
+    index = _carried_index(place)
+    if index is None or place.caller is None:
+        return None
+    after = _after(place.caller, index)
+    is_kept = after is not None and _carried_index(after) == index
+    return _constant(_initial(place.caller, index)) if is_kept else None
+
+
+def _initial(loop: _CalledFrom, index: int) -> _CalledFrom | None:
+    """Return the element of a loop's tuple at an index before the first iteration."""
+    start = _operand(loop, 0)
+    return _operand(start, index) if start.instruction.opcode == "tuple" else None
+
+
+def _after(loop: _CalledFrom, index: int) -> _CalledFrom | None:
+    """Return the element of a loop's tuple at an index after an iteration."""
+    root = _CalledFrom(loop.instruction.bodies[1].root, loop)
+    return _resolve(_operand(root, index)) if root.instruction.opcode == "tuple" else None
+
+
+def _step(loop: _CalledFrom, index: int) -> int | None:
+    """Return the increment of a counter in an iteration, or None if it is not a constant."""
+    after = _after(loop, index)
+    if after is None or after.instruction.opcode not in ("add", "subtract"):
+        return None
+    left, right = _operand(after, 0), _operand(after, 1)
+    sign = 1 if after.instruction.opcode == "add" else -1
+    if sign > 0 and _carried_index(right) == index:
+        left, right = right, left
+    amount = _constant(right)
+    return sign * amount if amount is not None and _carried_index(left) == index else None

@@ -1,4 +1,4 @@
-"""`shapes_of`: read shapes and layouts, and compute their sizes in memory.
+"""`Shape`: the shape and layout of an array, read from the compiler's text, with its size in memory.
 
 Idea: `bf16[128,10]{0,1:T(8,128)(2,1)S(1)}` has 128 x 10 elements. Its dimension 0 is the fastest one. It is stored in
 tiles of 8 x 128, each of which holds pairs of rows, in memory space 1. Dimensions are rounded up to the tile, so the 10
@@ -11,12 +11,12 @@ Source: https://openxla.org/xla/tiled_layout.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Shape
 from anytpu.planning.quoting import quoted
 
 _SHAPE = re.compile(r"(?:/\*index=\d+\*/)?([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")
@@ -27,6 +27,33 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 _BITS_IN_NAME = re.compile(r"[a-z]+(\d{1,3})(?!\d)")
 _DIM = re.compile(r"\s*(?:<=)?(\d{1,18})\s*")
 _MAX_BYTES = 2**63
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape and layout of one array.
+
+    Attributes:
+        dtype: "f32", "bf16", "pred", ...
+        dims: its sizes, () for a scalar.
+        minor_to_major: dimensions from the fastest to the slowest.
+        tiles: the tiles of its layout: ((8, 128), (2, 1)); () for none.
+        memory_space: 0 for the main memory (HBM), else n of S(n).
+        bytes: size of its elements.
+        padded_bytes: size in memory, padding included.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    tiles: tuple[tuple[int, ...], ...]
+    memory_space: int
+    bytes: int
+    padded_bytes: int
+
+    def __str__(self) -> str:
+        """Return type and sizes as the compiler writes them: "bf16[128,28,28,32]"."""
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
 @functools.lru_cache(maxsize=65536)

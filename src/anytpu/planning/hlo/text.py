@@ -1,9 +1,11 @@
 """`parse`: read the compiler's HLO text.
 
 Idea: the module of a large model is tens of megabytes, of which a question needs little. So the text is split into
-computations, and the instructions of each are read at first use.
+computations, and the instructions of each are read at first use. A walk over a module takes the first operand of a
+slice or the body of a loop without checking that it exists. HLO's guarantees are checked here, once for each line.
 
-Rule: a malformed line is a `PlanError` that quotes it; no line is skipped silently.
+Rule: a malformed line is a `PlanError` that quotes it; no line is skipped silently. Operands and called computations
+are defined before their users, so no walk loops forever. For an unknown opcode only that is checked.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import re
 from collections.abc import Iterator, Mapping
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.checking import fault_of
-from anytpu.planning.hlo.frames import Frames
-from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.hlo.instruction import Computation, Instruction, element_span
 from anytpu.planning.hlo.module import Module
+from anytpu.planning.hlo.origin import Frames
 from anytpu.planning.hlo.shapes import shapes_of
 from anytpu.planning.quoting import quoted
 
+_FIRST = re.compile(r"^(?:ENTRY |%\S+ \()", re.MULTILINE)
+_BLANK = re.compile(r"[\n\r ]*")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(
     r"\s*(?:(ROOT) )?%?(?P<name>[^\s=]+) = "
@@ -34,10 +37,18 @@ _NO_CYCLES = str(2**63 - 1)
 """The compiler's word for a fusion whose cycles it cannot estimate, seen with libtpu 0.0.42 for v5e."""
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
-_PARTITIONS = re.compile(r"num_partitions=(\d+)")
-_MAX_PARTITIONS, _MAX_DIGITS = 2**20, 18
+_MAX_DIGITS = 18
 _METADATA = re.compile(r"kernel_metadata=\{\n[^\n]*\n\}")
 _TESTED = "libtpu 0.0.51"
+_ONE_ARRAY = (
+    *("bitcast", "copy", "copy-done", "convert", "reshape", "transpose", "broadcast", "negate"),
+    *("slice", "dynamic-slice", "gather", "reverse", "pad", "reduce", "reduce-window", "select-and-scatter"),
+)
+_TWO_ARRAYS = ("dot", "convolution", "compare", "add", "subtract", "multiply", "dynamic-update-slice")
+_MIN_ARRAYS = {**dict.fromkeys(_ONE_ARRAY, 1), **dict.fromkeys(_TWO_ARRAYS, 2), "scatter": 3}
+"""The opcodes that return at least one array, each with its minimum number of array operands."""
+_MIN_OPERANDS = {**_MIN_ARRAYS, "get-tuple-element": 1, "while": 1, "conditional": 1}
+_MIN_CALLED = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
 
 
 def parse(text: str) -> Module:
@@ -70,24 +81,11 @@ def parse(text: str) -> Module:
     header = text[: text.find("\n")] if "\n" in text else text
     computations = _Computations(text)
     return Module(
-        name=header.removeprefix("HloModule ").split(",")[0].strip(),
         header=header,
-        num_partitions=_partitions(header),
-        is_scheduled="is_scheduled=true" in header,
         computations=computations,
         entry_name=computations.entry_name,
         frames=Frames(text[: computations.start]),
     )
-
-
-def _partitions(header: str) -> int:
-    match = _PARTITIONS.search(header)
-    if match and not (len(match[1]) <= 7 and 1 <= int(match[1]) <= _MAX_PARTITIONS):
-        raise PlanError(
-            f"line 1 of the compiler's text has {match[0][:60]!r}, which must be 1 to {_MAX_PARTITIONS}; compile the "
-            "program again"
-        )
-    return int(match[1]) if match else 1
 
 
 def _joined(text: str) -> str:
@@ -102,7 +100,8 @@ class _Computations(Mapping[str, Computation]):
         self._text, self._read = text, dict[str, Computation]()
         self._spans: dict[str, tuple[int, int]] = {}
         self.entry_name, self.start = "", len(text)
-        place = _first_computation(text)
+        first = _FIRST.search(text)
+        place = first.start() if first else len(text)
         while place < len(text):
             place = self._span(place)
         if not self.entry_name:
@@ -126,7 +125,8 @@ class _Computations(Mapping[str, Computation]):
         if match[1]:
             self.entry_name = match[2]
         after = text.find("\n", end + 1)
-        return _skip_blank(text, after if after > 0 else len(text))
+        blank = _BLANK.match(text, after if after > 0 else len(text))
+        return blank.end() if blank else len(text)
 
     def __getitem__(self, name: str) -> Computation:
         if name not in self._read:
@@ -138,33 +138,57 @@ class _Computations(Mapping[str, Computation]):
 
     def _computation(self, name: str, start: int, end: int) -> Computation:
         instructions: dict[str, Instruction] = {}
-        root = ""
+        root: Instruction | None = None
         place = start
         for line in self._text[start:end].split("\n"):
             match = _INSTRUCTION.match(line)
             if match:
-                instruction = self._checked(match, line, place, instructions)
+                try:
+                    instruction = self._instruction(match, line, place, instructions)
+                except PlanError as error:
+                    raise _faulty(self._text, place, str(error)) from error
                 instructions[instruction.name] = instruction
-                root = instruction.name if match[1] else root
+                root = instruction if match[1] else root
             elif line.strip():
                 raise _unreadable(self._text, place, "%name = f32[8]{0} opcode(%operand)")
             place += len(line) + 1
         if not instructions:
             raise _faulty(self._text, start - 1, "a computation has an instruction at least")
-        return Computation(name, instructions, root or next(reversed(instructions)))
+        return Computation(name, instructions, root or next(reversed(instructions.values())))
 
-    def _checked(self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]) -> Instruction:
-        """Return the instruction of a line at an offset of the text."""
-        try:
-            instruction = _instruction(match, line)
-        except PlanError as error:
-            raise _faulty(self._text, place, str(error)) from error
-        fault = fault_of(instruction, before)
+    def _instruction(
+        self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]
+    ) -> Instruction:
+        """Return the checked instruction of a line at an offset of the text.
+
+        Raises:
+            PlanError: it does not fit those before it. The text is a sentence about "it".
+        """
+        metadata = line.find(", metadata={", match.end())
+        config = line.find(", backend_config=", match.end())
+        # Names of computations come before both; searching the rest would take longer and match the user's own text.
+        attributes = line[match.end() : min((x for x in (metadata, config) if x >= 0), default=len(line))]
+        op_name = _OP_NAME.search(line, metadata) if metadata >= 0 else None
+        frame = _FRAME.search(line, metadata) if metadata >= 0 else None
+        opcode = match["opcode"]
+        instruction = Instruction(
+            name=match["name"],
+            opcode=opcode,
+            shapes=shapes_of(match["shape"]),
+            operands=() if opcode == "constant" else _operands(match["operands"], before),
+            called=_called(attributes) if "=" in attributes else (),
+            computations=self,
+            cycles=_cycles(line, config) if config >= 0 else None,
+            op_name=op_name[1] if op_name else "",
+            frame=int(frame[1]) if frame else None,
+            text=line[match.start("shape") :],
+        )
+        if instruction.name in before:
+            raise PlanError(f"there is an instruction {quoted(instruction.name)} before it")
         for name in instruction.called:
             if name in self._spans and self._spans[name][1] > place:
-                fault = f"the computation {quoted(name)} that it calls is not defined before it is used"
-        if fault is not None:
-            raise _faulty(self._text, place, fault)
+                raise PlanError(f"the computation {quoted(name)} that it calls is not defined before it is used")
+        _check(instruction)
         return instruction
 
     def __iter__(self) -> Iterator[str]:
@@ -177,41 +201,50 @@ class _Computations(Mapping[str, Computation]):
         return name in self._spans
 
 
-def _first_computation(text: str) -> int:
-    match = re.compile(r"^(?:ENTRY |%\S+ \()", re.MULTILINE).search(text)
-    return match.start() if match else len(text)
+def _operands(written: str, before: Mapping[str, Instruction]) -> tuple[Instruction, ...]:
+    names = _OPERAND.findall(written)
+    for name in names:
+        if name not in before:
+            raise PlanError(f"its operand {quoted(name)} is not defined before it is used")
+    return tuple(before[name] for name in names)
 
 
-def _skip_blank(text: str, place: int) -> int:
-    while place < len(text) and text[place] in "\n\r ":
-        place += 1
-    return place
+def _cycles(line: str, config: int) -> int | None:
+    match = _CYCLES.search(line, config)
+    if match is None or match[1] == _NO_CYCLES:
+        return None
+    if len(match[1]) > _MAX_DIGITS:
+        raise PlanError(f"its estimated_cycles are {quoted(match[1])}")
+    return int(match[1])
 
 
-def _instruction(match: re.Match[str], line: str) -> Instruction:
-    metadata = line.find(", metadata={", match.end())
-    config = line.find(", backend_config=", match.end())
-    # Names of computations come before both; searching the rest would take longer and match the user's own text.
-    attributes = line[match.end() : min((x for x in (metadata, config) if x >= 0), default=len(line))]
-    cycles = _CYCLES.search(line, config) if config >= 0 else None
-    if cycles and cycles[1] == _NO_CYCLES:
-        cycles = None
-    if cycles and len(cycles[1]) > _MAX_DIGITS:
-        raise PlanError(f"its estimated_cycles are {quoted(cycles[1])}")
-    op_name = _OP_NAME.search(line, metadata) if metadata >= 0 else None
-    frame = _FRAME.search(line, metadata) if metadata >= 0 else None
-    opcode = match["opcode"]
-    return Instruction(
-        name=match["name"],
-        opcode=opcode,
-        shapes=shapes_of(match["shape"]),
-        operands=() if opcode == "constant" else tuple(_OPERAND.findall(match["operands"])),
-        called=_called(attributes) if "=" in attributes else (),
-        cycles=int(cycles[1]) if cycles else None,
-        op_name=op_name[1] if op_name else "",
-        frame=int(frame[1]) if frame else None,
-        text=line[match.start("shape") :],
-    )
+def _check(instruction: Instruction) -> None:
+    """Check that an instruction has the operands, results and called computations that its opcode needs."""
+    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
+    needed = _MIN_OPERANDS.get(opcode, int(opcode.endswith(("-done", "-update"))))
+    if len(operands) < needed:
+        raise PlanError(f"{quoted(opcode)} takes {needed} operands at least, and it has {len(operands)}")
+    calls = _MIN_CALLED.get(opcode, 0)
+    if len(called) < calls:
+        raise PlanError(f"{quoted(opcode)} calls {calls} computations, and it names {len(called)}")
+    arrays = _MIN_ARRAYS.get(opcode, 0)
+    if (arrays or opcode == "fusion") and not instruction.shapes:
+        raise PlanError(f"{quoted(opcode)} gives an array, and it gives none")
+    for operand in operands[:arrays]:
+        if not operand.shapes:
+            raise PlanError(f"its operand {quoted(operand.name)} is not an array")
+    if opcode == "get-tuple-element" and not _has_element(operands[0], instruction.tuple_index):
+        raise PlanError(f"{quoted(operands[0].name)} has no element of its index")
+    if opcode == "parameter" and instruction.parameter_number is None:
+        raise PlanError("a parameter has its number in parentheses")
+
+
+def _has_element(operand: Instruction, index: int | None) -> bool:
+    try:
+        start, width = (0, 0) if index is None else element_span(operand.text, index)
+    except IndexError:
+        return False
+    return index is not None and start + width <= len(operand.shapes)
 
 
 def _called(attributes: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from anytpu.planning.records.memory import Buffer
+from anytpu.planning.records import Buffer
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
 

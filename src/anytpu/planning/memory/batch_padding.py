@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 
 from anytpu.planning.hlo import Computation, Instruction, Module, Shape
 from anytpu.planning.job import batch_parts, batch_rows, weights_of
-from anytpu.planning.records.memory import BatchPadding
+from anytpu.planning.records import BatchPadding
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
 
@@ -45,9 +45,8 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
         weights: shapes of the leaves of the state.
     """
     moved, lost = 0.0, collections.Counter[tuple[str, int]]()
-    for instruction, home, count in _walk_executed(module, module.entry, 1):
-        operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
-        for shape in (shape for shapes in (instruction.shapes, *operands) for shape in shapes):
+    for instruction, count in _walk_executed(module, module.entry, 1):
+        for shape in (shape for each in (instruction, *instruction.operands) for shape in each.shapes):
             moved += count * shape.padded_bytes
             unit = _unit(shape, rows)
             if unit and shape.dims not in weights:
@@ -58,15 +57,15 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
     return BatchPadding(rows, unit, lost.total() / moved, largest)
 
 
-def _walk_executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, Computation, int]]:
+def _walk_executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, int]]:
     """Yield the operations of a computation and of its loops, each with its number of executions."""
     for instruction in home.instructions.values():
         if instruction.opcode in ("while", "conditional", "call"):
             times = count * (module.trip_count(instruction) or 1) if instruction.opcode == "while" else count
-            for name in instruction.called:
-                yield from _walk_executed(module, module.computations[name], times)
+            for body in instruction.bodies:
+                yield from _walk_executed(module, body, times)
         elif instruction.opcode not in _NAMES:
-            yield instruction, home, count
+            yield instruction, count
 
 
 def _unit(shape: Shape, rows: int) -> int:

@@ -16,9 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from anytpu.planning.hlo import Module
-from anytpu.planning.hlo.aliases import result_aliases
-from anytpu.planning.hlo.module import Computation, Instruction, Shape
+from anytpu.planning.hlo import Computation, Instruction, Module, Shape, result_aliases
 
 Leaf = tuple[int, ...]
 """Indices of the arrays that a result consists of: one, or several that were made contiguous."""
@@ -119,23 +117,21 @@ class _Sweep:
         leaves, made, inside = dict(arguments), dict[str, list[int]](), dict[str, _Inner]()
         for instruction in computation.instructions.values():
             if instruction.name not in leaves:
-                leaves[instruction.name], made[instruction.name] = self._results(instruction, leaves, computation)
+                leaves[instruction.name], made[instruction.name] = self._results(instruction, leaves)
                 inside[instruction.name] = self._called(instruction, leaves)
-        roots = leaves.get(computation.root, [])
+        roots = leaves.get(computation.root.name, [])
         self._note_results(computation, roots, placed)
         free = {number for place, leaf in enumerate(roots) if place in placed for number in leaf}
         last = self._last_uses(computation, leaves, {number for leaf in roots for number in leaf})
         return self._most(computation, made, inside, last, free)
 
-    def _results(
-        self, instruction: Instruction, leaves: dict[str, list[Leaf]], computation: Computation
-    ) -> tuple[list[Leaf], list[int]]:
+    def _results(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> tuple[list[Leaf], list[int]]:
         """Return the leaves of an instruction's results, and the indices of new arrays."""
-        operands = [leaves.get(name, []) for name in instruction.operands]
+        operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
         if instruction.call_target == "ConcatBitcast":
             return [tuple(number for leaf in flat for number in leaf)], []
-        aliases = result_aliases(instruction, [computation.instructions[name] for name in instruction.operands])
+        aliases = result_aliases(instruction)
         results, new = list[Leaf](), list[int]()
         for place in range(len(instruction.shapes)):
             if place in aliases and aliases[place] < len(flat):
@@ -147,26 +143,25 @@ class _Sweep:
 
     def _called(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
         """Return the maximum need of the computations that an instruction runs."""
-        operands = [leaves.get(name, []) for name in instruction.operands]
+        operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         if instruction.opcode == "while":
-            runs = [(name, operands[:1]) for name in instruction.called]
+            runs = [(body, operands[:1]) for body in instruction.bodies]
         elif instruction.opcode == "conditional":
-            runs = [(name, operands[place + 1 : place + 2]) for place, name in enumerate(instruction.called)]
+            runs = [(body, operands[place + 1 : place + 2]) for place, body in enumerate(instruction.bodies)]
         elif instruction.opcode == "call":
-            runs = [(name, operands) for name in instruction.called]
+            runs = [(body, operands) for body in instruction.bodies]
         else:
             return _Inner()
-        inners = [self._run(name, handed, leaves[instruction.name]) for name, handed in runs]
+        inners = [self._run(body, handed, leaves[instruction.name]) for body, handed in runs]
         return max(inners, key=lambda inner: inner.bytes, default=_Inner())
 
-    def _run(self, name: str, handed: Sequence[list[Leaf]], results: list[Leaf]) -> _Inner:
-        computation = self._module.computations[name]
+    def _run(self, computation: Computation, handed: Sequence[list[Leaf]], results: list[Leaf]) -> _Inner:
         arguments = {parameter.name: leaf for parameter, leaf in zip(_parameters(computation), handed, strict=False)}
         return self._walk(computation, arguments, dict(enumerate(results)))
 
     def _note_results(self, computation: Computation, roots: list[Leaf], placed: dict[int, Leaf]) -> None:
         """Note the instruction that fills each aliased leaf, and the arrays that are results of the program."""
-        root = computation.instructions[computation.root]
+        root = computation.root
         fillers = root.operands if root.opcode == "tuple" and len(root.operands) == len(roots) else ()
         for place, leaf in enumerate(roots):
             if computation.name == self._module.entry_name and place not in placed:
@@ -174,14 +169,13 @@ class _Sweep:
                     self._held[number] = dataclasses.replace(self._held[number], result=place)
             elif place in placed and placed[place] != leaf and fillers:
                 for number in placed[place]:
-                    writer = computation.instructions[fillers[place]]
-                    self._held[number] = dataclasses.replace(self._held[number], writer=writer)
+                    self._held[number] = dataclasses.replace(self._held[number], writer=fillers[place])
 
     def _last_uses(self, computation: Computation, leaves: dict[str, list[Leaf]], roots: set[int]) -> dict[int, int]:
         last: dict[int, int] = {}
         for place, instruction in enumerate(computation.instructions.values()):
-            for name in (*instruction.operands, instruction.name):
-                for leaf in leaves.get(name, []):
+            for used in (*instruction.operands, instruction):
+                for leaf in leaves.get(used.name, []):
                     last.update(dict.fromkeys(leaf, place))
         return last | dict.fromkeys(roots, len(computation.instructions))
 

@@ -19,11 +19,10 @@ from typing import Literal
 
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
-from anytpu.planning.hlo import Instruction, Module, layer_of
-from anytpu.planning.hlo.shapes import shapes_of
+from anytpu.planning.hlo import Instruction, Module, layer_of, shapes_of
 from anytpu.planning.memory.arguments import arguments_of, position_of
 from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
-from anytpu.planning.records.memory import Buffer, Memory
+from anytpu.planning.records import Buffer, Memory
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.program import Program
 
@@ -115,7 +114,7 @@ def _waste_bytes(peak: Peak, module: Module) -> int:
     """Return the padding of arguments, results and large temporaries, bytes."""
     shapes = [held.shape for held in peak.held if held.argument is not None]
     shapes += [held.shape for held in peak.held if _is_temporary(held) and held.shape.padded_bytes >= _LARGE_BYTES]
-    results = module.entry.instructions[module.entry.root].shapes
+    results = module.entry.root.shapes
     shapes += [shape for place, shape in enumerate(results) if place not in module.donated and in_main_memory(shape)]
     return sum(shape.padded_bytes - shape.bytes for shape in shapes)
 
@@ -136,15 +135,14 @@ def _buffer(held: Held, module: Module, arguments: Sequence[Buffer]) -> Buffer:
         if place >= len(arguments):
             return dataclasses.replace(buffer, name=f"argument {place}", use="state")
         return dataclasses.replace(buffer, name=arguments[place].name, use=arguments[place].use)
-    maker = _maker(held, module)
+    maker = _maker(held)
     use: Literal["output", "temporary"] = "output" if held.result is not None else "temporary"
     name = _name_of(maker.op_name, buffer.name)
     states = sum(argument.use == "state" for argument in arguments)
     if held.result is not None and held.result < states:
         name = f"{arguments[held.result].name}, updated"
-    source = module.source_of(maker)
     layer = layer_of(maker.op_name).layer
-    return dataclasses.replace(buffer, name=name, use=use, layer=layer, source=str(source) if source else "")
+    return dataclasses.replace(buffer, name=name, use=use, layer=layer, source=module.source_of(maker))
 
 
 def _name_of(op_name: str, otherwise: str) -> str:
@@ -155,12 +153,11 @@ def _name_of(op_name: str, otherwise: str) -> str:
     return f"{layer} gradient" if is_backward else f"{layer} output"
 
 
-def _maker(held: Held, module: Module) -> Instruction:
+def _maker(held: Held) -> Instruction:
     """Return the instruction that an array is named after: past copies, and in a loop the one that fills it."""
     instruction = held.writer or held.instruction
-    home = module.home_of(instruction)
     while not instruction.op_name and instruction.opcode in _PASSED_ON and instruction.operands:
-        instruction = home.instructions[instruction.operands[0]]
+        instruction = instruction.operands[0]
     return instruction if instruction.op_name else held.instruction
 
 

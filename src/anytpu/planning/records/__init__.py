@@ -1,12 +1,9 @@
 """The records of a plan: the predictions, their parts and their evidence."""
 
-from anytpu.planning.records.advice import Advice
-from anytpu.planning.records.cost import Cost, Price
-from anytpu.planning.records.holding import Holding
-from anytpu.planning.records.memory import BatchPadding, Buffer, Memory
+from anytpu.planning.records.cost import Cost, Holding, Price
 from anytpu.planning.records.plan import Plan
-from anytpu.planning.records.prediction import Basis, Prediction
-from anytpu.planning.records.time import KINDS, Kind, OpTime, StepTime
+from anytpu.planning.records.prediction import Advice, Basis, Prediction
+from anytpu.planning.records.step import KINDS, BatchPadding, Buffer, Kind, Memory, OpPrice, OpTime, StepTime
 
 __all__ = [
     "KINDS",
@@ -18,6 +15,7 @@ __all__ = [
     "Holding",
     "Kind",
     "Memory",
+    "OpPrice",
     "OpTime",
     "Plan",
     "Prediction",

@@ -1,4 +1,4 @@
-"""`Prediction`: one program on one system: its speed, its memory, its cost, and changes worth making.
+"""`Prediction`: one program on one system: its speed, its memory, its cost, and `Advice` on changes worth making.
 
 Rule: nothing here was measured. `predicted_by` names the method, and every uncertain number has its interval.
 """
@@ -10,16 +10,35 @@ import math
 from typing import Any, Literal
 
 from anytpu import units
-from anytpu.planning.records.advice import Advice
-from anytpu.planning.records.cost import Cost
-from anytpu.planning.records.holding import Holding
-from anytpu.planning.records.memory import BatchPadding, Memory
-from anytpu.planning.records.time import OpTime, StepTime
+from anytpu.planning.records.cost import Cost, Holding
+from anytpu.planning.records.step import BatchPadding, Memory, OpTime, StepTime
 from anytpu.planning.target import Target
 
 Basis = Literal["compiled", "extrapolated", "floor"]
 """The basis of a prediction. The program as the TPU compiler made it; two compilations of the program with fewer
 repeated layers; or FLOPs and bytes alone, which give a minimum and no forecast."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Advice:
+    """One piece of advice.
+
+    Attributes:
+        topic: "batch", "features", "precision", "steps_per_execution", "padding", "collectives", "input", "memory".
+        text: the change, one sentence.
+        evidence: the findings that ask for it, with their numbers, one sentence.
+        tried: the changed setting that was compiled: "batch_size=1024"; "" if none was, because the user has to make
+            the change.
+        step_s: step time with the change, seconds: compiled if `tried` says so, else computed; None: not known.
+        gain: examples a second with the change over without it (1.2: a fifth faster), from `step_s`; None: not known.
+    """
+
+    topic: str
+    text: str
+    evidence: str
+    tried: str = ""
+    step_s: float | None = None
+    gain: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

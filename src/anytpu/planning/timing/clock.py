@@ -5,20 +5,24 @@ waits for later. The part of these that is not over at the wait is exposed, and 
 other work. Copies share the memory, collectives the links, and slices the hosts' network, so each kind has a queue.
 
 Rule: the body of a loop is walked once and multiplied by its trip count. A conditional counts its longest branch, but
-only the time of its cheapest branch is certain.
+only the time of its cheapest branch is certain. A sentence names an operation by its layer, its primitive or its
+kernel's function, and its line. The compiler's name, "fusion.312", is used if none of these is known.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, is_recomputed, layer_of
-from anytpu.planning.records import OpTime
-from anytpu.planning.timing.dcn import Transfer, is_between_slices, transfer_of
-from anytpu.planning.timing.naming import user_name
-from anytpu.planning.timing.price import OpPrice
-from anytpu.planning.timing.pricing import HOST_SPACE, REMARKED_S, Pricer
+from anytpu.planning.records import OpPrice, OpTime
+from anytpu.planning.timing.mosaic import code_of
+from anytpu.planning.timing.network import Transfer, is_between_slices, transfer_of, transfer_price
+from anytpu.planning.timing.pricing import HOST_SPACE, REMARKED_S, OpPricer
 from anytpu.units import format_seconds
+
+_PRIMITIVE = re.compile(r"[a-z][a-z0-9_-]*")
+_NUMBER = re.compile(r"(\.\d+)+$")
 
 
 @dataclasses.dataclass
@@ -63,7 +67,7 @@ class _Started:
 
         An instruction that only passes a start on stands for it from then on.
         """
-        names = (self._exchanges.get(name, name) for name in instruction.operands)
+        names = (self._exchanges.get(operand.name, operand.name) for operand in instruction.operands)
         pending = next((self._pending[name] for name in names if name in self._pending), None)
         if collective and collective.stage == "done":
             return pending or (self._pending.get(collective.channel) if collective.channel is not None else None)
@@ -88,6 +92,10 @@ def _queue(instruction: Instruction, collective: Collective | None) -> str:
     return "links"
 
 
+def _is_start(instruction: Instruction, collective: Collective | None) -> bool:
+    return collective.stage == "start" if collective else instruction.opcode.endswith("-start")
+
+
 def _exchanged(home: Computation) -> frozenset[tuple[str, str]]:
     """Return the halves of exchanges with other slices that start in a computation: name and direction of each."""
     halves = (transfer_of(instruction) for instruction in home.instructions.values())
@@ -107,7 +115,7 @@ class Clock:
     """
 
     module: Module
-    pricer: Pricer
+    pricer: OpPricer
     ops: list[OpTime] = dataclasses.field(default_factory=list)
     unpriced: list[str] = dataclasses.field(default_factory=list)
     is_endless: bool = False
@@ -121,47 +129,28 @@ class Clock:
         now_s = 0.0
         started, halves = _Started(), _exchanged(home)
         for instruction in home.instructions.values():
-            collective = collective_of(self.module, instruction)
+            collective = collective_of(instruction)
             if instruction.opcode == "while":
                 now_s += self._loop(instruction, count)
             elif instruction.opcode == "conditional":
                 now_s += self._branch(instruction, count)
             elif half := transfer_of(instruction):
                 other = (half.name, "recv" if half.way == "send" else "send")
-                started.exchange(instruction, half, other in halves, self.pricer.transfer(half), now_s)
-            elif (collective and collective.stage == "start") or (
-                not collective and instruction.opcode.endswith("-start")
-            ):
-                started.begin(instruction, collective, self._started_price(home, instruction, collective), now_s)
+                price = transfer_price(half, self.pricer.target)
+                started.exchange(instruction, half, other in halves, price, now_s)
+            elif _is_start(instruction, collective) and (price := self.pricer.price(instruction, collective)):
+                started.begin(instruction, collective, price, now_s)
             elif pending := started.ended_by(instruction, collective):
                 now_s += self._wait(instruction, pending, now_s, count)
             elif instruction.opcode == "recv-done" and is_between_slices(instruction):
-                self.unpriced.append(
-                    f"{self._name(instruction)}: an exchange between slices that began elsewhere; taken for hidden"
-                )
+                name = user_name(self.module, instruction)
+                self.unpriced.append(f"{name}: an exchange between slices that began elsewhere; taken for hidden")
             elif instruction.opcode == "call" and instruction.called and not collective:
-                now_s += self._walk(self.module.computations[instruction.called[0]], count)
-            elif price := self._price(home, instruction, collective):
+                now_s += self._walk(instruction.bodies[0], count)
+            elif price := self.pricer.price(instruction, collective):
                 self._note(instruction, price, price.time_s, count)
                 now_s += price.time_s
         return now_s
-
-    def _price(self, home: Computation, instruction: Instruction, collective: Collective | None) -> OpPrice | None:
-        if (collective and collective.stage == "done") or instruction.opcode in ("send-done", "recv-done"):
-            return None
-        return (
-            self.pricer.collective(collective)
-            if collective and collective.stage == "whole"
-            else self.pricer.price(home, instruction)
-        )
-
-    def _started_price(self, home: Computation, instruction: Instruction, collective: Collective | None) -> OpPrice:
-        if collective:
-            return self.pricer.collective(collective)
-        if instruction.opcode == "call-start":
-            return self.pricer.offloaded(instruction)
-        seconds, size = self.pricer.copy_s(home, instruction)
-        return OpPrice(seconds, "copy", "memory", "bandwidth", bytes=size)
 
     def _wait(self, instruction: Instruction, started: _PendingWork, now_s: float, count: int) -> float:
         exposed_s = max(0.0, started.end_s - now_s)
@@ -173,20 +162,20 @@ class Clock:
         trips = self.module.trip_count(instruction)
         if trips is None:
             self.unpriced.append(
-                f"{self._name(instruction)}: a loop of which nobody knows how often it runs; counted once"
+                f"{user_name(self.module, instruction)}: a loop of which nobody knows how often it runs; counted once"
             )
             self.is_endless = True
             trips = 1
-        condition, body = (self.module.computations[name] for name in instruction.called[:2])
+        condition, body = instruction.bodies[:2]
         trip = self.pricer.trip()
         self._note(instruction, trip, trip.time_s, count * trips)
         return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
     def _branch(self, instruction: Instruction, count: int) -> float:
         branches: list[tuple[float, Clock]] = []
-        for name in instruction.called:
+        for body in instruction.bodies:
             inner = Clock(self.module, self.pricer)
-            branches.append((inner._walk(self.module.computations[name], count), inner))
+            branches.append((inner._walk(body, count), inner))
         if not branches:
             return 0.0
         seconds, longest = max(branches, key=lambda branch: branch[0])
@@ -198,18 +187,14 @@ class Clock:
         shortest_s = min(branch[0] for branch in branches)
         if (seconds - shortest_s) * count > REMARKED_S:
             between = f"between {format_seconds(shortest_s)} and {format_seconds(seconds)}"
-            self.unpriced.append(f"{self._name(instruction)}: {between}; the longest branch is counted")
+            self.unpriced.append(f"{user_name(self.module, instruction)}: {between}; the longest branch is counted")
         return seconds
-
-    def _name(self, instruction: Instruction) -> str:
-        return user_name(self.module, instruction)
 
     def _note(self, instruction: Instruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
-            self.unpriced.append(f"{self._name(instruction)}: {price.remark}")
+            self.unpriced.append(f"{user_name(self.module, instruction)}: {price.remark}")
         self.is_endless |= price.is_endless
         layer, is_backward = layer_of(instruction.op_name)
-        source = self.module.source_of(instruction)
         self.ops.append(
             OpTime(
                 name=instruction.name,
@@ -223,7 +208,7 @@ class Clock:
                 optional_s=price.optional_s * count,
                 further_s=price.further_s * count,
                 layer=layer,
-                source=str(source) if source else "",
+                source=self.module.source_of(instruction),
                 is_backward=is_backward,
                 is_recomputed=is_recomputed(instruction.op_name),
                 bound=price.bound,
@@ -250,3 +235,21 @@ def _bounded(ops: list[OpTime], branches: list[Clock]) -> list[OpTime]:
         )
         for op in ops
     ]
+
+
+def user_name(module: Module, instruction: Instruction) -> str:
+    """Return the name of an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
+    layer, is_backward = layer_of(instruction.op_name)
+    source = module.source_of(instruction)
+    if not layer and not source:
+        return instruction.name
+    name = instruction.op_name.rpartition("/")[2]
+    if instruction.call_target == "tpu_custom_call":
+        # The compiler names it by `pallas_call(name=...)`, else by the layer or the function around the call.
+        code = code_of(instruction.text)
+        name = code.name if code and code.name else _NUMBER.sub("", instruction.name)
+    elif not _PRIMITIVE.fullmatch(name):
+        name = instruction.name
+    return "".join(
+        (name, f" of {layer!r}" if layer else "", ", backward" * is_backward, f" ({source})" if source else "")
+    )

@@ -1,4 +1,4 @@
-"""`work_of`: the time of a sort, a top-k, a gather, a scatter or a pooling, for which the compiler gives no cycles.
+"""`counted_time`: the time of a sort, top-k, gather, scatter or pooling, for which the compiler gives no cycles.
 
 Idea: the vector unit handles 8 x 128 elements at a time. A sort passes over its elements once for every stage of a
 bitonic network. A top-k keeps sorted runs of k elements and merges them. Pooling passes over its result once for every
@@ -19,7 +19,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.hlo import Instruction, Shape
+from anytpu.planning.hlo.flops import window_of
 from anytpu.planning.target import Target
 
 VECTOR = 8 * 128
@@ -43,7 +44,6 @@ _LANE_CYCLES = 4  # a guess: a rotation of lanes every 8 cycles in one unit (rea
 _DIMENSION = re.compile(r"\bdimensions=\{(\d+)\}")
 _SLICE = re.compile(r"slice_sizes=\{([\d,]*)\}")
 _UPDATE = re.compile(r"update_window_dims=\{([\d,]*)\}")
-_WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _SCRATCH = re.compile(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"\d+","size":"(\d+)"')
 _COUNTED = ("sort", "gather", "scatter", "select-and-scatter", "reduce-window")
 _NO_WORK = ("parameter", "constant", "bitcast", "bitcast-convert", "tuple", "get-tuple-element")
@@ -56,39 +56,27 @@ class CountedTime(NamedTuple):
     counted_by: str
 
 
-class _LocatedOperation(NamedTuple):
-    """An operation, its computation, and the caller's arrays for its parameters."""
-
-    instruction: Instruction
-    home: Computation
-    outside: dict[int, Instruction]
-
-
-def work_of(
-    module: Module, home: Computation, instruction: Instruction, target: Target, clock_hz: float
-) -> CountedTime | None:
-    """Return the time of an operation without cycles from the compiler; None for an operation that is not counted
-    here.
+def counted_time(instruction: Instruction, target: Target, clock_hz: float) -> CountedTime | None:
+    """Return the time of an operation without cycles from the compiler; None for one that is not counted here.
 
     Args:
-        module: the module, for its computations.
-        home: the computation of the instruction.
         instruction: a sort, ..., a fusion around one, or the custom call "TopK".
         target: the system.
         clock_hz: clock of its cores, Hz.
     """
-    located = _inside(module, home, instruction)
+    located = _inside(instruction)
     if located is None:
         return None
     alus, cores_hz = vector_alus(target), clock_hz * target.chip.cores / target.chip.replicas
-    inner = located.instruction
+    inner, arguments = located
     if inner.opcode == "sort":
-        return CountedTime(_sort_cycles(module, located, alus) / cores_hz, "stages")
+        return CountedTime(_sort_cycles(inner, alus) / cores_hz, "stages")
     if inner.opcode == "custom-call":
-        return CountedTime(_top_k_cycles(module, located, alus) / cores_hz, "stages")
+        return CountedTime(_top_k_cycles(inner, alus) / cores_hz, "stages")
     if inner.opcode in ("gather", "scatter"):
-        return CountedTime(_rows_s(located, instruction, cores_hz), "rows" if inner.opcode == "gather" else "updates")
-    return CountedTime(_window_cycles(located) / cores_hz, "windows")
+        is_on_chip = _is_on_chip(inner, arguments, instruction)
+        return CountedTime(_rows_s(inner, is_on_chip, cores_hz), "rows" if inner.opcode == "gather" else "updates")
+    return CountedTime(_window_cycles(inner) / cores_hz, "windows")
 
 
 def vector_alus(target: Target) -> int:
@@ -96,92 +84,76 @@ def vector_alus(target: Target) -> int:
     return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
 
 
-def _inside(module: Module, home: Computation, instruction: Instruction) -> _LocatedOperation | None:
-    """Return the operation to count: the instruction itself, or the one in a fusion."""
+def _inside(instruction: Instruction) -> tuple[Instruction, tuple[Instruction, ...]] | None:
+    """Return the operation to count, itself or the one in a fusion, and the fusion's arguments."""
     if instruction.opcode in _COUNTED or instruction.call_target == "TopK":
-        return _LocatedOperation(instruction, home, {})
-    if instruction.opcode != "fusion" or not instruction.called:
+        return instruction, ()
+    if instruction.opcode != "fusion":
         return None
-    body = module.computations[instruction.called[0]]
-    operands = {
-        number: home.instructions[name] for number, name in enumerate(instruction.operands) if name in home.instructions
-    }
-    for inner in body.instructions.values():
-        if located := _inside(module, body, inner):
-            return located if located.outside else _LocatedOperation(located.instruction, located.home, operands)
+    for inner in instruction.bodies[0].instructions.values():
+        if located := _inside(inner):
+            return located[0], located[1] or instruction.operands
     return None
 
 
-def _sort_cycles(module: Module, located: _LocatedOperation, alus: int) -> float:
-    instruction = located.instruction
-    shape, match = instruction.shapes[0], _DIMENSION.search(instruction.text)
+def _sort_cycles(sort: Instruction, alus: int) -> float:
+    shape, match = sort.shapes[0], _DIMENSION.search(sort.text)
     axis = int(match[1]) if match else len(shape.dims) - 1
     levels = _levels(shape.dims[axis])
-    stages = levels * (levels + 1) / 2
-    cycles = stages * _stage_cycles(module, instruction, len(instruction.shapes), alus)
+    cycles = levels * (levels + 1) / 2 * _stage_cycles(sort, len(sort.shapes), alus)
     if shape.minor_to_major[:1] == (axis,):
         # Elements in one vector are compared by rotating it: seven levels of the network for 128 lanes.
         short = min(levels, 7)
-        cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(instruction.shapes)
+        cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(sort.shapes)
     return _vectors(shape) * cycles
 
 
-def _top_k_cycles(module: Module, located: _LocatedOperation, alus: int) -> float:
+def _top_k_cycles(top_k: Instruction, alus: int) -> float:
     """Count sorted runs of k elements, and then repeated merges, each of which halves the rest."""
-    instruction = located.instruction
-    whole = located.home.instructions[instruction.operands[0]].shapes[0]
-    kept = min(
-        (size for size, before in zip(instruction.shapes[0].dims, whole.dims, strict=False) if size != before),
-        default=1,
-    )
-    levels = _levels(kept)
+    whole = top_k.operands[0].shapes[0]
+    sizes = zip(top_k.shapes[0].dims, whole.dims, strict=False)
+    levels = _levels(min((size for size, before in sizes if size != before), default=1))
     stages = levels * (levels + 1) / 2 + 2 * (levels + 1)
-    return _vectors(whole) * stages * _stage_cycles(module, instruction, 2, alus)
+    return _vectors(whole) * stages * _stage_cycles(top_k, 2, alus)
 
 
-def _stage_cycles(module: Module, instruction: Instruction, arrays: int, alus: int) -> float:
+def _stage_cycles(instruction: Instruction, arrays: int, alus: int) -> float:
     """Return cycles of one stage for a vector of every array: the larger of stores and arithmetic.
 
     A comparison is for two vectors; an exchange is a selection for each vector.
     """
-    compared = sum(
-        step.opcode not in _NO_WORK
-        for name in instruction.called
-        if name in module.computations
-        for step in module.computations[name].instructions.values()
-    )
+    steps = (step for body in instruction.bodies for step in body.instructions.values())
+    compared = sum(step.opcode not in _NO_WORK for step in steps)
     return max(float(arrays), (compared / 2 + arrays) / alus)
 
 
-def _rows_s(located: _LocatedOperation, around: Instruction, cores_hz: float) -> float:
-    instruction, is_read = located.instruction, located.instruction.opcode == "gather"
-    table, (sizes, rows) = located.home.instructions[instruction.operands[0]].shapes[0], _rows(located)
-    if _is_on_chip(located, around, table):
-        return rows * max(_ROW_CYCLES if is_read else _UPDATE_CYCLES, _tiles(table, sizes)) / cores_hz
+def _rows_s(access: Instruction, is_on_chip: bool, cores_hz: float) -> float:
+    """Return the time of a gather or a scatter, seconds."""
+    is_read, (sizes, rows) = access.opcode == "gather", _rows(access)
+    if is_on_chip:
+        cycles = max(_ROW_CYCLES if is_read else _UPDATE_CYCLES, _tiles(access.operands[0].shapes[0], sizes))
+        return rows * cycles / cores_hz
     return max(1.0, rows / _IN_FLIGHT) * LATENCY_S if is_read else rows * _UPDATE_S
 
 
-def _rows(located: _LocatedOperation) -> tuple[Sequence[int], float]:
+def _rows(access: Instruction) -> tuple[Sequence[int], float]:
     """Return the sizes of one row along the dimensions of the source array, and the number of rows."""
-    instruction = located.instruction
-    table = located.home.instructions[instruction.operands[0]].shapes[0]
-    if instruction.opcode == "gather":
-        match = _SLICE.search(instruction.text)
+    table = access.operands[0].shapes[0]
+    if access.opcode == "gather":
+        match = _SLICE.search(access.text)
         sizes = _numbers(match[1]) if match else table.dims
-        return sizes, math.prod(instruction.shapes[0].dims) / max(1, math.prod(sizes))
-    updates = located.home.instructions[instruction.operands[-1]].shapes[0]
-    match = _UPDATE.search(instruction.text)
+        return sizes, math.prod(access.shapes[0].dims) / max(1, math.prod(sizes))
+    updates, match = access.operands[-1].shapes[0], _UPDATE.search(access.text)
     window = [updates.dims[axis] for axis in _numbers(match[1])] if match else []
     sizes = [1] * (len(table.dims) - len(window)) + window
     return sizes, math.prod(updates.dims) / max(1, math.prod(window))
 
 
-def _is_on_chip(located: _LocatedOperation, around: Instruction, table: Shape) -> bool:
+def _is_on_chip(access: Instruction, arguments: Sequence[Instruction], around: Instruction) -> bool:
     """Return whether rows are in on-chip memory: placed there, or copied there by the operation itself."""
-    parameter = located.home.instructions[located.instruction.operands[0]]
-    number = parameter.parameter_number
-    outside = None if number is None else located.outside.get(number)
-    shape = outside.shapes[0] if outside and outside.shapes else table
+    shape, number = access.operands[0].shapes[0], access.operands[0].parameter_number
+    if number is not None and number < len(arguments) and arguments[number].shapes:
+        shape = arguments[number].shapes[0]
     scratch = _SCRATCH.search(around.text)
     return shape.memory_space == 1 or (scratch is not None and int(scratch[1]) >= shape.padded_bytes)
 
@@ -191,24 +163,21 @@ def _tiles(table: Shape, sizes: Sequence[int]) -> float:
     order = table.minor_to_major
     if len(sizes) != len(order):
         return math.ceil(math.prod(sizes) / VECTOR)
-    spans = [sizes[axis] for axis in order]
-    steps = (128, 8, *[1] * len(spans))
-    return math.prod(math.ceil(span / step) for span, step in zip(spans, steps, strict=False))
+    steps = (128, 8, *[1] * len(order))
+    return math.prod(math.ceil(sizes[axis] / step) for axis, step in zip(order, steps, strict=False))
 
 
-def _window_cycles(located: _LocatedOperation) -> float:
-    instruction = located.instruction
-    sizes = [int(size) for size in match[1].split("x")] if (match := _WINDOW.search(instruction.text)) else []
-    source = located.home.instructions[instruction.operands[0]].shapes[0]
+def _window_cycles(pooling: Instruction) -> float:
+    extents = pooling.operands[0].shapes[0].dims
     # A window that always covers its whole axis is one sum or maximum over it, computed once.
     positions = math.prod(
-        1 if size > 1 and size >= 2 * extent - 1 else size for size, extent in zip(sizes, source.dims, strict=False)
+        1 if window.size > 1 and window.size >= 2 * extent - 1 else window.size
+        for window, extent in zip(window_of(pooling.text), extents, strict=False)
     )
-    if instruction.opcode == "reduce-window":
-        return _vectors(instruction.shapes[0]) * positions * _WINDOW_CYCLES
+    if pooling.opcode == "reduce-window":
+        return _vectors(pooling.shapes[0]) * positions * _WINDOW_CYCLES
     # Two passes: find the maximum, then add to it.
-    source = located.home.instructions[instruction.operands[1]].shapes[0]
-    return 2 * _vectors(source) * positions * _WINDOW_CYCLES
+    return 2 * _vectors(pooling.operands[1].shapes[0]) * positions * _WINDOW_CYCLES
 
 
 def _vectors(shape: Shape) -> float:

@@ -16,14 +16,13 @@ import binascii
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from anytpu.planning.timing.block_indices import count_fetches
+from anytpu.planning.timing.kernel_blocks import MovedBlocks, array_bytes, blocks_of
 
 _BODY = re.compile(r'"custom_call_config":\{"body":"([A-Za-z0-9+/=]+)"')
 _VECTOR = re.compile(r"vector<([\dx]*)x([a-z]\w*)>")
-_ARRAY = re.compile(r"memref<([\dx]+)x([a-z]+)(\d+).*#tpu\.memory_space<(\w+)>")
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\]")
 _DYNAMIC = -(2**63)
 _WORKING = ("arith", "math")
@@ -67,6 +66,7 @@ class _RegionWork(NamedTuple):
     vector: float = 0.0
     bytes: float = 0.0
     least_flops: float = 0.0
+    unknown_loops: float = 0.0
 
 
 def code_of(text: str) -> KernelCode | None:
@@ -113,13 +113,14 @@ def _counted(module: Any) -> KernelCode | None:
         str(function.attributes["sym_name"]).strip('"'): function
         for function in _operations(module.operation.regions[0])
     }
-    gridded = (name for name, function in functions.items() if "iteration_bounds" in function.attributes)
-    name = next(gridded, None) or next(iter(functions))
+    name = max(functions, key=lambda name: "iteration_bounds" in functions[name].attributes)
     main = functions[name]
-    bounds = _numbers(main.attributes["iteration_bounds"]) if "iteration_bounds" in main.attributes else []
+    bounds = (
+        [int(bound) for bound in main.attributes["iteration_bounds"]] if "iteration_bounds" in main.attributes else []
+    )
     work = _work(main)
     steps = None if _DYNAMIC in bounds else math.prod(bounds)
-    times, blocks = steps or 1, _moved(main, functions, bounds) if steps is not None else _Blocks()
+    times, blocks = steps or 1, blocks_of(main, functions, bounds) if steps is not None else MovedBlocks()
     return KernelCode(
         work.flops * times,
         work.vector * times,
@@ -129,7 +130,7 @@ def _counted(module: Any) -> KernelCode | None:
         blocks.least_bytes,
         blocks.chosen_bytes,
         _whole(main),
-        steps is None or _has_unknown_loop(main),
+        steps is None or work.unknown_loops > 0,
         "" if name == "main" else name,
     )
 
@@ -145,14 +146,14 @@ def _work(parent: Any) -> _RegionWork:
 
 
 def _work_of(region: Any) -> _RegionWork:
-    flops = vector = moved = least = 0.0
+    flops = vector = moved = least = unknown = 0.0
     for operation in _operations(region):
         name = _name(operation)
         dialect, _, kind = name.partition(".")
         inner, trips = _work(operation), _trips(operation) if name in _LOOPS else 1
         times = 1 if trips is None else trips
         flops, vector, moved = flops + times * inner.flops, vector + times * inner.vector, moved + times * inner.bytes
-        least += (trips or 0) * inner.least_flops
+        least, unknown = least + (trips or 0) * inner.least_flops, unknown + inner.unknown_loops + (trips is None)
         results = [_VECTOR.search(str(result.type)) for result in operation.results]
         size = max((math.prod(_sizes(memref[1])) for memref in results if memref), default=0)
         if name in ("tpu.matmul", "vector.contract"):
@@ -162,19 +163,11 @@ def _work_of(region: Any) -> _RegionWork:
             moved += sum(_main_memory_bytes(operand) for operand in operation.operands)
         elif dialect in _WORKING and kind not in _FREE:
             vector += size
-    return _RegionWork(flops, vector, moved, least)
+    return _RegionWork(flops, vector, moved, least, unknown)
 
 
 def _name(operation: Any) -> str:
     return operation.name.removeprefix("stable_mosaic.")
-
-
-def _has_unknown_loop(parent: Any) -> bool:
-    inner = [operation for region in parent.regions for operation in _operations(region)]
-    return any(
-        (_name(operation) in _LOOPS and _trips(operation) is None) or _has_unknown_loop(operation)
-        for operation in inner
-    )
 
 
 def _operations(region: Any) -> Iterator[Any]:
@@ -208,54 +201,6 @@ def _contracted(product: Any) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-class _Blocks(NamedTuple):
-    """The blocks of a kernel, with the fields of `KernelCode`."""
-
-    bytes: float = 0.0
-    least_bytes: float = 0.0
-    chosen_bytes: float = 0.0
-
-
-def _moved(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> _Blocks:
-    """Return the bytes of all blocks.
-
-    A block is moved again when its index changes. If its index map cannot be evaluated, it is assumed to change with
-    each grid index that it depends on. Without a grid each array is moved once.
-    """
-    blocks = _arrays(main, len(bounds))
-    windows = list(main.attributes["window_params"]) if "window_params" in main.attributes else [None] * len(blocks)
-    moved = least = chosen = 0.0
-    for window, block in zip(windows, blocks, strict=False):
-        size, space = _bytes_of(block)
-        if space != "vmem":
-            continue
-        named = re.search(r"transform_indices = @(\w+)", str(window))
-        transform = functions.get(named[1]) if named else None
-        fetches = None if transform is None else count_fetches(transform, bounds)
-        if fetches is not None:
-            moved, least = moved + size * fetches, least + size * fetches
-            continue
-        most = size * math.prod(bounds[: _last_index(transform, len(bounds))])
-        moved += most
-        chosen += most if transform is not None and _reads_memory(transform) else 0.0
-        least += size * math.prod(bounds[: _last_plain_index(transform, len(bounds))])
-    return _Blocks(moved, least, chosen)
-
-
-def _reads_memory(transform: Any) -> bool:
-    return any(_name(operation) == "memref.load" for operation in _operations(transform.regions[0]))
-
-
-def _arrays(main: Any, rank: int) -> list[Any]:
-    """Return the arguments of a kernel that are arrays in memory, without its scratch."""
-    arguments = list(main.regions[0].blocks[0].arguments)
-    return arguments[rank + _count(main, "scalar_prefetch") : len(arguments) - _count(main, "scratch_operands")]
-
-
-def _count(main: Any, name: str) -> int:
-    return int(str(main.attributes[name]).split(":")[0]) if name in main.attributes else 0
-
-
 def _whole(main: Any) -> float:
     """Return the bytes of the arrays in the main memory that the body uses."""
     arguments = main.regions[0].blocks[0].arguments
@@ -263,58 +208,8 @@ def _whole(main: Any) -> float:
 
 
 def _main_memory_bytes(value: Any) -> float:
-    size, space = _bytes_of(value)
+    size, space = array_bytes(value)
     return size if space in _MAIN_MEMORY else 0.0
-
-
-def _bytes_of(value: Any) -> tuple[float, str]:
-    """Return the bytes of an array and its memory space; nothing for a value that is not an array of known size."""
-    match = _ARRAY.match(str(value.type))
-    return (math.prod(_sizes(match[1])) * int(match[3]) / 8, match[4]) if match else (0.0, "")
-
-
-def _last_index(transform: Any, rank: int) -> int:
-    """Return the number of grid indices, from the first, that determine the next block: all, if that is unclear."""
-    if transform is None:
-        return rank
-    body = transform.regions[0].blocks[0]
-    used, waiting = (
-        0,
-        [
-            value
-            for operation in body.operations
-            if operation.operation.name.endswith("return")
-            for value in operation.operands
-        ],
-    )
-    while waiting:
-        value = waiting.pop()
-        owner = value.owner
-        if owner == body:
-            # What is read from prefetched memory is taken to depend on the indices that it is read with.
-            used = max(used, value.arg_number + 1 if value.arg_number < rank else 0)
-        else:
-            waiting += list(owner.operands)
-    return used
-
-
-def _last_plain_index(transform: Any, rank: int) -> int:
-    """Return how many indices of the grid, from the first, are certain to change the block: those that are its own."""
-    if transform is None:
-        return 0
-    body = transform.regions[0].blocks[0]
-    returned = [
-        value
-        for operation in body.operations
-        if operation.operation.name.endswith("return")
-        for value in operation.operands
-    ]
-    plain = [value.arg_number for value in returned if value.owner == body and value.arg_number < rank]
-    return max(plain, default=-1) + 1
-
-
-def _numbers(array: Any) -> list[int]:
-    return [int(number) for number in array]
 
 
 def _sizes(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""`Pricer`: the time of one execution of one instruction on one device.
+"""`OpPricer`: the time of one execution of one instruction on one device.
 
 Idea: the compiler prices most instructions itself, in cycles. These are corrected where they are known to be wrong.
 Outside of fusions the compiler assumes no overlap, so there the bytes over the bandwidth count. Nothing is faster than
@@ -11,17 +11,16 @@ Rule: each price names its source; None means no cost.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal
 
-from anytpu.planning.hlo import Collective, Computation, Instruction, Module
-from anytpu.planning.records import Kind
+from anytpu.planning.hlo import Collective, Instruction, Shape, flops_of
+from anytpu.planning.records import Kind, OpPrice
 from anytpu.planning.target import Target
-from anytpu.planning.timing.dcn import Transfer, transfer_s
-from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, work_of
+from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
 from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price
-from anytpu.planning.timing.price import OpPrice
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
 from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, part_of, traffic_of
 
@@ -48,48 +47,61 @@ REMARKED_S = 5e-6
 """Operations shorter than this get no remark."""
 
 
-class Pricer:
-    """Prices instructions of one module for one target.
+@dataclasses.dataclass(frozen=True)
+class OpPricer:
+    """Prices instructions for one target.
 
-    Args:
-        module: the module.
+    Attributes:
         target: the slice.
         rates: rates of one device.
     """
 
-    def __init__(self, module: Module, target: Target, rates: Rates) -> None:
-        self.module, self.target, self.rates = module, target, rates
+    target: Target
+    rates: Rates
 
-    def price(self, home: Computation, instruction: Instruction) -> OpPrice | None:
-        """Return the price of one execution; None for an instruction without cost.
+    def price(self, instruction: Instruction, collective: Collective | None = None) -> OpPrice | None:
+        """Return the price of one execution, or of a start from start to end; None for an instruction without cost.
 
         Args:
-            home: the computation of the instruction.
             instruction: an instruction that is neither a loop nor a branch.
+            collective: the collective that it is, starts or waits for, or None.
         """
-        if instruction.opcode in FREE:
+        opcode, target_name = instruction.opcode, instruction.call_target
+        if collective:
+            return None if collective.stage == "done" else collective_price(collective, self.target, self.rates)
+        if opcode in (*FREE, "send-done", "recv-done") or target_name in _FREE_CALLS:
             return None
-        if instruction.cycles is None and _is_scalar(home, instruction):
+        if opcode.endswith("-start"):
+            return self._offloaded(instruction) if opcode == "call-start" else self._copy(instruction)
+        if instruction.cycles is None and _is_scalar(instruction):
             return OpPrice(SCALAR_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
-        if instruction.opcode == "custom-call":
-            return self._custom_call(home, instruction)
+        moved = traffic_of(instruction)
         if instruction.cycles is not None:
-            return self._by_cycles(home, instruction)
-        moved = traffic_of(self.module, home, instruction)
-        return self._by_work(home, instruction, moved) or self._by_bytes(home, instruction, moved)
+            return self._by_cycles(instruction, moved)
+        if target_name == "tpu_custom_call":
+            return kernel_price(instruction, moved.bytes, self.target, self.rates)
+        if counted := self._by_count(instruction, moved):
+            return counted
+        if opcode in _COPIES:
+            seconds = self._streamed_s(moved) or self._passed_s(instruction)
+            return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved.bytes, least_s=self._least_s(moved))
+        is_call = opcode == "custom-call"
+        why = f"a custom call to {target_name!r}" if is_call else "the compiler gives no cycles"
+        return self._floor(instruction, moved, f"{why}; counted as its bytes, a floor")
 
     def trip(self) -> OpPrice:
         """Return the price of one iteration of a loop, beside its condition and its body."""
         return OpPrice(TRIP_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
 
-    def copy_s(self, home: Computation, instruction: Instruction) -> tuple[float, float]:
-        """Return seconds and bytes of an asynchronous copy, from its start instruction."""
+    def _copy(self, instruction: Instruction) -> OpPrice:
+        """Return the price of an asynchronous copy, from its start instruction."""
         shapes = [shape for shape in instruction.shapes if shape.dims and shape.memory_space != 2]
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
         is_of_host = any(shape.memory_space == HOST_SPACE for shape in shapes)
-        return size / (self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s), size
+        rate = self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s
+        return OpPrice(size / rate, "copy", "memory", "bandwidth", bytes=size)
 
-    def offloaded(self, instruction: Instruction) -> OpPrice:
+    def _offloaded(self, instruction: Instruction) -> OpPrice:
         """Return the price of work that SparseCores do beside the other units, from its start: a gather, a scatter, a
         copy.
 
@@ -101,33 +113,8 @@ class Pricer:
         remark = "done by SparseCores; counted as the bytes of its rows, a floor"
         return OpPrice(moved / self.rates.streaming_bytes_per_s, "copy", "memory", "floor", bytes=moved, remark=remark)
 
-    def collective(self, collective: Collective) -> OpPrice:
-        """Return the price of a collective from start to end."""
-        priced = collective_price(collective, self.target, self.rates)
-        return OpPrice(priced.time_s, "collective", "network", "network", bytes=priced.bytes)
-
-    def transfer(self, half: Transfer) -> OpPrice:
-        """Return the price of an exchange with other slices from start to end."""
-        seconds, sent = transfer_s(half, self.target)
-        return OpPrice(seconds, "collective", "network", "network", bytes=sent)
-
-    def _custom_call(self, home: Computation, instruction: Instruction) -> OpPrice | None:
-        name = instruction.call_target
-        if name in _FREE_CALLS:
-            return None
-        moved = traffic_of(self.module, home, instruction)
-        if instruction.cycles is not None:
-            return self._by_cycles(home, instruction)
-        if name == "tpu_custom_call":
-            return kernel_price(home, instruction, moved.bytes, self.target, self.rates)
-        counted = self._by_work(home, instruction, moved)
-        return counted or self._floor(
-            home, instruction, moved, f"a custom call to {name!r}; counted as its bytes, a floor"
-        )
-
-    def _by_cycles(self, home: Computation, instruction: Instruction) -> OpPrice:
-        rates, moved = self.rates, traffic_of(self.module, home, instruction)
-        flops = self._flops(instruction)
+    def _by_cycles(self, instruction: Instruction, moved: Traffic) -> OpPrice:
+        rates, flops = self.rates, _flops(instruction)
         is_product = bool(flops) and ("CLASSIC" in instruction.text or instruction.opcode != "fusion")
         said_s = self._said_s(instruction, moved, is_product)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
@@ -135,13 +122,13 @@ class Pricer:
         needed_s = max(compute_s, memory_s)
         seconds = rates.factor * (needed_s + rates.excess_share * max(0.0, said_s - needed_s))
         priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
-        ceiling = None if is_product else self._ceiling(home, instruction, moved)
+        ceiling = None if is_product else self._ceiling(instruction, moved)
         if ceiling is not None and (ceiling < seconds or (moved.bytes and said_s > needed_s)):
             seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
         least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
         seconds = max(seconds, least_s, moved.ways * LATENCY_S)
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
-        busy: Kind = "matmul" if is_product else "memory" if _moves_only(self.module, instruction) else "vector"
+        busy: Kind = "matmul" if is_product else "memory" if _moves_only(instruction) else "vector"
         kind: Kind = "memory" if bound == "memory" else busy
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
@@ -156,40 +143,34 @@ class Pricer:
         early_s = half_s * (moved.ways if is_product else 2 - moved.ways)
         return max(said_s - early_s, 0.3 * said_s) if said_s > self.rates.early_s else said_s
 
-    def _ceiling(self, home: Computation, instruction: Instruction, moved: Traffic) -> float | None:
+    def _ceiling(self, instruction: Instruction, moved: Traffic) -> float | None:
         """Return the maximum time of an operation outside of any fusion: its arrays as if they streamed.
 
         An array in on-chip memory takes no longer than one in the main memory.
         """
-        passed = moved.bytes if instruction.opcode in SLICED else self._passed_bytes(home, instruction)
+        passed = moved.bytes if instruction.opcode in SLICED else _passed_bytes(instruction)
         if instruction.opcode in ("fusion", "custom-call") or not passed:
             return None
-        is_turned = instruction.opcode in ("copy", "transpose") and _reorders(instruction, self)
+        is_turned = instruction.opcode in ("copy", "transpose") and _reorders(instruction)
         share = self.rates.transpose_share if is_turned else self.rates.hbm_share
         return self.rates.start_s + passed / (self.rates.hbm_bytes_per_s * share)
 
-    def _by_work(self, home: Computation, instruction: Instruction, moved: Traffic) -> OpPrice | None:
+    def _by_count(self, instruction: Instruction, moved: Traffic) -> OpPrice | None:
         """Return the price of a sort, a gather, ... by its instructions, or None for another operation."""
-        work = work_of(self.module, home, instruction, self.target, self.rates.clock_hz)
-        if work is None:
+        counted = counted_time(instruction, self.target, self.rates.clock_hz)
+        if counted is None:
             return None
         memory_s = self._streamed_s(moved)
-        bound: Literal["compute", "memory"] = "compute" if work.time_s >= memory_s else "memory"
-        seconds, said = max(work.time_s, memory_s), f"the compiler gives no cycles; counted by its {work.counted_by}"
+        seconds, is_computing = max(counted.time_s, memory_s), counted.time_s >= memory_s
+        kind, bound = ("vector", "compute") if is_computing else ("memory", "memory")
+        said = f"the compiler gives no cycles; counted by its {counted.counted_by}"
         remark = said if seconds > REMARKED_S else ""
-        kind: Kind = "memory" if bound == "memory" else "vector"
-        return OpPrice(seconds, kind, bound, work.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
+        return OpPrice(seconds, kind, bound, counted.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
-    def _by_bytes(self, home: Computation, instruction: Instruction, moved: Traffic) -> OpPrice | None:
-        if instruction.opcode not in _COPIES:
-            return self._floor(home, instruction, moved, "the compiler gives no cycles; counted as its bytes, a floor")
-        seconds = self._streamed_s(moved) or self._passed_s(home, instruction)
-        return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved.bytes, least_s=self._least_s(moved))
-
-    def _floor(self, home: Computation, instruction: Instruction, moved: Traffic, remark: str) -> OpPrice:
-        flops = self._flops(instruction)
+    def _floor(self, instruction: Instruction, moved: Traffic, remark: str) -> OpPrice:
+        flops = _flops(instruction)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
-        seconds = max(self._streamed_s(moved), self._passed_s(home, instruction), compute_s)
+        seconds = max(self._streamed_s(moved), self._passed_s(instruction), compute_s)
         remark = remark if seconds > REMARKED_S else ""
         least_s, total = max(self._least_s(moved), self._least_compute_s(compute_s)), sum(flops.values())
         if compute_s == seconds > 0:
@@ -200,27 +181,15 @@ class Pricer:
     def _streamed_s(self, moved: Traffic) -> float:
         return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
 
-    def _passed_s(self, home: Computation, instruction: Instruction) -> float:
-        """Return the time of loading and storing an operation's arrays once in on-chip memory, seconds.
-
-        For an operation that takes or changes a part of an array, the part counts.
-        """
-        return self._passed_bytes(home, instruction) / (4 * VECTOR * self.rates.clock_hz)
-
-    def _passed_bytes(self, home: Computation, instruction: Instruction) -> int:
-        operands = [home.instructions[name].shapes for name in instruction.operands if name in home.instructions]
-        if instruction.opcode in SLICED and operands:
-            return 2 * part_of(instruction, operands).padded_bytes
-        return sum(shape.padded_bytes for shapes in (instruction.shapes, *operands) for shape in shapes)
+    def _passed_s(self, instruction: Instruction) -> float:
+        """Return the time of loading and storing an operation's arrays once in on-chip memory, seconds."""
+        return _passed_bytes(instruction) / (4 * VECTOR * self.rates.clock_hz)
 
     def _least_s(self, moved: Traffic) -> float:
         return moved.bytes / self.target.max_hbm_bytes_per_s
 
     def _least_compute_s(self, compute_s: float) -> float:
         return compute_s * self.rates.flops_per_s / self.target.flops_per_s
-
-    def _flops(self, instruction: Instruction) -> dict[str, float]:
-        return self.module.flops_by_dtype(instruction) if instruction.opcode in ("fusion", "convolution", "dot") else {}
 
     def _peak(self, dtype: str) -> float:
         fast = fast_flops_per_s(self.target)
@@ -229,24 +198,35 @@ class Pricer:
         return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
 
 
-def _is_scalar(home: Computation, instruction: Instruction) -> bool:
+def _flops(instruction: Instruction) -> dict[str, float]:
+    return flops_of(instruction) if instruction.opcode in ("fusion", "convolution", "dot") else {}
+
+
+def _passed_bytes(instruction: Instruction) -> int:
+    """Return the bytes of an operation's arrays; if it takes or changes a part of an array, the part counts."""
+    if instruction.opcode in SLICED and instruction.operands:
+        return 2 * part_of(instruction).padded_bytes
+    return sum(shape.padded_bytes for shape in _arrays(instruction))
+
+
+def _arrays(instruction: Instruction) -> list[Shape]:
+    """Return the results of an instruction and its operands."""
+    return [shape for each in (instruction, *instruction.operands) for shape in each.shapes]
+
+
+def _is_scalar(instruction: Instruction) -> bool:
     """Return whether an operation runs on the scalar unit: scalars in and out, wherever the compiler placed them."""
     if instruction.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
         return False
-    operands = (home.instructions[name].shapes for name in instruction.operands if name in home.instructions)
-    return all(math.prod(shape.dims) <= 1 for shapes in (instruction.shapes, *operands) for shape in shapes)
+    return all(math.prod(shape.dims) <= 1 for shape in _arrays(instruction))
 
 
-def _reorders(instruction: Instruction, pricer: Pricer) -> bool:
-    home = pricer.module.home_of(instruction)
-    operand = home.instructions.get(instruction.operands[0]) if instruction.operands else None
-    return operand is None or operand.shapes[0].minor_to_major != instruction.shapes[0].minor_to_major
+def _reorders(copy: Instruction) -> bool:
+    return copy.operands[0].shapes[0].minor_to_major != copy.shapes[0].minor_to_major
 
 
-def _moves_only(module: Module, instruction: Instruction) -> bool:
+def _moves_only(instruction: Instruction) -> bool:
     if instruction.opcode != "fusion":
         return instruction.opcode in _COPIES
-    inner = module.computations[instruction.called[0]].instructions.values()
-    return all(
-        step.opcode in FREE or step.opcode in _COPIES or step.opcode in ("broadcast", "convert") for step in inner
-    )
+    steps = instruction.bodies[0].instructions.values()
+    return all(step.opcode in FREE or step.opcode in (*_COPIES, "broadcast", "convert") for step in steps)

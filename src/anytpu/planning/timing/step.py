@@ -13,8 +13,7 @@ from anytpu.planning.hlo import Module
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.target import Target
 from anytpu.planning.timing.clock import Clock
-from anytpu.planning.timing.naming import counted
-from anytpu.planning.timing.pricing import Pricer
+from anytpu.planning.timing.pricing import OpPricer
 from anytpu.planning.timing.rates import Rates, rates_of
 from anytpu.planning.timing.uncertainty import evidence_of, interval_of
 
@@ -47,7 +46,7 @@ def step_time(
         [('copy', 'memory', 'bandwidth'), ('host dispatch', 'host', 'published measurements')]
     """
     rates = rates or rates_of(target)
-    clock = Clock(module, Pricer(module, target, rates))
+    clock = Clock(module, OpPricer(target, rates))
     clock.run()
     ops = [*clock.ops, _dispatch(rates, steps_per_execution)]
     return StepTime(
@@ -63,3 +62,14 @@ def _dispatch(rates: Rates, steps_per_execution: int) -> OpTime:
     return OpTime(
         "host dispatch", "host", "host", rates.dispatch_s / steps_per_execution, priced_by="published measurements"
     )
+
+
+def counted(sentences: list[str]) -> tuple[str, ...]:
+    """Return each distinct sentence with its number of occurrences.
+
+    Example:
+        >>> counted(["sort: a floor", "gather: a floor", "sort: a floor"])
+        ('2 x sort: a floor', 'gather: a floor')
+    """
+    times = {sentence: sentences.count(sentence) for sentence in dict.fromkeys(sentences)}
+    return tuple(f"{count:,} x {sentence}" if count > 1 else sentence for sentence, count in times.items())

@@ -10,10 +10,9 @@ its own memory (SMEM).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.hlo import Computation, Instruction, Shape
 from anytpu.planning.hlo.shapes import padded_count
 
 _SLICES = ("dynamic-slice", "slice", "gather")
@@ -51,37 +50,30 @@ class Traffic(NamedTuple):
         return (self.read > 0) + (self.written > 0)
 
 
-def traffic_of(module: Module, home: Computation, instruction: Instruction) -> Traffic:
-    """Return the bytes that one execution reads from and writes to the memory.
-
-    Args:
-        module: the module, for the instruction's fused computation.
-        home: the computation of the instruction.
-        instruction: the instruction.
-    """
+def traffic_of(instruction: Instruction) -> Traffic:
+    """Return the bytes that one execution of an instruction reads from and writes to the memory."""
+    operands = instruction.operands
     if instruction.opcode in FREE:
         return Traffic()
-    operands = [home.instructions[name] for name in instruction.operands if name in home.instructions]
     if instruction.opcode == "fusion" and instruction.called:
-        return _of_fusion(module, module.computations[instruction.called[0]], instruction, operands)
-    shapes = [operand.shapes for operand in operands]
+        body = instruction.bodies[0]
+        read = sum(_read(body, number, _hbm_bytes(operand.shapes)) for number, operand in enumerate(operands))
+        return Traffic(read, _written(body, instruction))
     if instruction.opcode in _SLICES and operands:
-        taken = part_of(instruction, shapes).padded_bytes
-        return Traffic(float(taken * _is_in_hbm(shapes[0][0])), float(taken * _is_in_hbm(instruction.shapes[0])))
+        taken = part_of(instruction).padded_bytes
+        sides = (operands[0].shapes[0], instruction.shapes[0])
+        return Traffic(*(float(taken * _is_in_hbm(shape)) for shape in sides))
     if instruction.opcode in _UPDATES and len(operands) > 1:
-        return _of_update(instruction, part_of(instruction, shapes))
-    return Traffic(float(sum(_hbm_bytes(shape) for shape in shapes)), float(_hbm_bytes(instruction.shapes)))
+        return _of_update(instruction, part_of(instruction))
+    return Traffic(
+        float(sum(_hbm_bytes(operand.shapes) for operand in operands)), float(_hbm_bytes(instruction.shapes))
+    )
 
 
-def part_of(instruction: Instruction, operands: Sequence[tuple[Shape, ...]]) -> Shape:
-    """Return the shape of the part of an array that one of `SLICED` takes, or puts into it.
-
-    Args:
-        instruction: the instruction.
-        operands: the shapes of its operands.
-    """
-    place = _UPDATES.get(instruction.opcode)
-    return instruction.shapes[0] if place is None or place >= len(operands) else operands[place][0]
+def part_of(instruction: Instruction) -> Shape:
+    """Return the shape of the part of an array that one of `SLICED` takes, or puts into it."""
+    place, operands = _UPDATES.get(instruction.opcode), instruction.operands
+    return instruction.shapes[0] if place is None or place >= len(operands) else operands[place].shapes[0]
 
 
 def _of_update(instruction: Instruction, update: Shape) -> Traffic:
@@ -119,63 +111,55 @@ def _fills_in_part(array: Shape, part: tuple[int, ...]) -> bool:
     )
 
 
-def _of_fusion(module: Module, body: Computation, instruction: Instruction, operands: list[Instruction]) -> Traffic:
-    read = 0.0
-    for number, operand in enumerate(operands):
-        if whole := _hbm_bytes(operand.shapes):
-            read += min(float(whole), _read(module, body, number, whole))
-    return Traffic(read, _written(module, body, instruction))
-
-
-def _read(module: Module, body: Computation, number: int, whole: int) -> float:
-    """Return the bytes that a computation reads of a parameter: all of it, or slices."""
+def _read(body: Computation, number: int, whole: int) -> float:
+    """Return the bytes that a computation reads of a parameter in the main memory: slices, or all of it."""
     parameter = _parameters(body).get(number)
-    if parameter is None:
+    if not whole or parameter is None:
         return float(whole)
     read = 0.0
-    for user, name in _users(module, parameter.name, _readers(body)):
-        if user.opcode in _SLICES and user.operands[0] == name:
+    for user, name in _users(parameter.name, _readers(body)):
+        first = user.operands[0].name
+        if user.opcode in _SLICES and first == name:
             read += user.shapes[0].padded_bytes
-        elif user.opcode == "scatter" and user.operands[0] == name:
-            read += body.instructions[user.operands[-1]].shapes[0].bytes
+        elif user.opcode == "scatter" and first == name:
+            read += user.operands[-1].shapes[0].bytes
         elif user.opcode == "fusion" and user.called:
-            inner = module.computations[user.called[0]]
-            read += max(_read(module, inner, at, whole) for at, operand in enumerate(user.operands) if operand == name)
+            places = (at for at, operand in enumerate(user.operands) if operand.name == name)
+            read += max(_read(user.bodies[0], at, whole) for at in places)
         elif not _is_untouched(user, name):
             return float(whole)
-    return read
+    return min(float(whole), read)
 
 
 def _is_untouched(user: Instruction, name: str) -> bool:
     """Return whether a user leaves a value in place: updated in place, passed on, or sent by a collective."""
     if user.opcode == "dynamic-update-slice":
-        return user.operands[0] == name
+        return user.operands[0].name == name
     return user.opcode == "tuple" or user.opcode.removesuffix("-start") in _SENT
 
 
-def _users(module: Module, name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
+def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
     """Return the users of a value through bitcasts and copies, each with the name that it reads.
 
     Inside a fusion, a copy to another tiling covers only the part that is used, unless it is the result.
     """
     users: list[tuple[Instruction, str]] = []
     for user in readers.get(name, ()):
-        is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _consists_of(module, user, _VIEWS))
-        is_view = is_view or (user.name in readers and _is_copy(module, user))
-        users += _users(module, user.name, readers) if is_view else [(user, name)]
+        is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _consists_of(user, _VIEWS))
+        is_view = is_view or (user.name in readers and _is_copy(user))
+        users += _users(user.name, readers) if is_view else [(user, name)]
     return users
 
 
-def _is_copy(module: Module, instruction: Instruction) -> bool:
-    return instruction.opcode == "copy" or (
-        instruction.opcode == "fusion" and _consists_of(module, instruction, (*_VIEWS, "copy"))
-    )
+def _is_copy(instruction: Instruction) -> bool:
+    is_fusion = instruction.opcode == "fusion"
+    return instruction.opcode == "copy" or (is_fusion and _consists_of(instruction, (*_VIEWS, "copy")))
 
 
-def _consists_of(module: Module, fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
+def _consists_of(fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
     """Return whether a nested fusion consists only of these opcodes on its one operand."""
-    body = module.computations[fusion.called[0]].instructions.values()
-    return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *opcodes) for inner in body)
+    inside = fusion.bodies[0].instructions.values()
+    return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *opcodes) for inner in inside)
 
 
 def _parameters(body: Computation) -> dict[int, Instruction]:
@@ -185,37 +169,33 @@ def _parameters(body: Computation) -> dict[int, Instruction]:
 def _readers(body: Computation) -> dict[str, list[Instruction]]:
     readers: dict[str, list[Instruction]] = {}
     for inner in body.instructions.values():
-        for name in inner.operands:
-            readers.setdefault(name, []).append(inner)
+        for operand in inner.operands:
+            readers.setdefault(operand.name, []).append(inner)
     return readers
 
 
-def _written(module: Module, body: Computation, instruction: Instruction) -> float:
-    root = body.instructions[body.root]
-    results = [body.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
+def _written(body: Computation, instruction: Instruction) -> float:
+    results = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     if len(results) != len(instruction.shapes):
         return float(_hbm_bytes(instruction.shapes))
-    return float(
-        sum(_put(module, body, result, shape) for result, shape in zip(results, instruction.shapes, strict=True))
-    )
+    return float(sum(_put(result, shape) for result, shape in zip(results, instruction.shapes, strict=True)))
 
 
-def _put(module: Module, body: Computation, result: Instruction, shape: Shape) -> int:
+def _put(result: Instruction, shape: Shape) -> int:
     """Return the bytes written for one result: for one that is updated in place, the update."""
     if not _is_in_hbm(shape):
         return 0
-    while result.opcode in _VIEWS and result.operands[0] in body.instructions:
-        result = body.instructions[result.operands[0]]
+    while result.opcode in _VIEWS:
+        result = result.operands[0]
     if result.opcode == "parameter" or result.opcode in _SENT:
         return 0
-    if result.opcode in _UPDATES and (part := result.operands[_UPDATES[result.opcode]]) in body.instructions:
-        written = body.instructions[part].shapes[0]
+    if result.opcode in _UPDATES:
+        written = result.operands[_UPDATES[result.opcode]].shapes[0]
         if result.opcode == "scatter":
             return written.bytes
         return touched_bytes(shape, written.dims) if len(written.dims) == len(shape.dims) else written.padded_bytes
     if result.opcode == "fusion" and len(result.shapes) == 1 and result.called:
-        inner = module.computations[result.called[0]]
-        return _put(module, inner, inner.instructions[inner.root], shape)
+        return _put(result.bodies[0].root, shape)
     return shape.padded_bytes
 
 

@@ -4,8 +4,9 @@ Idea: the model's errors on published measurements, as factors, spread about eve
 is the prediction divided and multiplied by one factor. The factor of all chips holds where little was measured on this
 one; with more measurements it moves towards the chip's own. It grows with the share of the step that is hard to price:
 exchange between chips, kernels that only their author prices. It grows where few measurements determine it, by
-Student's distribution in place of the normal one. It also grows for a step of a kind that was not fitted
-(`step_kind.py`).
+Student's distribution in place of the normal one. It also grows for a step of a kind that was not fitted. Nearly all
+fitted steps train, and spend most of their time in matrix products. A decode step reads its weights and its cache once
+for each token. It has no backward pass, and almost no products.
 
 Rule: of the predictions that the fit could check out of sample, nine of ten are inside. A part counted at its minimum
 (by its bytes alone) can only take longer, so it widens the upper side. So does time that may come on top. Time that may
@@ -16,13 +17,12 @@ at peak, and of all else at the peak of the memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from anytpu.planning.records import OpTime
+from anytpu.planning.records import Kind, OpTime
 from anytpu.planning.target import Target
 from anytpu.planning.timing.rates import calibration
-from anytpu.planning.timing.step_kind import kind_sentences, variance_of_kind
 
 NINE_OF_TEN = 1.645
 """Standard deviations on either side of the mean that hold 90 % of a normal distribution."""
@@ -44,6 +44,14 @@ _BETWEEN_SLICES, _SEVERAL_SLICES = 0.7, 0.08
 _SAME = 0.01
 # Maximum ratio of an operation's time to the time of its bytes, if nothing else is known: a guess.
 _FLOOR = 4.0
+# Error of a step without a backward pass if none was fitted, as a logarithm; less, the more were. A guess.
+_KIND = 0.15
+# Error of the time on the vector units, or waiting for the memory, beyond the largest fitted share. A guess.
+_BEYOND = 0.5
+# A share beyond the largest one that is smaller than this is not told.
+_WORTH_SHARE = 0.05
+_SHARES: dict[str, tuple[Kind, ...]] = {"vector": ("vector",), "memory": ("memory", "copy")}
+_SPENT = {"vector": "on the vector units", "memory": "waiting for the memory"}
 
 
 def interval_of(
@@ -116,6 +124,79 @@ def student(freedom: float) -> float:
     z = NINE_OF_TEN
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / freedom + second / freedom**2
+
+
+class StepKind(NamedTuple):
+    """Properties by which steps are compared.
+
+    Attributes:
+        has_backward: whether it has a backward pass; True if its operations have no source lines to tell.
+        shares: share of its time on the vector units, "vector", and waiting for the memory, "memory", 0 to 1.
+    """
+
+    has_backward: bool
+    shares: dict[str, float]
+
+
+def step_kind(ops: Sequence[OpTime]) -> StepKind:
+    """Return the kind of a step.
+
+    Example:
+        >>> step_kind([OpTime("a", "fusion", "matmul", 1.0), OpTime("b", "fusion", "vector", 3.0)])
+        StepKind(has_backward=True, shares={'vector': 0.75, 'memory': 0.0})
+    """
+    step_s = sum(op.time_s for op in ops) or 1.0
+    shares = {name: sum(op.time_s for op in ops if op.kind in kinds) / step_s for name, kinds in _SHARES.items()}
+    is_told = any(op.source for op in ops)
+    return StepKind(not is_told or any(op.is_backward for op in ops), shares)
+
+
+def steps_record(steps: Sequence[StepKind]) -> dict[str, Any]:
+    """Return the record of the fitted steps for a calibration.
+
+    Example:
+        >>> train, infer = StepKind(True, {"vector": 0.1, "memory": 0.5}), StepKind(False, {"vector": 0.2, "memory": 0})
+        >>> steps_record([train, infer])
+        {'all': 2, 'without_backward': 1, 'most': {'vector': 0.2, 'memory': 0.5}}
+    """
+    most = {name: max((step.shares[name] for step in steps), default=0.0) for name in _SHARES}
+    return {"all": len(steps), "without_backward": sum(not step.has_backward for step in steps), "most": most}
+
+
+def variance_of_kind(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> float:
+    """Return the variance that the kind of a step adds to the logarithm of its time.
+
+    Args:
+        ops: the operations of the step.
+        steps: the calibration's record of the fitted steps; None adds nothing.
+    """
+    if not steps:
+        return 0.0
+    kind = step_kind(ops)
+    variance = sum((_BEYOND * share) ** 2 for share in _beyond(kind, steps).values())
+    return variance if kind.has_backward else variance + _KIND**2 / (1 + steps["without_backward"])
+
+
+def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return a sentence on how a step differs from the fitted ones; () if it does not."""
+    if not steps:
+        return ()
+    kind, said = step_kind(ops), list[str]()
+    if not kind.has_backward:
+        fitted = steps["without_backward"] or "none"
+        said.append(f"it has no backward pass, like {fitted} of the {steps['all']} published steps")
+    for name, beyond in _beyond(kind, steps).items():
+        if beyond >= _WORTH_SHARE:
+            most = steps["most"][name]
+            said.append(f"it spends {kind.shares[name]:.0%} of its time {_SPENT[name]}, none of those over {most:.0%}")
+    if not said:
+        return ()
+    return (f"Few published steps are like this one, so the interval is wider: {'; '.join(said)}.",)
+
+
+def _beyond(kind: StepKind, steps: Mapping[str, Any]) -> dict[str, float]:
+    """Return the shares of a step beyond the largest of the fitted steps."""
+    return {name: max(share - steps["most"][name], 0.0) for name, share in kind.shares.items()}
 
 
 def evidence_of(target: Target, ops: Sequence[OpTime] = ()) -> tuple[str, ...]:

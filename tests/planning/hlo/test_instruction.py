@@ -1,13 +1,12 @@
 from anytpu.planning import hlo
-from anytpu.planning.hlo.aliases import donated_results, element_span, result_aliases
-from planning.hlo.saved import module
+from anytpu.planning.hlo.instruction import element_span, result_aliases
 
 
 def aliases(text: str) -> dict[int, int]:
     """Return the aliases of the last of some instructions."""
     read = hlo.parse(f"HloModule m\n\nENTRY %main (x: f32[8]) -> f32[8] {{\n{text}\n}}\n")
     *_, one = read.entry.instructions.values()
-    return result_aliases(one, [read.entry.instructions[name] for name in one.operands])
+    return result_aliases(one)
 
 
 X = "  %x = f32[8]{0} parameter(0)\n"
@@ -54,14 +53,3 @@ def test_what_the_compiler_placed():
         1: 0,
         2: 1,
     }
-
-
-def test_donated_arguments():
-    header = (
-        "HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias), {4}: (2, {}, must-alias) }, "
-        "buffer_donor={ (3, {}) }, entry_computation_layout={(f32[2]{0})->f32[2]{0}}"
-    )
-    assert donated_results(header) == {0: 0, 4: 2}
-    assert donated_results("HloModule jit_f, input_output_alias={ {}: (1, {}, may-alias) }") == {0: 1}
-    assert donated_results("HloModule jit_f, is_scheduled=true") == {}
-    assert donated_results(module("cnn_v3_entry").header) == {place: place for place in range(6)}

@@ -157,3 +157,18 @@ def test_counts_that_depend_on_values_are_not_guessed():
     read = module("dynamic_loops_v5e")
     found = [read.trip_count(one) for one in read.entry.instructions.values() if one.opcode == "while"]
     assert found == [None, None]
+
+
+def donated(header: str) -> dict[int, int]:
+    return hlo.parse(header + "\n\nENTRY %main () -> () {\n  ROOT %t = () tuple()\n}\n").donated
+
+
+def test_donated_arguments():
+    header = (
+        "HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias), {4}: (2, {}, must-alias) }, "
+        "buffer_donor={ (3, {}) }, entry_computation_layout={(f32[2]{0})->f32[2]{0}}"
+    )
+    assert donated(header) == {0: 0, 4: 2}
+    assert donated("HloModule jit_f, input_output_alias={ {}: (1, {}, may-alias) }") == {0: 1}
+    assert donated("HloModule jit_f, is_scheduled=true") == {}
+    assert module("cnn_v3_entry").donated == {place: place for place in range(6)}

@@ -1,4 +1,4 @@
-"""`products_of`: the FLOPs of the matrix products and convolutions in a jaxpr, by the multiplied type.
+"""`work_of`: the FLOPs of the products that a step requires, by the multiplied type, and the arrays that it moves.
 
 Idea: any compiler has to perform the multiplications of the step's products. Each multiplication counts two FLOPs, as
 in XLA's own cost analysis.
@@ -12,6 +12,7 @@ but the cheapest branch of a conditional, and a loop of unknown length.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +22,57 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters import partial_eval
 
+from anytpu.planning.compiler.export import left_out_note
 from anytpu.planning.compiler.places import TracedOperation
 from anytpu.planning.floor.needs import Box, needs_of, rounds_of, whole
+from anytpu.planning.floor.traffic import read_whole, written_whole
 from anytpu.planning.hlo.flops import WindowDimension, useful_positions
 from anytpu.planning.memory.arguments import dtype_bits
 from anytpu.program.jaxprs import called_jaxpr
+from anytpu.program.lowering import TRACING, trace_for_plan
+from anytpu.program.program import Program
 
 _PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
 
 Flops = collections.Counter[str]
 """FLOPs by the type that is multiplied: "bf16", "bf16x3" (three passes), "f8", "s8", "s4"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RequiredWork:
+    """The work that a step requires of all devices together.
+
+    Attributes:
+        program: the program.
+        flops: FLOPs of the products, by the multiplied type.
+        is_read: for each argument, whether all of it has to be read.
+        is_written: for each result, whether all of it has to be written.
+        outputs: shape and type of each result beside the state.
+        uncounted: products that were not counted, a sentence each.
+        notes: further notes on the step, a sentence each.
+    """
+
+    program: Program
+    flops: Flops
+    is_read: Sequence[bool]
+    is_written: Sequence[bool]
+    outputs: Sequence[Any]
+    uncounted: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def work_of(program: Program) -> RequiredWork:
+    """Trace a step and return the work that it requires.
+
+    Raises:
+        ProgramError: the step cannot be traced.
+    """
+    with TRACING:
+        traced, left_out = trace_for_plan(program)
+    (flops, uncounted), step = products_of(traced.jaxpr), alive(traced.jaxpr.jaxpr)
+    outputs = traced.jaxpr.out_avals[len(jax.tree.leaves(program.state)) :]
+    is_read, is_written = read_whole(step), written_whole(step)
+    return RequiredWork(program, flops, is_read, is_written, outputs, tuple(uncounted), left_out_note(left_out))
 
 
 def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:

@@ -9,7 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from anytpu.planning.floor.products import products_of
+from anytpu.planning.floor.work import products_of
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
