@@ -76,8 +76,10 @@ def test_a_keras_backend_that_is_set_stays(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_unknown_keras_backend(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KERAS_BACKEND", "jaks")
+    monkeypatch.delitem(sys.modules, "keras.config", raising=False)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
     with pytest.raises(SettingError) as error:
-        _env.set_keras_backend()
+        _env.require_keras_on_jax()
     assert str(error.value) == (
         "KERAS_BACKEND must be one of jax, tensorflow, torch, openvino, numpy, not 'jaks'; "
         "anytpu needs jax: KERAS_BACKEND=jax"

@@ -57,7 +57,7 @@ def test_a_backend_of_the_users_choice_stays():
 
 
 def test_a_backend_that_does_not_exist():
-    assert run("import anytpu", KERAS_BACKEND="jaxx").stderr.splitlines()[-1] == (
+    assert run("import anytpu; anytpu.connect()", KERAS_BACKEND="jaxx").stderr.splitlines()[-1] == (
         "anytpu.errors.SettingError: KERAS_BACKEND must be one of jax, tensorflow, torch, openvino, numpy, not 'jaxx'; "
         "anytpu needs jax: KERAS_BACKEND=jax"
     )

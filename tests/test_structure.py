@@ -16,7 +16,7 @@ import plain_words
 from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
 
 FLOORS = (
-    {"errors", "units", "_env", "_keras", "_replaced", "showing", "files"},
+    {"errors", "units", "_calls", "_env", "_keras", "_replaced", "showing", "files"},
     {"program", "system"},
     {"engine"},
     {"strategy", "planning", "chip", "remote", "pipeline", "port"},
@@ -37,6 +37,7 @@ MAX_FAN_OUT = 12
 
 # Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
 PLAIN_PARTS = {
+    "_calls",
     "_env",
     "_keras",
     "bench",

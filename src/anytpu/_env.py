@@ -84,6 +84,9 @@ _BOOLEANS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off",
 _FLAGS_CHECK = "from jaxlib import _jax; _jax.CompileOptions()"
 _CHECKED_FLAGS: set[str] = set()
 
+# First words of JAX's error; jax/_src/xla_bridge.py of jax 0.10 to 0.12.
+_NO_PLATFORM = "Unable to initialize backend"
+
 _NO_HOME = Path(os.devnull) / "no-home"
 
 ROOT = Path("/")
@@ -104,17 +107,10 @@ def settings() -> dict[str, str]:
 
 
 def set_keras_backend() -> str:
-    """Make JAX Keras's backend, unless KERAS_BACKEND says otherwise, and return the backend's name.
-
-    Raises:
-        SettingError: KERAS_BACKEND is not a backend of Keras.
-    """
+    """Make JAX Keras's backend, unless KERAS_BACKEND names one, and return the backend's name."""
     name = os.environ.get("KERAS_BACKEND", "").strip()
     if not name:
         os.environ["KERAS_BACKEND"] = name = "jax"
-    if name not in KERAS_BACKENDS:
-        known = ", ".join(KERAS_BACKENDS)
-        raise SettingError(f"KERAS_BACKEND must be one of {known}, not {name!r}; anytpu needs jax: KERAS_BACKEND=jax")
     return name
 
 
@@ -140,6 +136,11 @@ def require_keras_on_jax() -> None:
             "keras, with KERAS_BACKEND unset or KERAS_BACKEND=jax"
         )
     if used is None and (name := set_keras_backend()) != "jax":
+        if name not in KERAS_BACKENDS:
+            known = ", ".join(KERAS_BACKENDS)
+            raise SettingError(
+                f"KERAS_BACKEND must be one of {known}, not {name!r}; anytpu needs jax: KERAS_BACKEND=jax"
+            )
         raise SettingError(
             f"KERAS_BACKEND is {name!r}, and anytpu needs Keras on JAX. {again} with KERAS_BACKEND unset or "
             "KERAS_BACKEND=jax"
@@ -251,6 +252,17 @@ def prepare_jax() -> None:
             sys.modules["jax"].config.update("jax_platforms", "cpu")
         else:
             os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def platforms_error(error: RuntimeError) -> SettingError | None:
+    """Return the error to raise where JAX cannot start a platform that JAX_PLATFORMS names; None for other errors."""
+    if not str(error).startswith(_NO_PLATFORM):
+        return None
+    reason = str(error).partition(" (set JAX_PLATFORMS")[0].partition("\n")[0].rstrip(".")
+    return SettingError(
+        f"JAX_PLATFORMS is {','.join(jax_platforms())!r}, and JAX cannot start that on this machine: {reason}. "
+        "Type: unset JAX_PLATFORMS"
+    )
 
 
 def check_jax_settings() -> None:

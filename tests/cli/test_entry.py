@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -126,3 +127,25 @@ def test_a_reader_that_goes_away_is_no_error(words: list[str]):
         assert run.stderr is not None
         assert "Traceback" not in run.stderr.read()
     assert run.returncode == 141
+
+
+@pytest.mark.parametrize("command", [("demo",), ("compare",), ("plan", "x.py:f")])
+def test_keras_on_another_backend(command: tuple[str, ...]):
+    for name, text in {
+        "torch": "KERAS_BACKEND is 'torch', and anytpu needs Keras on JAX. Start Python again (in a notebook: restart "
+        "the kernel) with KERAS_BACKEND unset or KERAS_BACKEND=jax",
+        "tourch": "KERAS_BACKEND must be one of jax, tensorflow, torch, openvino, numpy, not 'tourch'; anytpu needs "
+        "jax: KERAS_BACKEND=jax",
+    }.items():
+        run = anytpu(*command, KERAS_BACKEND=name)
+        assert (run.returncode, run.stderr) == (2, f"anytpu: {text}\n")
+
+
+def test_a_platform_that_jax_cannot_start():
+    run = anytpu("demo", JAX_PLATFORMS="rocm")
+    assert run.returncode == 2
+    # JAX lists the platforms whose plugins are installed.
+    assert re.sub(r"\['cpu'.*?\]", "[...]", run.stderr.splitlines()[-1]) == (
+        "anytpu: JAX_PLATFORMS is 'rocm', and JAX cannot start that on this machine: Unable to initialize backend "
+        "'rocm': Backend 'rocm' is not in the list of known backends: [...]. Type: unset JAX_PLATFORMS"
+    )

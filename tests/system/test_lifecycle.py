@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from anytpu import _env
 from anytpu.errors import BackendError, SettingError
 from anytpu.system.cores import Address, LogicalDevice
 from anytpu.system.lifecycle import (
@@ -214,3 +215,26 @@ def test_connecting_to_none():
     with pytest.raises(SettingError) as error:
         experimental_connect_to_cluster(None)  # pyright: ignore[reportArgumentType]
     assert str(error.value) == 'resolver must be a TPUClusterResolver, not None; write TPUClusterResolver("")'
+
+
+def test_virtual_cores_instead_of_a_named_tpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    resolver = TPUClusterResolver("")
+    with pytest.warns(UserWarning) as warned:
+        initialize_tpu_system(resolver)
+    assert [str(warning.message) for warning in warned] == [
+        "this program runs on virtual cores of the CPU. TPU_NAME: 'my-tpu' is not the name of a slice such as "
+        '"v2-8", nor "local", nor the address of an anytpu worker'
+    ]
+    assert warned[0].filename == __file__
+
+
+def test_virtual_cores_instead_of_a_gpu_that_jax_cannot_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_env, "has_nvidia", lambda: True)
+    monkeypatch.setattr(_env, "has_cuda_plugin", lambda: False)
+    with pytest.warns(UserWarning) as warned:
+        initialize_tpu_system(TPUClusterResolver(""))
+    assert [str(warning.message) for warning in warned] == [
+        "this program runs on virtual cores of the CPU. GPU: there is an NVIDIA GPU, but JAX has no CUDA plugin: "
+        'pip install "anytpu[gpu]"'
+    ]

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from anytpu._calls import explain_arguments
 from anytpu.bench.systems import LocalSystem, local_systems
 from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
@@ -29,6 +30,7 @@ Job = Callable[[Any], Task]
 ROUNDS = 3
 
 
+@explain_arguments
 def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None] | None = None) -> Comparison:
     """Train one job on each system of this machine: on 1 virtual core, on 8, on its GPU, on its TPU.
 
@@ -44,7 +46,7 @@ def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None]
         The measurements of each system; `print` shows them, `to_record()` is for JSON.
 
     Raises:
-        SettingError: `rounds` is not positive, or the job returns a value of another form.
+        SettingError: the job is not a function, `rounds` is not positive, or the job returns a value of another form.
 
     Example:
         >>> from anytpu.bench import JOBS
@@ -52,6 +54,11 @@ def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None]
         >>> [measurement.cores for measurement in comparison.measurements][:2]
         [1, 8]
     """
+    if not callable(job):
+        raise SettingError(
+            "compare takes a function of a strategy that returns (model, x, y, batch_size), such as one of "
+            f"anytpu.bench.JOBS, not {job!r}"
+        )
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise SettingError(f"rounds must be a positive integer, not {rounds!r}")
     systems, absent = local_systems()

@@ -25,6 +25,7 @@ CLOSED_PIPE_STATUS = 141
 
 _WITHOUT_JAX = ("doctor", "env", "docs", "port")
 """Commands that need no JAX, or that report its settings themselves."""
+_WITHOUT_KERAS = (*_WITHOUT_JAX, "devices")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,6 +49,12 @@ def main(words: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         print(f"anytpu: {error}", file=sys.stderr)
         return USAGE_STATUS
+    except RuntimeError as error:
+        known = _env.platforms_error(error)
+        if known is None or "--traceback" in words:
+            raise
+        print(f"anytpu: {known}", file=sys.stderr)
+        return USAGE_STATUS
     except KeyboardInterrupt:
         print("anytpu: interrupted", file=sys.stderr)
         return INTERRUPTED_STATUS
@@ -70,5 +77,7 @@ def _run(words: list[str]) -> int:
     else:
         if arguments.command not in _WITHOUT_JAX:
             _env.check_jax_settings()
+        if arguments.command not in _WITHOUT_KERAS:
+            _env.require_keras_on_jax()
         return arguments.run(arguments)
     return 0

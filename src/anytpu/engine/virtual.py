@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu import _env
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import CompiledExecutable
 from anytpu.engine.kernels import fast_kernels, prepare_memory
@@ -38,6 +39,9 @@ class VirtualBackend(Backend):
     Args:
         cores: the virtual cores.
         numerics: "machine" or "tpu": the rounding of float32 products.
+
+    Raises:
+        SettingError: JAX cannot start a platform that JAX_PLATFORMS names.
     """
 
     is_host = True
@@ -45,8 +49,11 @@ class VirtualBackend(Backend):
     def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
         self._cores = cores
         self._numerics: Numerics = numerics
-        self._device = jax.local_devices(backend="cpu")[0]
-        self._is_default = jax.default_backend() == "cpu"
+        try:
+            self._device = jax.local_devices(backend="cpu")[0]
+            self._is_default = jax.default_backend() == "cpu"
+        except RuntimeError as error:
+            raise _env.platforms_error(error) or error from error
         self._sharding = jax.sharding.SingleDeviceSharding(self._device)
 
     @property

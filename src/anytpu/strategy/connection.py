@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anytpu._calls import explain_arguments
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.default import DefaultStrategy
@@ -11,6 +12,7 @@ from anytpu.system.lifecycle import initialize_tpu_system
 from anytpu.system.resolver import TPUClusterResolver
 
 
+@explain_arguments
 def connect(
     tpu: str = "", cores: int | None = None, *, strict: bool = False, numerics: Numerics = "machine"
 ) -> TPUStrategy:

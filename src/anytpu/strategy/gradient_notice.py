@@ -9,13 +9,13 @@ the sum becomes part of the product (`summed_products.py`), and there is no warn
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from anytpu._calls import users_stacklevel
 from anytpu.program.jaxprs import level_of
 from anytpu.program.summed_products import sums_over_replicas, with_summed_products
 from anytpu.units import MIB, format_bytes
@@ -40,7 +40,7 @@ def check_replica_gradients(name: str, trace: ClosedJaxpr, replicas: int, *, is_
             f"{name} adds {format_bytes(size_bytes)} of each of {replicas} replicas. If they are gradients, "
             "(loss, gradients) = tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already "
             "summed, and is many times faster on virtual cores",
-            stacklevel=_users_level(),
+            stacklevel=users_stacklevel(),
         )
     return rewritten is not trace
 
@@ -51,11 +51,3 @@ def _summed_bytes(trace: ClosedJaxpr) -> int:
     arrays: list[Any] = [operand.aval for equation in sums for operand in equation.invars]
     floating = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in floating)
-
-
-def _users_level() -> int:
-    """Return the `stacklevel` of the first frame outside of this package, counted from our caller."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("anytpu."):
-        level, frame = level + 1, frame.f_back
-    return level + 1

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from anytpu._calls import users_stacklevel
 from anytpu.errors import BackendError, SettingError
 from anytpu.system.cores import Address, Core, LogicalDevice
 from anytpu.system.machine import topology_at, worker_message
@@ -82,14 +84,18 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
             finds.
         reset: stop the system first if it runs. Strategies made on it stop working. Without `reset` nothing is lost.
 
+    Warns:
+        UserWarning: the system is virtual, although an environment variable names another one or a device exists.
+
     Example:
         >>> initialize_tpu_system(TPUClusterResolver("v2-8")).mesh_shape
         (2, 2, 1, 2)
     """
-    address = _address_of(resolver)
+    resolver = _resolver_or_current(resolver)
     if reset:
-        _stop([address])
-    return running_system(address).topology
+        _stop([resolver.address])
+    _warn_of_faults(resolver)
+    return running_system(resolver.address).topology
 
 
 def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
@@ -99,7 +105,7 @@ def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
         resolver: resolver of the system; None is every system that this process runs.
     """
     with _lock:
-        addresses = list(_running) if resolver is None else [_address_of(resolver)]
+        addresses = list(_running) if resolver is None else [_checked_resolver(resolver).address]
     _stop(addresses)
 
 
@@ -190,11 +196,20 @@ def _checked_resolver(resolver: TPUClusterResolver | None) -> TPUClusterResolver
     return resolver
 
 
-def _address_of(resolver: TPUClusterResolver | None) -> Address:
+def _resolver_or_current(resolver: TPUClusterResolver | None) -> TPUClusterResolver:
+    """Return the resolver, or for None that of the system in use, or one that searches."""
     if resolver is not None:
-        return _checked_resolver(resolver).address
+        return _checked_resolver(resolver)
     system = current_system()
-    return system.address if system else TPUClusterResolver("").address
+    return TPUClusterResolver.from_address(system.address) if system else TPUClusterResolver("")
+
+
+def _warn_of_faults(resolver: TPUClusterResolver) -> None:
+    """Warn if virtual cores replace a system that the user expects: one that is named, or a device that exists."""
+    if resolver.is_virtual:
+        for reason in resolver.reasons:
+            if reason.is_fault:
+                warnings.warn(f"this program runs on virtual cores of the CPU. {reason}", stacklevel=users_stacklevel())
 
 
 def _stop(addresses: list[Address]) -> None:

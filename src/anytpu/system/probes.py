@@ -42,10 +42,12 @@ class Reason:
     Attributes:
         source: the probed place: "TPU_NAME", "TPU", "GPU".
         why: the missing part and the remedy, one or two sentences without the last full stop.
+        is_fault: True if the user expects a system here: an environment variable names it, or a device exists.
     """
 
     source: str
     why: str
+    is_fault: bool = dataclasses.field(default=True, compare=False)
 
     def __str__(self) -> str:
         return f"{self.source}: {self.why}"
@@ -80,7 +82,7 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
 def probe_tpu(cores: int | None) -> Found | Reason:
     """Probe for TPU chips in this machine."""
     if not _env.tpu_chips():
-        return Reason("TPU", "this machine has no TPU chip")
+        return Reason("TPU", "this machine has no TPU chip", is_fault=False)
     if not _env.has_libtpu():
         return Reason("TPU", 'there is a TPU chip, but libtpu is not installed: pip install "anytpu[tpu]"')
     return _probe_jax("tpu", cores)
@@ -91,7 +93,7 @@ def probe_gpu(cores: int | None) -> Found | Reason:
     if _env.other_plugins():
         return _probe_jax("gpu", cores)
     if not _env.has_nvidia():
-        return Reason("GPU", "this machine has no NVIDIA GPU, or its driver is not loaded")
+        return Reason("GPU", "this machine has no NVIDIA GPU, or its driver is not loaded", is_fault=False)
     if not _env.has_cuda_plugin():
         return Reason("GPU", 'there is an NVIDIA GPU, but JAX has no CUDA plugin: pip install "anytpu[gpu]"')
     return _probe_jax("gpu", cores)
@@ -142,7 +144,7 @@ def _probe_jax(platform: str, cores: int | None) -> Found | Reason:
     """Return JAX's devices of a platform, or the reason why JAX has none."""
     source, chosen = platform.upper(), _env.jax_platforms()
     if chosen and not {platform, "cuda" if platform == "gpu" else platform, *_env.other_plugins()} & set(chosen):
-        return Reason(source, f"there is one, but JAX_PLATFORMS={','.join(chosen)!r} keeps JAX from it")
+        return Reason(source, f"there is one, but JAX_PLATFORMS={','.join(chosen)!r} keeps JAX from it", is_fault=False)
     try:
         devices = devices_of(platform)
     except RuntimeError as error:
