@@ -210,10 +210,8 @@ def _of_convolution(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
 
 def _joined(slices: list[tuple[JaxprEqn, Box]]) -> Box:
     """Return the combined need of several slices of a value."""
-    _, newest = slices[-1]
-    assert newest is not None
     joined: list[Box] = [box for _, box in slices]
-    for axis in range(len(newest)):
+    for axis in range(_rank(slices[0][0].invars[0])):
         apart: list[tuple[JaxprEqn, Box]] = []
         for slice_, box in reversed(slices):
             if all(not (_indices(slice_, axis) & _indices(other, axis)) for other, _ in apart):
@@ -278,8 +276,7 @@ def _shared(boxes: Sequence[Box]) -> Box:
 
 
 def _reshaped(box: tuple[int, ...], shape: tuple[int, ...], to: tuple[int, ...]) -> Box:
-    """Return a box after a reshape: an unchanged dimension keeps its extent; other dimensions need one index, or
-    all."""
+    """Return a box after a reshape: a kept dimension keeps its extent; others need one index, or all."""
     extents: list[int] = []
     left, right = 0, 0
     while right < len(to):
