@@ -4,11 +4,12 @@
     python examples/06_chip.py --smoke    # in seconds
 
 Train a small network in floating point, compile it for the chip, run it bit-exactly, and predict its time on the chip.
-The output is model.tpu (the program), model.onnx (the same integers in onnxruntime), trace.json (for
-https://ui.perfetto.dev) and chip.html (all reports).
+The output is model.tpu (the program), trace.json (for https://ui.perfetto.dev), chip.html (all reports) and, if onnx is
+installed, model.onnx (the same integers in onnxruntime).
 """
 
 import argparse
+import importlib.util
 from pathlib import Path
 
 import anytpu as tpu  # isort: skip
@@ -74,10 +75,15 @@ print(f"with a link to the host of twice the rate: {timing.cycles / faster.cycle
 
 arguments.output.mkdir(parents=True, exist_ok=True)
 program.save(arguments.output / "model.tpu")
-program.to_onnx(arguments.output / "model.onnx")  # Needs: pip install "anytpu[onnx]"
 program.trace(arguments.output / "trace.json", batch=BATCH)
 program.to_html(arguments.output / "chip.html")
-for name in ("model.tpu", "model.onnx", "trace.json", "chip.html"):
+names = ["model.tpu", "trace.json", "chip.html"]
+if importlib.util.find_spec("onnx"):
+    program.to_onnx(arguments.output / "model.onnx")
+    names.append("model.onnx")
+else:
+    print("left out model.onnx, which needs: pip install 'anytpu[onnx]'")
+for name in names:
     print(f"wrote {arguments.output / name}: {(arguments.output / name).stat().st_size:,} bytes")
 
 again = tpu.chip.load(arguments.output / "model.tpu")

@@ -29,12 +29,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from anytpu import _env
+from anytpu.files.replacing import write_text
 
 TIMEOUT_S = 120.0
 """Timeout of the child in seconds; it takes about two."""
@@ -136,7 +136,4 @@ def _store_result(failure: str) -> None:
     path = result_file()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with open(descriptor, "w") as file:
-            json.dump({"failed": failure}, file)
-        os.replace(name, path)
+        write_text(path, json.dumps({"failed": failure}))

@@ -1,7 +1,7 @@
 """Atomic writing: a new file appears at its path complete, or not at all.
 
 Idea: the content is written to a temporary file in the same folder, under an unpredictable name, and then renamed. A
-reader of the path meanwhile sees the old content.
+reader of the path meanwhile sees the old content. If the disk is full, the old file stays as it was.
 
 Rule: the temporary file is created, never opened: if its name exists, even as a link, another name is tried. So in a
 folder that others can write to, nobody can choose a file that is overwritten.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,44 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file: all of it, or nothing. A link stays a link, and an existing file keeps its mode.
+
+    A device or a pipe, such as /dev/stdout, is written to directly.
+
+    Raises:
+        OSError: the file cannot be written, for example because the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "answer.txt"
+        >>> write_bytes(path, b"42")
+        >>> path.read_bytes()
+        b'42'
+    """
+    target = path.resolve()
+    is_file = target.is_file()
+    if target.exists() and not is_file:
+        target.write_bytes(content)
+        return
+    with replaced(target) as unfinished:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # Some file systems report a full disk only here.
+        if is_file:
+            shutil.copymode(target, unfinished)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, as `write_bytes` does.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"))
 
 
 def _create_beside(path: Path, suffix: str) -> Path:

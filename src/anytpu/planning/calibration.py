@@ -26,6 +26,7 @@ from pathlib import Path
 from anytpu import _env
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_text
+from anytpu.files.replacing import write_text
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import MeasuredRun, read_runs, remember
@@ -119,7 +120,7 @@ def save(calibration: LocalCalibration) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"factors": [dataclasses.asdict(factor) for factor in calibration.factors]}, indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
+        write_text(path, text + "\n")
     except OSError as error:
         raise SettingError(
             f"the corrections cannot be written to {str(path)!r}: {error.strerror or error}; name another folder with "

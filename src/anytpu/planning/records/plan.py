@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
+from anytpu.files.replacing import write_text
 from anytpu.planning.records.prediction import Prediction, step_text
 from anytpu.showing import report
 
@@ -136,7 +137,7 @@ class Plan:
         """
         place = Path(path)
         try:
-            place.write_text(json.dumps(self.to_record(), indent=1) + "\n")
+            write_text(place, json.dumps(self.to_record(), indent=1) + "\n")
         except OSError as error:
             raise SettingError(f"the plan cannot be written to {str(path)!r}: {error.strerror or error}") from error
         return place

@@ -1,0 +1,67 @@
+"""Atomic writing: complete or not at all, also on a full disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anytpu.files.replacing import write_bytes, write_text
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file of this process may grow beyond 1,000 bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_file_is_written(tmp_path: Path):
+    write_text(tmp_path / "a.txt", "grün\n")
+    assert (tmp_path / "a.txt").read_bytes() == "grün\n".encode()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path: Path, little_room: None):
+    path = tmp_path / "a.bin"
+    write_bytes(path, b"old")
+    with pytest.raises(OSError, match="File too large"):
+        write_bytes(path, b"x" * 2000)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_that_does_not_fit_is_not_there(tmp_path: Path, little_room: None):
+    with pytest.raises(OSError, match="File too large"):
+        write_bytes(tmp_path / "a.bin", b"x" * 2000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_and_a_mode_are_kept(tmp_path: Path):
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o640)
+
+
+def test_a_pipe_is_written_to(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=write_text, args=(pipe, "through"))
+    writer.start()
+    assert pipe.read_text() == "through"
+    writer.join()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
