@@ -6,7 +6,7 @@ import html.parser
 
 from PIL import ImageFont
 
-from anytpu.report.drawing.shapes import Box, Dot, Label, Line
+from anytpu.report.drawing.shapes import Dot, Label, Polyline, Rectangle
 
 VOID = {"meta"}
 
@@ -41,10 +41,10 @@ class Reader(html.parser.HTMLParser):
         return [values[name] or "" for _, values in self.elements for name in names if name in values]
 
 
-def ends(shape: Box | Line | Dot | Label) -> list[tuple[float, float]]:
-    if isinstance(shape, Box):
+def ends(shape: Rectangle | Polyline | Dot | Label) -> list[tuple[float, float]]:
+    if isinstance(shape, Rectangle):
         return [(shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height)]
-    if isinstance(shape, Line):
+    if isinstance(shape, Polyline):
         return list(shape.points)
     if isinstance(shape, Dot):
         return [(shape.x - shape.radius, shape.y - shape.radius), (shape.x + shape.radius, shape.y + shape.radius)]

@@ -47,6 +47,7 @@ PLAIN_PARTS = {
     "pipeline",
     "planning",
     "port",
+    "report",
     "showing",
     "train",
     "units",

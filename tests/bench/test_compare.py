@@ -12,6 +12,11 @@ import keras
 
 from anytpu.bench import JOBS, Task
 from anytpu.errors import SettingError
+from anytpu.system.cores import Address
+from anytpu.system.probes import Found, Reason
+
+# The package's name `compare` is the function, so the module is imported by its path.
+compare_module: Any = importlib.import_module("anytpu.bench.compare")
 
 
 def small_job(strategy: Any) -> Task:
@@ -70,5 +75,26 @@ def test_the_jobs_fit_their_rows(name: str):
 
 
 def test_examples_in_the_docstrings():
-    outcome = doctest.testmod(importlib.import_module("anytpu.bench.compare"))
+    outcome = doctest.testmod(compare_module)
     assert (outcome.attempted > 0, outcome.failed) == (True, 0)
+
+
+@pytest.mark.parametrize(("gpus", "name"), [(1, "1 GPU"), (2, "2 GPUs")])
+def test_what_is_there_and_what_is_not(gpus: int, name: str, monkeypatch: pytest.MonkeyPatch):
+    absent = Reason("TPU", "this machine has no TPU chip")
+    monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Found(Address("local", gpus), "GPU"))
+    monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: absent)
+    here, reasons = compare_module.local_systems()
+    assert [(one.name, one.address.kind, one.address.cores) for one in here] == [
+        ("1 virtual core", "virtual", 1),
+        ("8 virtual cores", "virtual", 8),
+        (name, "local", gpus),
+    ]
+    assert reasons == (absent,)
+
+
+def test_a_tpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Reason("GPU", "none"))
+    monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: Found(Address("local", 8), "TPU"))
+    here, _ = compare_module.local_systems()
+    assert here[-1].name == "8 TPU cores"

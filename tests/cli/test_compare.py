@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anytpu.cli.compare import job_named, write_json
+from anytpu.cli.compare import job_named
 from anytpu.errors import SettingError
 from cli.commands import anytpu
 
@@ -61,9 +61,3 @@ def test_a_job_that_is_not_there(word: str, message: str, tmp_path: Path, monkey
     with pytest.raises(SettingError) as caught:
         job_named(word)
     assert str(caught.value) == message
-
-
-def test_a_file_that_cannot_be_written(tmp_path: Path):
-    with pytest.raises(SettingError) as caught:
-        write_json(tmp_path, {})
-    assert str(caught.value) == f"cannot write '{tmp_path}': Is a directory; name another, --json"

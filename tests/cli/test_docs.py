@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from anytpu.cli.docs import page
-from anytpu.cli.parser import COMMANDS
+from anytpu.cli.entry import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 

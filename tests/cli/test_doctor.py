@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anytpu.cli import examination
+from anytpu.cli import doctor
 from anytpu.cli.machine import look_at_machine
 from cli.commands import anytpu
 
@@ -37,8 +37,8 @@ def test_a_step_that_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPat
     def broken(strategy):
         raise RuntimeError("the compiler\nrefused.")
 
-    monkeypatch.setattr(examination, "try_cores", broken)
-    *_, check = examination.system_checks("virtual", 2, look_at_machine())
+    monkeypatch.setattr(doctor, "try_cores", broken)
+    *_, check = doctor.system_checks("virtual", 2, look_at_machine())
     assert (check.status, check.name, check.found) == ("failed", "small step", "the compiler refused")
     assert check.command == "anytpu env"
 

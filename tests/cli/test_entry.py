@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from anytpu.cli.entry import main
-from anytpu.cli.parser import COMMANDS
+from anytpu.cli.entry import COMMANDS, main
 from cli.commands import anytpu
 
 

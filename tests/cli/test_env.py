@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import importlib.metadata
 import json
 import platform
@@ -8,6 +9,7 @@ import re
 import pytest
 
 from anytpu.cli import env
+from anytpu.cli.env import to_json, to_markdown
 from cli.commands import anytpu
 
 
@@ -36,3 +38,21 @@ def test_what_goes_wrong_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("anytpu.TPUClusterResolver", broken, raising=False)
     assert env.devices() == {"failed": "RuntimeError: JAX cannot start"}
+
+
+def test_a_value_cannot_break_the_table():
+    assert to_markdown({"Devices": {"failed": "a | b\nc"}}).splitlines()[-1] == "| failed | a \\| b c |"
+
+
+def test_an_empty_section_says_none():
+    assert to_markdown({"Versions": {}, "Machine": {}}) == "### Versions\n\nnone\n\n### Machine\n\nnone"
+
+
+def test_json_has_the_same_values():
+    assert json.loads(to_json({"Versions": {"jax": "0.10.2"}})) == {"versions": {"jax": "0.10.2"}}
+
+
+def test_examples_in_the_docstrings():
+    outcome = doctest.testmod(env)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0

@@ -1,4 +1,4 @@
-"""Where a command is asked to write; tests/cli/test_typed.py has what is told of folders and rights."""
+"""Where a command is asked to write; tests/cli/test_questions.py has what is told of folders and rights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anytpu.cli.outputs import check_file, check_folder, check_suffix
+from anytpu.cli.outputs import check_file, check_folder, check_suffix, write_text
 from anytpu.errors import SettingError
 
 
@@ -33,3 +33,9 @@ def test_a_name_that_ends_otherwise(typed: str, meant: str):
     assert str(caught.value) == (
         f"-o {typed}: a result is written to a file whose name ends in .npy or .npz: -o {meant}"
     )
+
+
+def test_a_text_that_cannot_be_written(tmp_path: Path):
+    with pytest.raises(SettingError) as caught:
+        write_text(tmp_path, "")
+    assert str(caught.value) == f"'{tmp_path}' cannot be written: Is a directory; name another file"

@@ -15,7 +15,7 @@ import pytest
 
 import anytpu
 from anytpu.cli import main
-from anytpu.cli.parser import build_parser
+from anytpu.cli.entry import build_parser
 from anytpu.cli.planning import show
 from anytpu.cli.script import job_of
 from anytpu.errors import SettingError

@@ -9,7 +9,6 @@ CORNER = np.array([[1.0, 0.0], [0.0, 0.0]])
 
 def test_a_line_holds_two_rows():
     assert picture(CORNER) == ["██  ", "    "]
-    assert picture(CORNER, ascii_only=True) == ["##  ", "    "]
 
 
 def test_half_blocks():

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import io
 
+import pytest
 from rich.console import Console
 
-from anytpu.report.terminal import hang, is_ascii_only, open_console, say
+from anytpu.report.terminal import hang, open_console, say
 
 LONG = "a sentence of several words that is longer than thirty columns"
 
@@ -27,9 +29,25 @@ def test_text_is_taken_as_it_is():
     assert file.getvalue() == "a[0] [red]b[/red] :smile:\n"
 
 
-def test_an_encoding_without_blocks():
-    assert is_ascii_only(Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii")))
-    assert not is_ascii_only(Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8")))
+@pytest.mark.parametrize(
+    ("encoding", "text"), [("ascii", "##. 2 us, gr\\xf6\\xdfe -~"), ("utf-8", "█▌▄ 2 µs, größe ─…")]
+)
+def test_drawings_by_encoding(encoding: str, text: str):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    say(open_console(file), "█▌▄ 2 µs, größe ─…")
+    file.flush()
+    assert file.buffer.getvalue().decode(encoding) == f"{text}\n"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_standard_output_is_looked_up_at_each_print(capsys: pytest.CaptureFixture[str]):
+    console = open_console()
+    say(console, "first")
+    assert capsys.readouterr().out == "first\n"
+    with capsys.disabled():
+        other = io.StringIO()
+        with contextlib.redirect_stdout(other):
+            say(console, "second")
+    assert other.getvalue() == "second\n"
 
 
 def test_a_start_without_a_text():

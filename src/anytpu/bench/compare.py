@@ -9,6 +9,7 @@ it.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import keras
 
 from anytpu._calls import explain_arguments
-from anytpu.bench.systems import LocalSystem, local_systems
 from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
 from anytpu.system.comparison import Comparison, Measurement
+from anytpu.system.cores import Address
+from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, virtual_address
 from anytpu.system.resolver import TPUClusterResolver
 
 Task = tuple[Any, Any, Any, int]
@@ -70,6 +72,41 @@ def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None]
             run.train_one_epoch()
     name = (job.__doc__ or "").strip().partition("\n")[0].rstrip(".") or getattr(job, "__name__", "a job")
     return Comparison(name, runs[0].batch_size, tuple(run.measurement() for run in runs), absent)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSystem:
+    """A system of this machine.
+
+    Attributes:
+        name: the system's name in a report.
+        address: the address that opens it.
+    """
+
+    name: str
+    address: Address
+
+
+def local_systems() -> tuple[tuple[LocalSystem, ...], tuple[Reason, ...]]:
+    """Return the systems of this machine, the virtual ones first, and the reason why each other one is missing."""
+    eight = virtual_address(None)
+    systems = [
+        LocalSystem("1 virtual core", virtual_address(1)),
+        LocalSystem(f"{eight.cores} virtual cores", eight),
+    ]
+    reasons = []
+    for name, probe in (("GPU", probe_gpu), ("TPU", probe_tpu)):
+        answer = probe(None)
+        if isinstance(answer, Found):
+            systems.append(LocalSystem(_counted(name, answer.address.cores or 1), answer.address))
+        else:
+            reasons.append(answer)
+    return tuple(systems), tuple(reasons)
+
+
+def _counted(name: str, count: int) -> str:
+    thing = "TPU core" if name == "TPU" else name
+    return f"{count} {thing}{'s' * (count > 1)}"
 
 
 class _SystemRun:

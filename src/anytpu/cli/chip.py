@@ -188,14 +188,6 @@ listing, and an animation of the systolic array on the program's own numbers. Wi
 )
 
 
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: each action has its own arguments."""
-
-
-def _no_run(arguments: argparse.Namespace) -> int:
-    raise AssertionError("argparse requires an action")
-
-
 COMMAND = Command(
     name="chip",
     summary="run and time a model on the first TPU, in software",
@@ -208,7 +200,5 @@ bit-exactly and whose cycles are predicted. See `anytpu chip ACTION --help`.
     anytpu chip time model.tpu --batch 200
     anytpu chip report model.tpu --html chip.html
 """,
-    add_arguments=_no_arguments,
-    run=_no_run,
     actions=ACTIONS,
 )

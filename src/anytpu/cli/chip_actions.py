@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from anytpu import chip
-from anytpu.cli.arrays import accuracy, check_output, check_room, read_arrays, read_labels, reason, write_arrays
-from anytpu.cli.chip_job import chip_job
-from anytpu.cli.outputs import check_file, check_folder, check_suffix
+from anytpu.cli.arrays import accuracy, check_output, check_room, read_arrays, read_labels, write_arrays
+from anytpu.cli.outputs import check_file, check_folder, check_suffix, write_text
+from anytpu.cli.script import HOW, returned_by, wrong
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_text
 from anytpu.report.steps import StepProgress
@@ -23,7 +23,53 @@ from anytpu.showing import report
 
 SUFFIX = ".tpu"
 
+_TO_COMPILE = (
+    "which cannot be compiled; it must return a Keras model, a pair (model, examples), or a triple (function, "
+    "examples, weights) with a JAX function outputs = function(weights, x)"
+)
 _MAX_ASSEMBLY_BYTES = 2**30  # 64 MiB of instructions and weights as text, several times over
+
+
+@dataclasses.dataclass(frozen=True)
+class ChipJob:
+    """A model to compile.
+
+    Attributes:
+        job: the model, function or file, as `chip.compile` takes it.
+        examples: calibration examples of the job, or None.
+        weights: the weights of a JAX function, or None.
+    """
+
+    job: Any
+    examples: Any = None
+    weights: Any = None
+
+
+def chip_job(name: str) -> ChipJob:
+    """Load the job of "train.py:create_model" or of a program file.
+
+    Raises:
+        SettingError: the name has another form, the function does not exist or fails, or its value cannot be compiled.
+    """
+    if Path(name).suffix == ".anytpu":
+        return ChipJob(name)
+    path, colon, function = name.rpartition(":")
+    if not colon or not path:
+        raise SettingError(f"name the job to compile: a function in a file, like {HOW}, or a program file, .anytpu")
+    returned = returned_by(path, function)
+    is_tuple = isinstance(returned, tuple) and len(returned) in (2, 3)
+    job = ChipJob(*returned) if is_tuple else ChipJob(returned)
+    if not _can_be_compiled(job):
+        raise wrong(path, function, returned, _TO_COMPILE)
+    return job
+
+
+def _can_be_compiled(chosen: ChipJob) -> bool:
+    from anytpu.program.makers import is_job
+    from anytpu.train.makers import KERAS_MAKER
+
+    is_function = callable(chosen.job) and not KERAS_MAKER.claims(chosen.job)
+    return is_job(chosen.job) and is_function == (chosen.weights is not None)
 
 
 def compile_job(arguments: argparse.Namespace) -> None:
@@ -93,7 +139,7 @@ def time(arguments: argparse.Namespace) -> None:
     timing = program.time(arguments.batch, **switches, **changed)
     wrote = []
     if arguments.json:
-        wrote.append(_write_text(arguments.json, json.dumps(timing.to_record(), indent=1) + "\n"))
+        wrote.append(write_text(arguments.json, json.dumps(timing.to_record(), indent=1) + "\n"))
     if arguments.trace:
         image = program.image(arguments.batch, timing.design)
         wrote.append(report("chip").to_trace(timing, arguments.trace, image=image))
@@ -120,7 +166,7 @@ def disasm(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
-        _wrote(_write_text(arguments.output, text))
+        _wrote(write_text(arguments.output, text))
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -190,14 +236,6 @@ def _check_program(path: Path) -> None:
 
 def _stem(job: str) -> str:
     return Path(job.rpartition(":")[0] or job).stem
-
-
-def _write_text(path: Path, text: str) -> Path:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be written: {reason(error)}") from error
-    return path
 
 
 def _wrote(*paths: Path) -> None:

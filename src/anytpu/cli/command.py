@@ -18,16 +18,16 @@ class Command:
         name: the command's name on the command line.
         summary: its purpose in one line without a full stop.
         description: the text of its help, one or more paragraphs.
-        add_arguments: adds its arguments to a parser.
-        run: executes it and returns the exit status.
-        actions: nested sub-commands, such as `anytpu chip run`; a command with actions has no arguments of its own.
+        add_arguments: adds its arguments to a parser; None for a command with actions.
+        run: executes it and returns the exit status; None for a command with actions.
+        actions: nested sub-commands, such as `anytpu chip run`, of which one must be given.
     """
 
     name: str
     summary: str
     description: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    run: Callable[[argparse.Namespace], int] | None = None
     actions: tuple[Command, ...] = ()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anytpu
 from anytpu.cli.command import Command, positive_integer
 
 if TYPE_CHECKING:
@@ -33,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the job on every system in turns, and print the times."""
-    import anytpu
-    from anytpu.cli.outputs import check_file
+    from anytpu.cli.outputs import check_file, write_text
     from anytpu.report.comparison import print_comparison
     from anytpu.report.terminal import open_console
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print_comparison(console, comparison)
     if arguments.json:
-        write_json(arguments.json, comparison.to_record())
+        write_text(arguments.json, json.dumps(comparison.to_record(), indent=2) + "\n")
     return 0
 
 
@@ -73,22 +74,6 @@ def job_named(name: str) -> Job:
         raise SettingError(f"{path} has no function {function!r}; name your own job as path.py:function")
     job: Any = member
     return job
-
-
-def write_json(path: Path, record: dict[str, object]) -> None:
-    """Write a record to a file.
-
-    Raises:
-        SettingError: the file cannot be written.
-    """
-    import json
-
-    from anytpu.errors import SettingError
-
-    try:
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"cannot write {str(path)!r}: {error.strerror}; name another, --json") from error
 
 
 COMMAND = Command(

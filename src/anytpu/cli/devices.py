@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+import anytpu
 from anytpu.cli.command import Command, add_system_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Find a system, start it, and print its cores."""
-    import anytpu
     from anytpu.report.devices import device_lines, headline, numerics_lines, reason_lines
     from anytpu.report.terminal import open_console, say
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anytpu.cli.parser import COMMANDS, help_of
+from anytpu.cli.entry import COMMANDS, help_of
 
 _INTRODUCTION = """\
 # The command line

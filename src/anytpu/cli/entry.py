@@ -1,4 +1,4 @@
-"""`main`: the entry point of the command `anytpu`.
+"""`main`: the entry point of the command `anytpu`, and the parser of the whole command line.
 
 Rule: an error that anytpu raises on purpose is one message on stderr and exit status 2. Any other exception is a
 bug of anytpu and keeps its traceback.
@@ -6,15 +6,21 @@ bug of anytpu and keeps its traceback.
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import anytpu
 from anytpu import _env
-from anytpu.cli.parser import build_parser, check_command
-from anytpu.errors import AnyTPUError
+from anytpu.cli import chip, compare, demo, devices, doctor, env, plan, port
+from anytpu.cli.command import Command
+from anytpu.errors import AnyTPUError, SettingError
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -22,10 +28,28 @@ INTERRUPTED_STATUS = 130
 CLOSED_PIPE_STATUS = 141
 """Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
-
 _WITHOUT_JAX = ("doctor", "env", "docs", "port")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices")
+
+COMMANDS: tuple[Command, ...] = (
+    demo.COMMAND,
+    devices.COMMAND,
+    doctor.COMMAND,
+    env.COMMAND,
+    compare.COMMAND,
+    plan.COMMAND,
+    chip.COMMAND,
+    port.COMMAND,
+)
+"""Every command, in the order of the help."""
+
+HELP_COLUMNS = 80
+
+_DESCRIPTION = """\
+The TPU programming system for any machine. It finds a TPU or a GPU, or makes a
+virtual TPU from the CPU, and trains on all of its cores.
+"""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -81,3 +105,117 @@ def _run(words: list[str]) -> int:
             _env.require_keras_on_jax()
         return arguments.run(arguments)
     return 0
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Fills each paragraph of a description separately; an indented paragraph, such as an example, is kept as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(
+            paragraph if paragraph[:1] == " " else super(_Formatter, self)._fill_text(paragraph, width, indent)
+            for paragraph in paragraphs
+        )
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Show the value after the last name only, "-o, --output FILE", as Python 3.13 does; older ones repeat it."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+_Format = functools.partial(_Formatter, width=HELP_COLUMNS, max_help_position=20)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises anytpu's errors and whose help has the same width on every terminal."""
+
+    def __init__(self, **keywords: Any) -> None:
+        """Make a parser. It refuses abbreviated options, so that a new option never changes a script's meaning."""
+        super().__init__(formatter_class=_Format, allow_abbrev=False, **keywords)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise SettingError(f"{message}; see `{self.prog} --help`")
+
+    def refuse(self, unknown: Sequence[str], command: str) -> NoReturn:
+        """Raise an error about unknown words.
+
+        Args:
+            unknown: the words.
+            command: the command that they follow, with its action ("chip run"), or "".
+        """
+        full_command = f"{self.prog} {command}" if command else self.prog
+        near = _near_option(unknown, help_of(command))
+        hint = f"did you mean {near}? " if near else ""
+        raise SettingError(f"{full_command} does not take {' '.join(unknown)}; {hint}see `{full_command} --help`")
+
+
+def build_parser() -> Parser:
+    """Return the parser of the command line."""
+    return _parsers()[""]
+
+
+def help_of(name: str) -> str:
+    """Return the help text of a command; "" stands for `anytpu` itself."""
+    return _parsers()[name].format_help()
+
+
+def _parsers() -> dict[str, Parser]:
+    """Return the parser of each command and action by name; "" has the top-level parser."""
+    parser = Parser(
+        prog="anytpu",
+        description=_DESCRIPTION,
+        epilog="See `anytpu COMMAND --help` for one command. Start with `anytpu demo`.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version of anytpu and exit")
+    _add_traceback(parser, default=False)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    parsers = {"": parser}
+    for command in COMMANDS:
+        command_parser = _add_command(commands, command)
+        parsers[command.name] = command_parser
+        if command.actions:
+            actions = command_parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+            parsers |= {f"{command.name} {action.name}": _add_command(actions, action) for action in command.actions}
+    return parsers
+
+
+def _add_command(commands: Any, command: Command) -> Parser:
+    command_parser = commands.add_parser(command.name, help=command.summary, description=command.description)
+    if command.add_arguments is not None:
+        command.add_arguments(command_parser)
+    _add_traceback(command_parser, default=argparse.SUPPRESS)
+    command_parser.set_defaults(run=command.run)
+    return command_parser
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse an unknown command, and suggest the nearest known one.
+
+    Raises:
+        SettingError: the first word that is not an option is not a command.
+    """
+    names = [command.name for command in COMMANDS]
+    word = next((word for word in words if not word.startswith("-")), None)
+    if word is None or word in names:
+        return
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean `anytpu {near[0]}`?" if near else f"the commands are {', '.join(names)}"
+    raise SettingError(f"there is no command {word!r}; {hint}")
+
+
+def _near_option(unknown: Sequence[str], text: str) -> str | None:
+    """Return the help text's option that is nearest to the words, "--infer" for "--mode infer", or None."""
+    known = list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", text)))
+    candidates = [f"--{word.lstrip('-').partition('=')[0]}" for word in unknown if word.strip("-")]
+    same = [word for word in candidates if word in known]
+    similar = [near for word in candidates for near in difflib.get_close_matches(word, known, 1, 0.8)]
+    return next(iter([*same, *similar]), None)
+
+
+def _add_traceback(parser: argparse.ArgumentParser, default: Any) -> None:
+    parser.add_argument(
+        "--traceback", action="store_true", default=default, help="show the whole traceback of an error"
+    )

@@ -1,4 +1,4 @@
-"""Check a command's output paths before its long work.
+"""The output files of a command: checks of their paths before its long work, and writing of a text.
 
 Rule: the folder of an output file must exist; an output folder is created with its parents.
 """
@@ -79,6 +79,19 @@ def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...], cont
             f"{option} {path}: {content} is written to a file whose name ends in {ends}: "
             f"{option} {path.with_suffix(suffixes[0]) if path.name else 'x' + suffixes[0]}"
         )
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text to a file and return its path.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}; name another file") from error
+    return path
 
 
 def _reason_against(path: Path) -> str | None:

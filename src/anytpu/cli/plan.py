@@ -103,11 +103,11 @@ def _add_files(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the requested question, and write the files."""
-    from anytpu.cli import questions, typed
+    from anytpu.cli import questions
 
     if not arguments.calibrate:
         questions.check_question(arguments, names(SYSTEMS))
-        typed.check(arguments)
+        questions.check_typed(arguments)
     # This import loads JAX, so the arguments are checked first.
     from anytpu.cli import planning
 

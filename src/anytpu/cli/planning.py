@@ -31,16 +31,12 @@ class PlanRequest:
 
     Attributes:
         job: the job to plan.
-        tpu: names of the systems.
-        batch_size: examples per step over all devices, or None.
         arguments: the parsed command line.
         specs: the input specs of the job, or None.
         batch_axis: the example axis of the batch, or a tree of axes; None for the job's default.
     """
 
     job: Any
-    tpu: list[str]
-    batch_size: int | None
     arguments: argparse.Namespace
     specs: Any = None
     batch_axis: Any = None
@@ -65,6 +61,7 @@ class PlanRequest:
         typed = self.arguments
         return {
             **self.settings,
+            "batch_size": typed.batch,
             "steps_per_execution": typed.steps_per_execution,
             "input_examples_per_s": typed.input_rate,
             "examples": typed.examples,
@@ -83,7 +80,7 @@ def load_request(arguments: argparse.Namespace) -> PlanRequest:
     job, specs = _job(arguments.job, arguments.split, arguments.batch_axis)
     is_file = isinstance(job, str)  # a file's specs are layouts, which have the axes already
     axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
-    return PlanRequest(job, arguments.tpu, arguments.batch, arguments, specs, axis)
+    return PlanRequest(job, arguments, specs, axis)
 
 
 def plan(request: PlanRequest) -> Any:
@@ -92,8 +89,7 @@ def plan(request: PlanRequest) -> Any:
     with StepProgress() as progress:
         return anytpu.plan(
             request.job,
-            batch_size=request.batch_size,
-            tpu=request.tpu,
+            tpu=request.arguments.tpu,
             sweep_batches=request.arguments.sweep_batch,
             progress=progress,
             **request.run_settings,
@@ -106,9 +102,8 @@ def scaling(request: PlanRequest) -> Any:
     with StepProgress() as progress:
         return anytpu.scaling(
             request.job,
-            request.tpu[0].partition("-")[0],
+            request.arguments.tpu[0].partition("-")[0],
             request.arguments.scaling,
-            batch_size=request.batch_size,
             progress=progress,
             **request.run_settings,
         )
@@ -142,7 +137,7 @@ def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
 def show_largest(request: PlanRequest) -> None:
     """Print the largest batch that fits on each system."""
     console = open_console()
-    for name in request.tpu:
+    for name in request.arguments.tpu:
         with StepProgress() as progress:
             batch = anytpu.max_batch_size(request.job, name, progress=progress, **request.settings)
         fits = f"{format_count(batch)} examples per step" if batch else "not even one example per device fits"
@@ -153,7 +148,7 @@ def check(request: PlanRequest) -> bool:
     """Print a comparison of 1 core with many, and return whether their results differ."""
     with StepProgress() as progress:
         progress("one step on 1 core, on virtual cores and on partitioned devices")
-        batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
+        batch = {} if request.arguments.batch is None else {"batch_size": request.arguments.batch}
         comparison = anytpu.check(request.job, **batch)
     say(open_console(), str(comparison))
     return not comparison.agrees
@@ -172,7 +167,7 @@ def calibrate() -> int:
 
 
 def _check_batch(request: PlanRequest) -> None:
-    if request.batch_size is None and request.specs is None and KERAS_MAKER.claims(request.job):
+    if request.arguments.batch is None and request.specs is None and KERAS_MAKER.claims(request.job):
         raise SettingError(
             f"the model {request.job.name!r} has no fixed batch; give the examples per step over all devices: "
             "--batch 1024"

@@ -1,13 +1,19 @@
-"""Check that all options of `anytpu plan` apply to the requested question.
+"""Check the arguments of `anytpu plan` before its long work: the question, the names, the paths.
 
-Rule: an option that does not apply is refused, never ignored: the user would misread the answer.
+Idea: loading Keras and the user's file takes seconds, a plan minutes; a misspelt name can be reported at once.
+
+Rule: an option that does not apply to the question is refused, never ignored: the user would misread the answer. These
+checks load neither JAX nor Keras.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from anytpu.cli.outputs import check_file, check_folder
 from anytpu.errors import SettingError
+from anytpu.planning.prices import read_prices
+from anytpu.planning.target import target_named
 
 _FILES = ("html", "json", "svg", "png")
 _RUN = ("steps_per_execution", "input_rate", "examples", "epochs", "prices")
@@ -59,6 +65,23 @@ def check_question(arguments: argparse.Namespace, usual_tpu: list[str]) -> None:
         )
     if question == "scaling":
         _check_chip(arguments.tpu, arguments.scaling, usual_tpu)
+
+
+def check_typed(arguments: argparse.Namespace) -> None:
+    """Check the names of the systems, the prices file, and the output paths.
+
+    Raises:
+        UnknownTPUError: there is no such system.
+        SettingError: the prices cannot be read, or an output path cannot be written.
+    """
+    for name in arguments.tpu if not arguments.scaling else ():  # --scaling also takes a chip without a size, "v3"
+        target_named(name)
+    if arguments.prices:
+        read_prices(arguments.prices)
+    for option in ("html", "json"):
+        check_file(f"--{option}", getattr(arguments, option), f"plan.{option}")
+    for option in ("svg", "png"):
+        check_folder(f"--{option}", getattr(arguments, option))
 
 
 def _check_chip(tpu: list[str], cores: list[int], usual_tpu: list[str]) -> None:

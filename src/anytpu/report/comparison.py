@@ -9,10 +9,8 @@ from rich.text import Text
 
 from anytpu import units
 from anytpu.report.devices import reason_lines
-from anytpu.report.terminal import hang, is_ascii_only, say
+from anytpu.report.terminal import bar, hang, say
 from anytpu.system.comparison import Comparison, Measurement
-
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -20,7 +18,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     say(console, comparison.job, style="bold")
     say(console, f"{comparison.measurements[0].examples:,} examples an epoch, {comparison.batch_size:,} a step")
     console.print(table(comparison))
-    for line in bar_lines(comparison, console.width, is_ascii_only(console)):
+    for line in bar_lines(comparison, console.width):
         console.print(line, soft_wrap=True)
     console.print()
     for line in note_lines(comparison, console.width):
@@ -48,13 +46,12 @@ def _times(measurement: Measurement) -> list[str]:
     ]
 
 
-def bar_lines(comparison: Comparison, width: int = 80, ascii_only: bool = False) -> list[Text]:
+def bar_lines(comparison: Comparison, width: int = 80) -> list[Text]:
     """Return a bar for each system whose length is proportional to its speed.
 
     Args:
         comparison: the comparison to show.
         width: columns of the terminal.
-        ascii_only: draw with # instead of block characters.
     """
     measured = comparison.measurements
     names = max(len(measurement.name) for measurement in measured)
@@ -63,24 +60,11 @@ def bar_lines(comparison: Comparison, width: int = 80, ascii_only: bool = False)
     fastest = max(measurement.examples_per_s for measurement in measured)
     lines = []
     for measurement, rate in zip(measured, rates, strict=True):
-        filled = bar(measurement.examples_per_s / fastest, room, ascii_only)
+        filled = bar(measurement.examples_per_s / fastest, room)
         line = Text(f"{measurement.name:<{names}}  ")
         line.append(filled, "yellow" if measurement.is_virtual else "green")
         lines.append(line.append(f"  {rate}"))
     return lines
-
-
-def bar(fraction: float, width: int, ascii_only: bool = False) -> str:
-    """Return a bar over a fraction of the width, at least one character long.
-
-    Example:
-        >>> bar(1.0, 4), bar(0.625, 4), bar(0.5, 4, ascii_only=True)
-        ('████', '██▌', '##')
-    """
-    if ascii_only:
-        return "#" * max(round(fraction * width), 1)
-    eighths = max(round(fraction * width * 8), 1)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def note_lines(comparison: Comparison, width: int = 80) -> list[str]:

@@ -16,39 +16,35 @@ INK = 0.5
 """Threshold from which a pixel is drawn."""
 
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
-_ASCII = {(False, False): " ", (True, False): "'", (False, True): ".", (True, True): "#"}
 _GAP = "   "
 
 
-def picture(image: np.ndarray, ascii_only: bool = False) -> list[str]:
+def picture(image: np.ndarray) -> list[str]:
     """Return an image as lines of text at twice its size, two rows of pixels per line.
 
     Args:
         image: `(height, width)` or `(height, width, 1)`, from 0 (paper) to 1 (ink).
-        ascii_only: draw with # . ' instead of half blocks.
 
     Example:
         >>> picture(np.eye(2))
         ['██  ', '  ██']
     """
-    blocks = _ASCII if ascii_only else _HALVES
     is_ink = _enlarged(image.reshape(image.shape[:2])) >= INK
     return [
-        "".join(blocks[bool(upper), bool(lower)] for upper, lower in zip(*rows, strict=True))
+        "".join(_HALVES[bool(upper), bool(lower)] for upper, lower in zip(*rows, strict=True))
         for rows in zip(is_ink[::2], is_ink[1::2], strict=True)
     ]
 
 
-def gallery(images: np.ndarray, predicted: Sequence[int], truth: Sequence[int], ascii_only: bool = False) -> list[str]:
+def gallery(images: np.ndarray, predicted: Sequence[int], truth: Sequence[int]) -> list[str]:
     """Return pictures side by side, each with a caption: the predicted digit and the true one.
 
     Args:
         images: `(images, height, width)` or `(images, height, width, 1)`, from 0 to 1.
         predicted: the model's prediction for each image, 0 to 9.
         truth: the label of each image, 0 to 9.
-        ascii_only: draw with plain characters.
     """
-    pictures = [picture(image, ascii_only) for image in images]
+    pictures = [picture(image) for image in images]
     captions = [_caption(int(guess), int(label)) for guess, label in zip(predicted, truth, strict=True)]
     widths = [max(len(lines[0]), len(caption)) for lines, caption in zip(pictures, captions, strict=True)]
     rows = [*zip(*pictures, strict=True), captions]

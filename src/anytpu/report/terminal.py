@@ -1,15 +1,23 @@
-"""Consoles for reports: width, colours and character set.
+"""Consoles for reports: width, colours, character set, wrapped text and bars.
 
 Rule: all printing goes through a `Console` made here. Colours are off with NO_COLOR and if the output is not a
-terminal. Drawings with block and line characters also have an ASCII form.
+terminal. Reports draw with block and line characters; a stream that lacks them gets their ASCII form.
 """
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from typing import IO
+from typing import IO, Any, cast
 
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+_PLAIN = str.maketrans("▏▎▍▌▋▊▉█▀▄─━╸╺µ·…⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "########'.----u,~-\\|/-\\|/-\\")
+"""ASCII form of each drawing character of the reports."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def open_console(file: IO[str] | None = None) -> Console:
@@ -21,7 +29,7 @@ def open_console(file: IO[str] | None = None) -> Console:
         >>> open_console().print("loss [0]")
         loss [0]
     """
-    return _Console(file=file, markup=False, highlight=False, emoji=False)
+    return _Console(file=cast(Any, _PlainStream(file)), markup=False, highlight=False, emoji=False)
 
 
 class _Console(Console):
@@ -30,6 +38,31 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Raise the `BrokenPipeError` that rich has caught."""
         raise
+
+
+class _PlainStream:
+    """A stream that can write every character; if its encoding lacks one, as ASCII.
+
+    Rich would draw other tables on an ASCII stream, so it is told that the encoding is UTF-8.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self._given = file
+
+    @property
+    def _file(self) -> IO[str]:
+        return self._given or sys.stdout
+
+    def write(self, text: str) -> int:
+        encoding = getattr(self._file, "encoding", None) or "utf-8"
+        if not encoding.lower().startswith("utf"):
+            text = text.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+        return self._file.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def say(console: Console, text: str = "", style: str | None = None) -> None:
@@ -54,6 +87,23 @@ def hang(start: str, text: str, width: int) -> list[str]:
     return [(start if index == 0 else " " * len(start)) + line for index, line in enumerate(lines)]
 
 
-def is_ascii_only(console: Console) -> bool:
-    """Return whether the stream's encoding lacks block characters, as with `PYTHONIOENCODING=ascii`."""
-    return console.options.ascii_only
+def bar(fraction: float, width: int) -> str:
+    """Return a bar over a fraction of the width, at least one character long.
+
+    Example:
+        >>> bar(1.0, 4), bar(0.625, 4), bar(0.0, 4)
+        ('████', '██▌', '▏')
+    """
+    eighths = max(round(fraction * width * 8), 1)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def compact_table() -> Table:
+    """Return an empty table with a line below its titles and one space between columns."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def table_width(table: Table) -> int:
+    """Return the width of a table in which nothing is shortened, in columns of the terminal."""
+    console = Console(width=1000)
+    return Measurement.get(console, console.options, table).maximum

@@ -15,7 +15,7 @@ from PIL import Image
 
 import chip_page_samples
 from anytpu.report.chip import page
-from anytpu.report.chip.wave import wave_of
+from anytpu.report.chip.multiplication import wave_of
 from browser import BROWSER, BROWSERS_OWN, Site, browse
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")

@@ -11,12 +11,10 @@ from PIL import Image
 
 import chip_page_samples
 from anytpu.errors import SettingError
-from anytpu.report.chip.layer_bars import cycles_by_layer, noise_by_layer, weights_by_layer
-from anytpu.report.chip.memory_map import memory_map
 from anytpu.report.chip.page import fragment, page, write_page
-from anytpu.report.chip.pictures import drawings
+from anytpu.report.chip.pictures import cycles_by_layer, drawings, noise_by_layer, roofline, weights_by_layer
 from anytpu.report.chip.record import ChipPage
-from anytpu.report.chip.roofline import roofline
+from anytpu.report.chip.time_plots import memory_map
 from anytpu.report.drawing import files
 from anytpu.report.drawing.shapes import Label, text_width
 from page_reader import Reader, ends

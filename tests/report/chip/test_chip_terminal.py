@@ -6,8 +6,9 @@ import io
 from rich.console import Console
 
 import chip_page_samples
-from anytpu.report.chip.printing import print_page, print_timing
 from anytpu.report.chip.record import ChipPage
+from anytpu.report.chip.text import print_page, print_timing
+from anytpu.report.terminal import open_console
 
 
 def program(page: ChipPage, width: int = 80) -> str:
@@ -18,7 +19,9 @@ def program(page: ChipPage, width: int = 80) -> str:
 
 def timing(page: ChipPage, width: int = 80, encoding: str = "utf-8") -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
-    print_timing(Console(file=file, width=width, markup=False, highlight=False, emoji=False), page.timing)
+    console = open_console(file)
+    console.width = width
+    print_timing(console, page.timing)
     file.flush()
     return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
-import importlib
 
 import pytest
 
 import chip_page_samples
 from anytpu.chip.image import Tag
-from anytpu.report.chip.grouping import grouped_layers, grouped_parts
 from anytpu.report.chip.lanes import with_titles
-from anytpu.report.chip.layers import layers
+from anytpu.report.chip.layers import grouped_layers, grouped_parts, layers
 
 
 def test_what_instructions_say_of_layers():
@@ -80,10 +77,3 @@ def test_grouping_adds_up():
     (part,) = grouped_parts(parts, 5)
     assert part.stall_cycles == sum(other.stall_cycles for other in parts)
     assert part.macs == sum(other.macs for other in parts)
-
-
-@pytest.mark.parametrize("name", ["causes", "figures", "kinds", "fitted", "program_lines", "timing_lines"])
-def test_examples_in_the_docstrings(name: str):
-    outcome = doctest.testmod(importlib.import_module(f"anytpu.report.chip.{name}"))
-    assert outcome.attempted > 0
-    assert outcome.failed == 0

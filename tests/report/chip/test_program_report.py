@@ -13,9 +13,9 @@ import pytest
 from anytpu import chip
 from anytpu.report.chip.first_tile import first_tile
 from anytpu.report.chip.lanes import LANES, lane_of
+from anytpu.report.chip.multiplication import wave_of
 from anytpu.report.chip.record import page_of
 from anytpu.report.chip.report import CHIP_REPORT
-from anytpu.report.chip.wave import wave_of
 from anytpu.showing import report
 
 

@@ -12,7 +12,7 @@ import pytest
 import chip_page_samples
 from anytpu.chip.timing.record import Timing
 from anytpu.errors import SettingError
-from anytpu.report.chip.causes import cycles_of
+from anytpu.report.chip.figures import cycles_of
 from anytpu.report.chip.report import CHIP_REPORT
 
 THREADS = ["layer", "host to chip", "weight fetch", "weight shift", "matrix unit", "activation unit", "chip to host"]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import plan_samples
 from anytpu.planning.records import KINDS, Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
@@ -22,6 +21,7 @@ from anytpu.report.drawing import svg
 from anytpu.report.plan.page import fragment, page
 from anytpu.report.plan.pictures import common_drawings, system_drawings
 from anytpu.report.plan.report import print_plan
+from anytpu.report.terminal import open_console
 
 NAMES = ("v2-8", "v2-32", "v3-8", "v3-2048", "v4-8", "v5e-1", "v5e-8", "v5p-8", "v6e-256", "v7x-8")
 WORDS = ("", " ", "dense", "a b", "µ", "<b>", "x" * 90, "\n\x00\x1b\x7f", "\ud800", "日本", "%s {} [/]", "-" * 200)
@@ -120,7 +120,7 @@ def report(plan: Plan) -> None:
         text.encode()
     for encoding in ("utf-8", "ascii"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        print_plan(Console(file=stream, width=80, markup=False, highlight=False, emoji=False, _environ={}), plan)
+        print_plan(open_console(stream), plan)
         stream.flush()
     for drawing in (*common_drawings(plan), *(drawn for one in plan for drawn in system_drawings(one))):
         text = svg.document(drawing)

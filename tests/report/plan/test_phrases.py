@@ -21,22 +21,22 @@ def costing(price: Price, usd_per_hour: float | None = 8.0) -> Plan:
 
 
 def test_flags_are_short():
-    assert phrases.flags(costing(PRICE)["v3-8"].cost) == ["an old generation", "nobody says how often"]
-    assert phrases.flags(costing(PRICE, None)["v3-8"].cost)[0] == "not listed"
+    assert costs.flags(costing(PRICE)["v3-8"].cost) == ["an old generation", "nobody says how often"]
+    assert costs.flags(costing(PRICE, None)["v3-8"].cost)[0] == "not listed"
     long = dataclasses.replace(PRICE, note="this goes on for longer than a flag may; never sold: used inside only")
-    assert phrases.flags(costing(long)["v3-8"].cost) == ["never sold"]
-    assert phrases.flags(None) == []
+    assert costs.flags(costing(long)["v3-8"].cost) == ["never sold"]
+    assert costs.flags(None) == []
 
 
 def test_remarks_on_prices_say_everything_once():
-    assert phrases.price_remarks(costing(PRICE)) == [
+    assert costs.price_remarks(costing(PRICE)) == [
         ("v3-8", "An old generation: ask first."),
         ("v3-8", "Nobody says how often."),
     ]
-    assert phrases.price_remarks(costing(dataclasses.replace(PRICE, note=""), None)) == [("v3-8", "Not listed.")]
+    assert costs.price_remarks(costing(dataclasses.replace(PRICE, note=""), None)) == [("v3-8", "Not listed.")]
     noted = dataclasses.replace(PRICE, note="not listed: no public price was found")
-    assert phrases.price_remarks(costing(noted, None)) == [("v3-8", "Not listed: no public price was found.")]
-    assert phrases.price_remarks(plan_samples.bare()) == []
+    assert costs.price_remarks(costing(noted, None)) == [("v3-8", "Not listed: no public price was found.")]
+    assert costs.price_remarks(plan_samples.bare()) == []
 
 
 def test_sources_of_prices_are_named_once():
@@ -45,12 +45,11 @@ def test_sources_of_prices_are_named_once():
         return Plan("job", tuple(costing(price)["v3-8"] for price in found))
 
     assert (
-        phrases.price_source(plan(": here", ": there", ": here"))
-        == "Prices: a catalogue: here, there, read in 2026-03."
+        costs.price_source(plan(": here", ": there", ": here")) == "Prices: a catalogue: here, there, read in 2026-03."
     )
-    assert phrases.price_source(plan(": v2-8, here", ": here")) == "Prices: a catalogue: here, read in 2026-03."
-    assert phrases.price_source(plan("")) == "Prices: a catalogue, read in 2026-03."
-    assert phrases.price_source(plan_samples.bare()) == ""
+    assert costs.price_source(plan(": v2-8, here", ": here")) == "Prices: a catalogue: here, read in 2026-03."
+    assert costs.price_source(plan("")) == "Prices: a catalogue, read in 2026-03."
+    assert costs.price_source(plan_samples.bare()) == ""
 
 
 def test_the_fastest_of_growing_slices_is_named_by_its_speed():

@@ -10,8 +10,7 @@ from PIL import Image
 import plan_samples
 from anytpu.errors import SettingError
 from anytpu.report.drawing.shapes import Label
-from anytpu.report.plan.pictures import common_drawings, system_drawings
-from anytpu.report.plan.roofline import roofline
+from anytpu.report.plan.pictures import common_drawings, roofline, system_drawings
 from page_reader import ends
 
 SVG = "{http://www.w3.org/2000/svg}"

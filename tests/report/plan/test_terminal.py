@@ -4,17 +4,19 @@ import dataclasses
 import io
 
 import pytest
-from rich.console import Console
 
 import plan_samples
 from anytpu.planning.records import Advice, OpTime, Plan
 from anytpu.report.plan.details import gain_sentence
 from anytpu.report.plan.report import PLAN_REPORT, print_plan
+from anytpu.report.terminal import open_console
 
 
 def printed(plan: Plan, width: int = 80, encoding: str = "utf-8") -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_plan(Console(file=stream, width=width, markup=False, highlight=False, emoji=False, _environ={}), plan)
+    console = open_console(stream)
+    console.width = width
+    print_plan(console, plan)
     stream.flush()
     text = stream.buffer.getvalue().decode(encoding)  # pyright: ignore[reportAttributeAccessIssue]
     return "\n".join(line.rstrip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""The lanes of a timeline: one per unit, and the sequence of layers above them."""
+"""The lanes of a timeline, one per unit, the sequence of layers above them, and the colours of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.record import Event, Timing
-from anytpu.report.chip.causes import cycles_of
+from anytpu.report.chip.figures import cycles_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,35 @@ LANES = (
 BEFORE = "(before the first layer)"
 """Name of the part without a name."""
 
+_COLOURS = {
+    "ReadHostMemory": "c1",
+    "WriteHostMemory": "c1",
+    "fetch": "c4",
+    "parameters": "c7",
+    "table": "c7",
+    "MatrixMultiply": "c0",
+    "Convolve": "c0",
+    "shift": "c2",
+    "stall": "c3",
+    "held": "c6",
+    "Activate": "c5",
+}
 _INDICES = {(lane.unit, lane.shifts): index for index, lane in enumerate(LANES)}
 
 
 def lane_of(event: Event) -> int:
     """Return the index of an event's lane."""
     return _INDICES[event.unit, event.kind == "shift"]
+
+
+def colour_of(kind: str) -> str:
+    """Return the colour of an event by its kind; unknown kinds are grey.
+
+    Example:
+        >>> colour_of("Convolve"), colour_of("wait")
+        ('c0', 'c6')
+    """
+    return _COLOURS.get(kind, "c6")
 
 
 def part_name(timing: Timing, tag: int) -> str:

@@ -2,6 +2,9 @@
 
 Idea: the instructions between a `DebugTag` and the next are a layer. Its products give the number of passes through the
 array and their rows. The utilisation is the ratio of the model's multiply-adds to the array's capacity in these rows.
+
+A layer is named by its path in the model ("lstm/lstm_cell/dense_4"). If there are too many to show, those with the
+same name up to the first slash are merged. So the time steps of a recurrent layer become one layer.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import Convolve, DebugTag, InterruptHost, Product, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.nodes import QConvolution, QuantizedNetwork
+from anytpu.chip.timing.record import PartTiming
 
 if TYPE_CHECKING:
     from anytpu.chip.quantized.summary import Summary
@@ -33,8 +37,8 @@ class ProgramLayer:
         on_host: whether the host computes it.
         shape: `(height, width, channels)` of the result for one example; None if not known.
         macs: number of the model's multiply-adds for the whole batch.
-        weight_bytes: size of the model's weights, one byte each; 0 without weights, or if an earlier part has the same
-            weights, as in the time steps of a recurrent layer.
+        weight_bytes: size of the model's weights, one byte each; 0 without weights. It is also 0 if an earlier part
+            has the same weights, as in the time steps of a recurrent layer.
         passes: number of passes of a tile through the array.
         rows: total number of rows in these passes; 16-bit rows count twice.
         packed: maximum number of kernel taps packed side by side in a pass; 1 if native, 0 without convolutions.
@@ -141,3 +145,64 @@ def _count_tags(image: Image) -> Sequence[_TagCounts]:
             if isinstance(instruction, Convolve):
                 current.packed = max(current.packed, taps, 1)
     return work
+
+
+PartT = TypeVar("PartT", PartTiming, ProgramLayer)
+ItemT = TypeVar("ItemT")
+
+
+def largest(items: Sequence[ItemT], size: Callable[[ItemT], float], most: int) -> list[ItemT]:
+    """Return the largest items in their order, at most `most`."""
+    ranked = sorted(range(len(items)), key=lambda index: -size(items[index]))
+    return [items[index] for index in sorted(ranked[:most])]
+
+
+def grouped_parts(parts: Sequence[PartTiming], max_parts: int) -> list[PartTiming]:
+    """Return the parts of a run, summed by layer if there are more than `max_parts`."""
+    if len(parts) <= max_parts:
+        return list(parts)
+    summed = [field.name for field in dataclasses.fields(PartTiming) if field.name != "name"]
+    return [
+        PartTiming(_title(name, len(own)), **{field: sum(getattr(part, field) for part in own) for field in summed})
+        for name, own in _groups(parts)
+    ]
+
+
+def grouped_layers(layers: Sequence[ProgramLayer], max_parts: int) -> list[ProgramLayer]:
+    """Return the layers of a program, merged by the user's layer if there are more than `max_parts`.
+
+    Layers on the host are not merged.
+    """
+    if len(layers) <= max_parts:
+        return list(layers)
+    merged = []
+    for name, own in _groups([layer for layer in layers if not layer.on_host]):
+        cells = sum(layer.macs / layer.utilisation for layer in own if layer.utilisation)
+        known = [layer.sqnr_db for layer in own if layer.sqnr_db is not None]
+        merged.append(
+            dataclasses.replace(
+                own[-1],
+                title=_title(name, len(own)),
+                kind=own[-1].kind if len(own) == 1 else "several",
+                note=own[-1].note if len(own) == 1 else "",
+                macs=sum(layer.macs for layer in own),
+                weight_bytes=sum(layer.weight_bytes for layer in own),
+                passes=sum(layer.passes for layer in own),
+                rows=sum(layer.rows for layer in own),
+                packed=max(layer.packed for layer in own),
+                utilisation=sum(layer.macs for layer in own) / cells if cells else None,
+                sqnr_db=known[-1] if known else None,
+            )
+        )
+    return [*merged, *(layer for layer in layers if layer.on_host)]
+
+
+def _title(name: str, count: int) -> str:
+    return name if count == 1 else f"{name} ({count:,} parts)"
+
+
+def _groups(parts: Iterable[PartT]) -> list[tuple[str, list[PartT]]]:
+    groups: dict[str, list[PartT]] = {}
+    for part in parts:
+        groups.setdefault(part.name.partition("/")[0], []).append(part)
+    return list(groups.items())

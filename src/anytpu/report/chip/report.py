@@ -11,8 +11,8 @@ from typing import Literal
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.image import Image
 from anytpu.chip.timing.record import Timing
-from anytpu.report.chip.printing import print_page, print_timing
 from anytpu.report.chip.record import page_of
+from anytpu.report.chip.text import print_page, print_timing
 from anytpu.report.terminal import open_console
 
 

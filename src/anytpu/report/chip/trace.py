@@ -22,8 +22,7 @@ from typing import IO, Any
 from anytpu.chip.image import Image
 from anytpu.chip.timing.record import Event, Timing
 from anytpu.errors import SettingError
-from anytpu.report.chip.causes import CAUSES, cycles_by_cause
-from anytpu.report.chip.figures import PREDICTED
+from anytpu.report.chip.figures import CAUSES, PREDICTED, cycles_by_cause
 from anytpu.report.chip.lanes import LANES, lane_of, part_name
 from anytpu.report.chip.levels import buffer_levels, fifo_levels
 

@@ -1,13 +1,18 @@
-"""Axes of a plot: scales from values to positions, and their round tick values."""
+"""The frame of a plot of points and lines: margins, scales with round ticks, axes, legend, labels of points."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from anytpu import units
-from anytpu.report.drawing.shapes import Label, Line, Shape, text_width
+from anytpu.report.drawing.shapes import SERIES, Label, Polyline, Rectangle, Shape, text_width
+
+WIDTH, HEIGHT = 480.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 452.0, 36.0, 242.0
+"""Edges of the area between the axes, in points."""
 
 TEXT_SIZE = 13.0
 _WIDE = 8.0
@@ -130,7 +135,7 @@ def horizontal(scale: Scale, y: float, write: Callable[[float], str], title: str
     label_end = -math.inf
     for tick in scale.ticks:
         x, text = scale(tick), write(tick)
-        shapes.append(Line(((x, y), (x, lines_to)), "grid"))
+        shapes.append(Polyline(((x, y), (x, lines_to)), "grid"))
         half = text_width(text, TEXT_SIZE) / 2
         if x - half > label_end:
             shapes.append(Label(x, y + 17, text, "middle", "muted", TEXT_SIZE))
@@ -143,9 +148,85 @@ def vertical(scale: Scale, x: float, write: Callable[[float], str], lines_to: fl
     shapes: list[Shape] = []
     for tick in scale.ticks:
         y = scale(tick)
-        shapes.append(Line(((x, y), (lines_to, y)), "grid"))
+        shapes.append(Polyline(((x, y), (lines_to, y)), "grid"))
         shapes.append(Label(x - 8, y + 4, write(tick), "end", "muted", TEXT_SIZE))
     return shapes
+
+
+def series_colour(index: int) -> str:
+    """Return the colour of the series at an index; colours repeat."""
+    return SERIES[index % len(SERIES)]
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> list[Shape]:
+    """Return a coloured square and a name per entry (name, colour) in a row; "+ n" counts entries that do not fit."""
+    shapes: list[Shape] = []
+    x, y = LEFT, 14.0
+    for index, (name, colour) in enumerate(entries):
+        width = 14 + text_width(name) + 14
+        rest = len(entries) - index
+        if x + width > RIGHT - (40 if rest > 1 else 0) and index:
+            return [*shapes, Label(x, y, f"+ {rest}", colour="muted")]
+        shapes += [Rectangle(x, y - 9, 10, 10, colour), Label(x + 14, y, name)]
+        x += width
+    return shapes
+
+
+def place_labels(
+    points: Sequence[tuple[float, float, str, str]],
+    others: Sequence[tuple[float, float]] = (),
+    size: float = 13.0,
+    lines: Sequence[tuple[float, float]] = (),
+    bounds: tuple[float, float] = (LEFT, RIGHT + 8),
+) -> list[Label]:
+    """Return a label beside each point (x, y, text, colour) that covers neither another label nor a point.
+
+    Args:
+        points: the points to label.
+        others: further points (x, y) that must remain visible.
+        size: font size.
+        lines: points along lines, which a label crosses only if no other position is free.
+        bounds: smallest left edge and largest right edge of a label.
+
+    A label without a free position is left out; the plot's tooltips still name the point.
+    """
+    occupied = [(x - 6, y - 6, x + 6, y + 6) for x, y in (*((x, y) for x, y, _, _ in points), *others)]
+    avoided = [(x - 1, y - 1, x + 1, y + 1) for x, y in lines]
+    labels = []
+    for x, y, text, colour in points:
+        width = text_width(text, size)
+        candidates = [(left, base, (left, base - size, left + width, base + 3)) for left, base in _beside(x, y, width)]
+        free = [
+            (left, base, box)
+            for left, base, box in candidates
+            if left >= bounds[0] and box[2] <= bounds[1] and not any(_overlap(box, other) for other in occupied)
+        ]
+        clear = [candidate for candidate in free if not any(_overlap(candidate[2], box) for box in avoided)]
+        for left, base, box in (clear or free)[:1]:
+            occupied.append(box)
+            labels.append(Label(left, base, text, "start", colour, size))
+    return labels
+
+
+def _beside(x: float, y: float, width: float) -> list[tuple[float, float]]:
+    """Return candidate positions of a point's label, the best first."""
+    above, below = y - 11, y + 20
+    sides = [(x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, above), (x - width / 2, below)]
+    return [*sides, (x - width, above), (x, below), (x, above), (x - width, below), (x - width / 2, y + 36)]
+
+
+def along(lines: Iterable[Sequence[tuple[float, float]]], every: float = 3.0) -> list[tuple[float, float]]:
+    """Return points along polylines, so dense that no letter fits between two of them."""
+    dense: list[tuple[float, float]] = []
+    for points in lines:
+        for (x, y), (end_x, end_y) in itertools.pairwise(points):
+            steps = max(round(max(abs(end_x - x), abs(end_y - y)) / every), 1)
+            dense += [(x + (end_x - x) * n / steps, y + (end_y - y) * n / steps) for n in range(steps + 1)]
+    return dense
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float, max_ticks: int) -> Scale:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from anytpu.report.drawing.shapes import Box, Drawing, Label, Shape, shortened, text_width
+from anytpu.report.drawing.shapes import Drawing, Label, Rectangle, Shape, shortened, text_width
 from anytpu.report.wording import one_line
 
 _WIDTH, _ROW, _TOP = 760.0, 26.0, 10.0
@@ -75,6 +75,6 @@ def _boxes(row: Row, x: float, end: float, top: float, longest: float) -> list[S
     scale = (end - x) / longest
     for length, colour, opacity in row.parts:
         width = max(length, 0.0) * scale
-        boxes.append(Box(x, top, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
+        boxes.append(Rectangle(x, top, width, _ROW - 10, colour, opacity, row.title or f"{row.name}: {row.amount}"))
         x += width
     return boxes

@@ -1,4 +1,4 @@
-"""Plots as lists of shapes, independent of the output format: `svg.py` writes them and `png.py` paints them.
+"""Plots as lists of shapes, independent of the output format: `svg.py` writes them and `files.py` paints them.
 
 Idea: four shapes suffice for all plots. The modules that build plots place shapes; the renderers know only shapes.
 
@@ -32,7 +32,7 @@ SERIES = tuple(name for name in COLOURS if name[0] == "c")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Box:
+class Rectangle:
     """A filled rectangle.
 
     Attributes:
@@ -55,7 +55,7 @@ class Box:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Line:
+class Polyline:
     """A line through points.
 
     Attributes:
@@ -108,7 +108,6 @@ class Label:
         colour: colour, a name in `COLOURS`.
         size: font size, in points.
         is_bold: whether the font is bold.
-        is_upright: whether the text is rotated by 90 degrees and runs upwards.
     """
 
     x: float
@@ -118,12 +117,11 @@ class Label:
     colour: str = "ink"
     size: float = 13.0
     is_bold: bool = False
-    is_upright: bool = False
 
 
 _TITLE_HEIGHT = 36.0
 
-Shape = Box | Line | Dot | Label
+Shape = Rectangle | Polyline | Dot | Label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +153,7 @@ def titled(drawing: Drawing) -> Drawing:
 
 
 def _lowered(shape: Shape, by: float) -> Shape:
-    if isinstance(shape, Line):
+    if isinstance(shape, Polyline):
         return dataclasses.replace(shape, points=tuple((x, y + by) for x, y in shape.points))
     return dataclasses.replace(shape, y=shape.y + by)
 

@@ -6,8 +6,8 @@ page that inlines the drawing overrides the classes in dark mode.
 
 from __future__ import annotations
 
-from anytpu.report.drawing.shapes import COLOURS, Box, Dot, Drawing, Label, Line, Shape
-from anytpu.report.web.markup import Markup, element, joined
+from anytpu.report.drawing.shapes import COLOURS, Dot, Drawing, Label, Polyline, Rectangle, Shape
+from anytpu.report.html import Markup, element, joined
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 """Fonts of pages and drawings: those of the reader's system."""
@@ -28,9 +28,19 @@ def either(wide: Drawing, narrow: Drawing | None) -> Markup:
     )
 
 
+def captioned(drawing: Drawing | None) -> Markup:
+    """Return a drawing below its title; nothing for None."""
+    return element("figure", element("figcaption", drawing.title), inline(drawing)) if drawing else joined()
+
+
+def figure(drawing: Drawing | None, narrow: Drawing | None) -> Markup:
+    """Return a drawing, or its alternative for a telephone, below its title as a heading; nothing for None."""
+    return element("figure", element("h3", drawing.title), either(drawing, narrow)) if drawing else joined()
+
+
 def document(drawing: Drawing) -> str:
     """Return a drawing as the text of an SVG file."""
-    paper = Box(0, 0, drawing.width, drawing.height, "paper")
+    paper = Rectangle(0, 0, drawing.width, drawing.height, "paper")
     size = {"width": f"{drawing.width:g}", "height": f"{drawing.height:g}"}
     svg = _svg(drawing, (paper, *drawing.shapes), xmlns="http://www.w3.org/2000/svg", **size)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'
@@ -50,21 +60,21 @@ def _svg(drawing: Drawing, shapes: tuple[Shape, ...], **attributes: str) -> Mark
 
 
 def _shape(shape: Shape) -> Markup:
-    if isinstance(shape, Box):
+    if isinstance(shape, Rectangle):
         return _box(shape)
-    if isinstance(shape, Line):
+    if isinstance(shape, Polyline):
         return _line(shape)
     if isinstance(shape, Dot):
         return _dot(shape)
     return _label(shape)
 
 
-def _box(box: Box) -> Markup:
+def _box(box: Rectangle) -> Markup:
     place = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 1.5}
     return element("rect", _title(box.title), **place, **_filled(box.colour), opacity=_opacity(box.opacity))
 
 
-def _line(line: Line) -> Markup:
+def _line(line: Polyline) -> Markup:
     points = " ".join(f"{x:.5g},{y:.5g}" for x, y in line.points)
     return element(
         "polyline",
@@ -86,7 +96,6 @@ def _dot(dot: Dot) -> Markup:
 
 
 def _label(label: Label) -> Markup:
-    turn = f"rotate(-90 {label.x:.5g} {label.y:.5g})" if label.is_upright else None
     return element(
         "text",
         label.text,
@@ -95,7 +104,6 @@ def _label(label: Label) -> Markup:
         text_anchor=label.anchor if label.anchor != "start" else None,
         font_size=label.size,
         font_weight=600 if label.is_bold else None,
-        transform=turn,
         **_filled(label.colour),
     )
 

@@ -1,4 +1,4 @@
-"""Comparison of costs of systems: unit of work, table columns, cheapest system.
+"""Comparison of costs of systems: unit of work, table columns, cheapest system, remarks on prices.
 
 Idea: steps of different batches are different work, and a single step costs almost nothing. So without a whole run,
 systems are compared by the cost of a million examples.
@@ -7,6 +7,7 @@ systems are compared by the cost of a million examples.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from anytpu.planning.records import Cost, Holding, Memory, Plan, Prediction
 from anytpu.report.plan import phrases
 
 _MIN_USD = 0.01
+_LONGEST_FLAG = 28
+_MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 _SIZES = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"))
 
 
@@ -177,3 +180,50 @@ def _price(plan: Plan, prediction: Prediction) -> str:
         return f"{phrases.usd(prediction.cost.usd_per_epoch)} an epoch"
     work = unit(plan)
     return f"{phrases.usd(work.amounts(prediction)[1])} {work.name}"
+
+
+def flags(cost: Cost | None) -> list[str]:
+    """Return short remarks on a chip, of two or three words: "not listed", "an old generation"."""
+    if cost is None:
+        return []
+    heads = [re.split("[,:(]", part)[0].strip() for part in cost.price.note.split(";")]
+    listed = [] if cost.usd_per_hour is not None else ["not listed"]
+    return list(dict.fromkeys([*listed, *(head for head in heads if 0 < len(head) <= _LONGEST_FLAG)]))
+
+
+def price_remarks(plan: Plan) -> list[tuple[str, str]]:
+    """Return the remarks on prices, each as (systems, sentence)."""
+    said: dict[str, list[str]] = {}
+    has_prices = any(prediction.cost is not None for prediction in plan.predictions)
+    for prediction in plan.predictions:
+        if prediction.cost is None:
+            if has_prices and prediction.fits:
+                said.setdefault("no price is known", []).append(prediction.target.name)
+            continue
+        notes = [note.strip() for note in prediction.cost.price.note.split(";") if note.strip()]
+        if prediction.cost.usd_per_hour is None and not any("not listed" in note for note in notes):
+            notes.append("not listed")
+        for note in notes:
+            said.setdefault(note, []).append(prediction.target.name)
+    ordered = sorted(said.items(), key=lambda item: len(item[1]))
+    return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in ordered]
+
+
+def price_source(plan: Plan) -> str:
+    """Return the sources and dates of the prices; "" if there are none."""
+    places: dict[tuple[str, str], list[str]] = {}
+    prices = [prediction.cost.price for prediction in plan.predictions if prediction.cost is not None]
+    known = prices or [
+        each.price for prediction in plan.predictions for each in prediction.holding if each.price is not None
+    ]
+    for price in known:
+        if price.source:
+            catalogue, _, place = price.source.partition(": ")
+            # The name of a machine would repeat the row of the table, so it is left out.
+            named = [part for part in place.split(", ") if part and not _MACHINE.fullmatch(part)]
+            places.setdefault((catalogue, price.date), []).extend(named)
+    written = [
+        f"{catalogue}{': ' if regions else ''}{', '.join(dict.fromkeys(regions))}, read in {date}"
+        for (catalogue, date), regions in places.items()
+    ]
+    return f"Prices: {'. '.join(written)}." if written else ""

@@ -8,10 +8,9 @@ from rich.text import Text
 
 from anytpu import units
 from anytpu.planning.records import KINDS, Advice, Buffer, Plan, Prediction, StepTime
-from anytpu.report.comparison import bar
 from anytpu.report.plan import phrases
 from anytpu.report.plan.shares import kind_shares, layer_shares, like_ops
-from anytpu.report.terminal import hang
+from anytpu.report.terminal import bar, hang
 
 _COLOURS = dict(zip(KINDS, ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black"), strict=True))
 _SOURCE_WIDTH = 20
@@ -19,15 +18,12 @@ _MIN_SHARE = 0.001
 """Minimum share of a step from which a kind of operations is explained."""
 
 
-def detail_lines(
-    prediction: Prediction, width: int = 80, ascii_only: bool = False, brief: bool = False
-) -> Iterator[Text]:
+def detail_lines(prediction: Prediction, width: int = 80, brief: bool = False) -> Iterator[Text]:
     """Yield the lines on one system.
 
     Args:
         prediction: its prediction.
         width: columns of the terminal.
-        ascii_only: draw with # instead of block characters.
         brief: show the main points only, for a plan of several systems.
     """
     most = 3 if brief else 10
@@ -35,7 +31,7 @@ def detail_lines(
     if prediction.time is not None and timed and brief:
         yield from _in_words(prediction.time, most, width)
     elif prediction.time is not None and timed:
-        yield from _where(prediction.time, width, ascii_only)
+        yield from _where(prediction.time, width)
         yield from _layers(prediction.time, most, width)
         yield from _ops(prediction, most, width)
     if prediction.memory is not None and (not brief or not prediction.fits):
@@ -46,11 +42,11 @@ def detail_lines(
         yield from _listed("evidence", prediction.time.evidence[: 2 if brief else None], width)
 
 
-def _where(time: StepTime, width: int, ascii_only: bool) -> Iterator[Text]:
+def _where(time: StepTime, width: int) -> Iterator[Text]:
     shares = kind_shares(time)
     for kind, share, time_s in shares:
         line = Text(f"  {phrases.KIND_NAMES[kind]:<16}")
-        line.append(bar(share, width - 42, ascii_only), _COLOURS[kind])
+        line.append(bar(share, width - 42), _COLOURS[kind])
         yield line.append(f"  {phrases.percent(share)}  {units.format_seconds(time_s)}")
     yield from _hung(
         "  ", phrases.kind_meanings(kind for kind, share, _ in shares if share >= _MIN_SHARE), width, "dim"

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu import units
-from anytpu.planning.records import Advice, Buffer, Kind, OpTime, Prediction, StepTime
+from anytpu.planning.records import Advice, Buffer, OpTime, Prediction, StepTime
 from anytpu.report.drawing import svg
+from anytpu.report.html import Markup, bar_of, element, joined, remark, stacked, table
 from anytpu.report.plan import phrases
-from anytpu.report.plan.colours import KIND_COLOURS, USE_COLOURS
 from anytpu.report.plan.details import gain_sentence
-from anytpu.report.plan.roofline import roofline
-from anytpu.report.plan.shares import kind_shares, kinds_of_layer, layer_shares, ops_difference, use_shares
-from anytpu.report.web.markup import Markup, element, joined
-from anytpu.report.web.table import table
+from anytpu.report.plan.pictures import roofline
+from anytpu.report.plan.shares import KIND_COLOURS, kind_shares, layer_shares, parts_of_layer, use_shares
 
 _MAX_OPEN_ROWS, _MAX_ROWS = 12, 400
 
@@ -65,7 +63,7 @@ def _time(prediction: Prediction) -> Markup:
         element(
             "div",
             _layers(time),
-            element("figure", element("figcaption", drawing.title), svg.inline(drawing)) if drawing else None,
+            svg.captioned(drawing),
             class_="pair" if drawing else None,
         ),
         _ops(prediction),
@@ -78,36 +76,17 @@ def _kinds(time: StepTime) -> Markup:
         for kind, share, time_s in kind_shares(time)
     ]
     meanings = phrases.kind_meanings(kind for kind, *_ in kind_shares(time))
-    return joined(stacked(parts), element("p", meanings, class_="remark"))
-
-
-def stacked(parts: Sequence[tuple[str, float, str, str]]) -> Markup:
-    """Return one bar of several parts, with a legend.
-
-    Args:
-        parts: (colour, fraction of the width, name, formatted amount) of each part.
-    """
-    pieces = [
-        element("i", class_=f"back-{colour}", style=f"width:{100 * share:.3f}%", title=f"{name}: {amount}")
-        for colour, share, name, amount in parts
-    ]
-    legend = [
-        element("li", element("i", class_=f"back-{colour}"), f"{name} ", element("span", amount))
-        for colour, _, name, amount in parts
-    ]
-    return joined(element("div", *pieces, class_="stack"), element("ul", *legend, class_="legend"))
+    return joined(stacked(parts), remark(meanings))
 
 
 def _correction(time: StepTime) -> Markup | None:
-    factor = ops_difference(time)
-    if abs(factor - 1) < 0.005:
-        return None
     total_s = sum(op.time_s for op in time.ops)
-    said = (
+    if not total_s or abs(time.step_s / total_s - 1) < 0.005:
+        return None
+    return remark(
         f"The operations add up to {phrases.seconds(total_s)}; calibration with published measurements of this chip "
         f"corrects this to {phrases.seconds(time.step_s)}."
     )
-    return element("p", said, class_="remark")
 
 
 def _layers(time: StepTime) -> Markup:
@@ -119,20 +98,12 @@ def _layers(time: StepTime) -> Markup:
             joined(
                 element("b", phrases.seconds(time_s)),
                 element("small", phrases.percent(share)),
-                _bar(kinds_of_layer(time, layer), longest_s),
+                bar_of(parts_of_layer(time, layer), longest_s),
             ),
         )
         for layer, source, share, time_s in rows[:_MAX_ROWS]
     ]
     return element("div", _folded(("layer", "time"), cells, "layers", "layers", open_rows=8))
-
-
-def _bar(parts: Sequence[tuple[Kind, float]], longest_s: float) -> Markup:
-    pieces = [
-        element("i", class_=f"back-{KIND_COLOURS[kind]}", style=f"width:{100 * time_s / longest_s:.2f}%")
-        for kind, time_s in parts
-    ]
-    return element("span", *pieces, class_="bar")
 
 
 def _ops(prediction: Prediction) -> Markup:
@@ -152,7 +123,7 @@ def _op(op: OpTime, total_s: float, longest_s: float) -> tuple[object, ...]:
         joined(
             element("b", phrases.seconds(op.time_s)),
             element("small", phrases.percent(op.time_s / total_s)),
-            _bar([(op.kind, op.time_s)], longest_s),
+            bar_of([(KIND_COLOURS[op.kind], op.time_s)], longest_s),
         ),
         units.format_flops(op.flops) if op.flops else "",
         units.format_bytes(op.bytes) if op.bytes else "",
@@ -173,8 +144,8 @@ def _memory(prediction: Prediction) -> Markup:
     assert memory is not None
     whole = max(memory.peak_bytes, memory.limit_bytes, 1)
     parts = [
-        (USE_COLOURS.get(use, "c6"), size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
-        for use, size in use_shares(memory)
+        (colour, size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
+        for colour, use, size in use_shares(memory)
     ]
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))
     said = f"{'At least ' if prediction.is_floor else ''}{peak} at the peak; the compiler lets a device use {limit}."
@@ -188,7 +159,7 @@ def _memory(prediction: Prediction) -> Markup:
     return joined(
         element("h3", "Memory of a device"),
         element("div", stacked(parts), element("b", style=f"left:{limit_at:.2f}%"), class_="filled"),
-        element("p", said, class_="remark"),
+        remark(said),
         listed,
     )
 

@@ -6,11 +6,10 @@ Rule: an unknown number is `UNKNOWN`, never 0.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 
 from anytpu import units
-from anytpu.planning.records import Buffer, Cost, Kind, Memory, OpTime, Plan, Prediction
+from anytpu.planning.records import Buffer, Kind, Memory, OpTime, Plan, Prediction
 from anytpu.report.wording import UNKNOWN as UNKNOWN
 from anytpu.report.wording import one_line as one_line
 from anytpu.report.wording import percent as percent
@@ -47,9 +46,6 @@ MFU_FORMULA = (
     "rate), of one device."
 )
 """Definition of the model FLOPs utilisation."""
-
-_LONGEST_FLAG = 28
-_MACHINE = re.compile(r"v\d+[a-z]?-\d+")
 
 NOT_MEASURED = "Predicted, not measured."
 """Statement in every report of a plan."""
@@ -210,33 +206,6 @@ def _at_least(prediction: Prediction) -> str:
     return "at least " if prediction.is_floor else ""
 
 
-def flags(cost: Cost | None) -> list[str]:
-    """Return short remarks on a chip, of two or three words: "not listed", "an old generation"."""
-    if cost is None:
-        return []
-    heads = [re.split("[,:(]", part)[0].strip() for part in cost.price.note.split(";")]
-    listed = [] if cost.usd_per_hour is not None else ["not listed"]
-    return list(dict.fromkeys([*listed, *(head for head in heads if 0 < len(head) <= _LONGEST_FLAG)]))
-
-
-def price_remarks(plan: Plan) -> list[tuple[str, str]]:
-    """Return the remarks on prices, each as (systems, sentence)."""
-    said: dict[str, list[str]] = {}
-    has_prices = any(prediction.cost is not None for prediction in plan.predictions)
-    for prediction in plan.predictions:
-        if prediction.cost is None:
-            if has_prices and prediction.fits:
-                said.setdefault("no price is known", []).append(prediction.target.name)
-            continue
-        notes = [note.strip() for note in prediction.cost.price.note.split(";") if note.strip()]
-        if prediction.cost.usd_per_hour is None and not any("not listed" in note for note in notes):
-            notes.append("not listed")
-        for note in notes:
-            said.setdefault(note, []).append(prediction.target.name)
-    ordered = sorted(said.items(), key=lambda item: len(item[1]))
-    return [(", ".join(names), f"{note[:1].upper()}{note[1:]}.") for note, names in ordered]
-
-
 def op_label(op: OpTime) -> str:
     """Return an operation's label, the user's layer if it is known: "conv1, backward"."""
     return f"{op.layer or op.name}{', backward' if op.is_backward else ''}"
@@ -292,23 +261,3 @@ def _work(prediction: Prediction) -> str:
 def predictors(plan: Plan) -> str:
     """Return the sources of the predictions: "the TPU compiler (libtpu 0.0.51)"."""
     return ", ".join(dict.fromkeys(prediction.predicted_by for prediction in (*plan.predictions, *plan.sweep)))
-
-
-def price_source(plan: Plan) -> str:
-    """Return the sources and dates of the prices; "" if there are none."""
-    places: dict[tuple[str, str], list[str]] = {}
-    costs = [prediction.cost.price for prediction in plan.predictions if prediction.cost is not None]
-    known = costs or [
-        each.price for prediction in plan.predictions for each in prediction.holding if each.price is not None
-    ]
-    for price in known:
-        if price.source:
-            catalogue, _, place = price.source.partition(": ")
-            # The name of a machine would repeat the row of the table, so it is left out.
-            named = [part for part in place.split(", ") if part and not _MACHINE.fullmatch(part)]
-            places.setdefault((catalogue, price.date), []).extend(named)
-    written = [
-        f"{catalogue}{': ' if regions else ''}{', '.join(dict.fromkeys(regions))}, read in {date}"
-        for (catalogue, date), regions in places.items()
-    ]
-    return f"Prices: {'. '.join(written)}." if written else ""

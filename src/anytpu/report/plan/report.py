@@ -5,20 +5,17 @@ Rule: pages and pictures are imported on use; the terminal needs none of them.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.details import detail_lines, named_kinds
 from anytpu.report.plan.table import chosen_lines, cost_table, holding_table, remarks, speed_table, sweep_tables
-from anytpu.report.terminal import hang, is_ascii_only, open_console
-
-_PLAIN = str.maketrans({"µ": "u", "─": "-", "·": ",", "…": "."})
+from anytpu.report.terminal import hang, open_console
 
 
 class PlanReport:
@@ -34,10 +31,10 @@ class PlanReport:
         Raises:
             SettingError: the file cannot be written.
         """
+        from anytpu.report import html
         from anytpu.report.plan.page import page
-        from anytpu.report.web import document
 
-        return document.write(page(record), path)
+        return html.write(page(record), path)
 
     def to_fragment(self, record: Plan) -> str:
         """Return a plan as an HTML fragment, for a notebook."""
@@ -62,25 +59,14 @@ PLAN_REPORT = PlanReport()
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Print a plan; in plain ASCII if the stream lacks block characters."""
-    if not is_ascii_only(console):
-        _print(console, plan, ascii_only=False)
-        return
-    stream = io.StringIO()
-    _print(Console(file=stream, width=console.width, markup=False, highlight=False, emoji=False), plan, ascii_only=True)
-    plain = stream.getvalue().translate(_PLAIN).encode("ascii", "backslashreplace").decode()
-    console.print(Text(plain), end="", soft_wrap=True)
-
-
-def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
+    """Print a plan."""
     width = console.width
     console.print(Text(phrases.one_line(plan.job), "bold"), soft_wrap=True)
     _wrapped(console, phrases.subtitle(plan))
     _wrapped(console, f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", "yellow")
-    tables: list[RenderableType | None] = [speed_table(plan, width, ascii_only), cost_table(plan)]
-    for table in tables:
-        if table is not None:
-            console.print(table)
+    console.print(speed_table(plan, width))
+    if (costing := cost_table(plan)) is not None:
+        console.print(costing)
     _wrapped(console, costs.wanted(plan))
     for line in chosen_lines(plan):
         console.print(line, soft_wrap=True)
@@ -94,7 +80,7 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         _wrapped(console, costs.HOLDING)
         console.print(held)
     for prediction in plan.predictions:
-        lines = list(detail_lines(prediction, width, ascii_only, brief=len(plan) > 1))
+        lines = list(detail_lines(prediction, width, brief=len(plan) > 1))
         if lines:
             _title(console, prediction)
         for line in lines:
@@ -104,7 +90,7 @@ def _print(console: Console, plan: Plan, ascii_only: bool) -> None:
         console.print(Text(title, "bold underline"), soft_wrap=True)
         console.print(table)
     console.print()
-    for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, phrases.price_source(plan)):
+    for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, costs.price_source(plan)):
         _wrapped(console, sentence, "dim")
 
 

@@ -1,4 +1,4 @@
-"""Shares of a step by kind and layer, and of the memory by use.
+"""Shares of a step by kind and layer, and of the memory by use, each with the same colour in every plot and table.
 
 Rule: shares are relative to the sum of the operations. The calibration of a chip may correct that sum to another step
 time.
@@ -11,8 +11,12 @@ import re
 from collections.abc import Sequence
 
 from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
+from anytpu.report.drawing.shapes import SERIES
 
 _NUMBER = re.compile(r"(\.\d+)+$")
+KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
+"""The colour of each kind of operation."""
+_USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
 NO_LAYER = "(outside of layers)"
 """Layer name for operations outside the user's layers."""
 
@@ -35,25 +39,19 @@ def layer_shares(time: StepTime) -> list[tuple[str, str, float, float]]:
     return [(layer or NO_LAYER, sources.get(layer, ""), time_s / total_s, time_s) for layer, time_s in seconds.items()]
 
 
-def kinds_of_layer(time: StepTime, layer: str) -> list[tuple[Kind, float]]:
-    """Return (kind, seconds) of one layer, in the order of `KINDS`."""
+def parts_of_layer(time: StepTime, layer: str) -> list[tuple[str, float]]:
+    """Return (colour, seconds) of each kind of operation of one layer, in the order of `KINDS`."""
     own = [op for op in _on_device(time) if (op.layer or NO_LAYER) == layer]
-    sums: list[tuple[Kind, float]] = [(kind, sum(op.time_s for op in own if op.kind == kind)) for kind in KINDS]
-    return [(kind, time_s) for kind, time_s in sums if time_s > 0]
+    sums = [(KIND_COLOURS[kind], sum(op.time_s for op in own if op.kind == kind)) for kind in KINDS]
+    return [(colour, time_s) for colour, time_s in sums if time_s > 0]
 
 
 def _on_device(time: StepTime) -> tuple[OpTime, ...]:
     return tuple(op for op in time.ops if op.kind not in ("host", "input"))
 
 
-def ops_difference(time: StepTime) -> float:
-    """Return the ratio of the step time to the sum of the operations: 1.1 if a chip's calibration adds 10 %."""
-    total_s = sum(op.time_s for op in time.ops)
-    return time.step_s / total_s if total_s else 1.0
-
-
-def use_shares(memory: Memory) -> list[tuple[str, int]]:
-    """Return the peak as (use, bytes); the part outside the listed buffers is "other".
+def use_shares(memory: Memory) -> list[tuple[str, str, int]]:
+    """Return the peak as (colour, use, bytes); the part outside the listed buffers is "other".
 
     If the buffers add up to more than the peak, they do not all exist at the same time. Then the result is the whole
     peak as "peak".
@@ -63,8 +61,9 @@ def use_shares(memory: Memory) -> list[tuple[str, int]]:
         sums[buffer.use] = sums.get(buffer.use, 0) + buffer.bytes
     rest = memory.peak_bytes - sum(sums.values())
     if rest < 0 or not sums:
-        return [("peak", memory.peak_bytes)]
-    return [*sums.items(), ("other", rest)] if rest else list(sums.items())
+        sums, rest = {"peak": memory.peak_bytes}, 0
+    shares = {**sums, "other": rest} if rest else sums
+    return [(_USE_COLOURS.get(use, "c6"), use, size_bytes) for use, size_bytes in shares.items()]
 
 
 def like_ops(ops: Sequence[OpTime]) -> list[tuple[str, OpTime]]:
@@ -86,8 +85,3 @@ def like_ops(ops: Sequence[OpTime]) -> list[tuple[str, OpTime]]:
         for each in groups.values()
     ]
     return sorted(sums, key=lambda pair: -pair[1].time_s)
-
-
-def longest_ops(time: StepTime, most: int) -> list[OpTime]:
-    """Return the operations that take longest, the longest first."""
-    return sorted(time.ops, key=lambda op: -op.time_s)[:most]

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.comparison import bar
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
+from anytpu.report.terminal import bar, compact_table, table_width
 
 _COSTS_WIDTH = 72
 """Width available for costs in a terminal of 80 columns, beside the names of systems."""
 
 
-class _Form(NamedTuple):
+class _SpeedTableForm(NamedTuple):
     """The columns of a speed table.
 
     Attributes:
-        has_slice: whether it has the compiler's name of the slice.
+        has_slice: whether the table has the compiler's name of the slice.
         bar_width: width of the memory bar in characters; 0: no bar.
         has_sizes: whether it shows the used and available memory.
     """
@@ -37,29 +34,27 @@ class _Form(NamedTuple):
 
 
 _FORMS = (
-    _Form(True, 6, True),
-    _Form(False, 6, True),
-    _Form(False, 4, True),
-    _Form(False, 0, True),
-    _Form(True, 6, False),
-    _Form(False, 6, False),
+    _SpeedTableForm(True, 6, True),
+    _SpeedTableForm(False, 6, True),
+    _SpeedTableForm(False, 4, True),
+    _SpeedTableForm(False, 0, True),
+    _SpeedTableForm(True, 6, False),
+    _SpeedTableForm(False, 6, False),
 )
 
 
-def speed_table(plan: Plan, width: int = 80, ascii_only: bool = False) -> Table:
+def speed_table(plan: Plan, width: int = 80) -> Table:
     """Return the predicted speed and memory use of each system, with the largest form that fits.
 
     Args:
         plan: the plan to show, one row per system.
         width: columns of the terminal.
-        ascii_only: draw with # instead of block characters.
     """
-    tables = (_speeds(plan, form, ascii_only) for form in _FORMS)
-    fitting = (table for table in tables if _width(table) <= width)
-    return next(fitting, None) or _speeds(plan, _FORMS[-1], ascii_only)
+    tables = [_speeds(plan, form) for form in _FORMS]
+    return next((table for table in tables if table_width(table) <= width), tables[-1])
 
 
-def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
+def _speeds(plan: Plan, form: _SpeedTableForm) -> Table:
     slices = ("slice",) if form.has_slice else ()
     shown = _table("system", *slices, right=("step", "between", "examples/s", "MFU"))
     shown.add_column("memory", no_wrap=True)
@@ -71,25 +66,19 @@ def _speeds(plan: Plan, form: _Form, ascii_only: bool) -> Table:
             phrases.interval(prediction.interval_s),
             phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
             phrases.percent(prediction.mfu),
-            _memory(prediction, form, ascii_only),
+            _memory(prediction, form),
         )
     return shown
 
 
-def _width(table: Table) -> int:
-    console = Console(width=1000)
-    return Measurement.get(console, console.options, table).maximum
-
-
-def _memory(prediction: Prediction, form: _Form, ascii_only: bool) -> Text:
+def _memory(prediction: Prediction, form: _SpeedTableForm) -> Text:
     """Return the used memory of a device as a bar, a percentage and sizes; red if it does not fit."""
     share, red = phrases.memory_share(prediction.memory), "" if prediction.fits else "red"
     if share is None or prediction.memory is None:
         return Text(phrases.UNKNOWN)
     text = Text()
     if form.bar_width:
-        filled = bar(min(share, 1.0), form.bar_width, ascii_only)
-        text.append(f"{filled:<{form.bar_width}} ", red or "green")
+        text.append(f"{bar(min(share, 1.0), form.bar_width):<{form.bar_width}} ", red or "green")
     text.append(f"{phrases.least(prediction, phrases.percent(share)):>5}", red)
     return text.append(f"  {phrases.used(prediction.memory)}", red) if form.has_sizes else text
 
@@ -97,26 +86,23 @@ def _memory(prediction: Prediction, form: _Form, ascii_only: bool) -> Text:
 def cost_table(plan: Plan) -> Table | None:
     """Return the cost of each system, or None if no price is known."""
     known = costs.columns(plan)
-    if not known:
-        return None
     # Drop columns rather than truncate amounts; the page has all columns.
     while sum(_room(column) for column in known) > _COSTS_WIDTH:
         known = known[:-1]
-    shown = _table("system", right=tuple(column.short for column in known))
-    for prediction, *cells in zip(costs.priced(plan), *(column.cells for column in known), strict=True):
-        shown.add_row(prediction.target.name, *cells)
-    return shown
+    return _amounts("system", [prediction.target.name for prediction in costs.priced(plan)], known)
 
 
 def holding_table(plan: Plan) -> Table | None:
     """Return the slices on which the program would fit; None if it fits on a planned system."""
-    slices = costs.holding(plan)
-    if not slices:
+    return _amounts("slice", [slice_.target.name for slice_ in costs.holding(plan)], costs.holding_columns(plan))
+
+
+def _amounts(title: str, names: list[str], columns: list[costs.CostColumn]) -> Table | None:
+    if not columns:
         return None
-    known = costs.holding_columns(plan)
-    shown = _table("slice", right=tuple(column.short for column in known))
-    for prediction, *cells in zip(slices, *(column.cells for column in known), strict=True):
-        shown.add_row(prediction.target.name, *cells)
+    shown = _table(title, right=tuple(column.short for column in columns))
+    for row in zip(names, *(column.cells for column in columns), strict=True):
+        shown.add_row(*row)
     return shown
 
 
@@ -159,7 +145,7 @@ def remarks(plan: Plan) -> list[tuple[str, str]]:
             said.setdefault(sentence, []).append(prediction.target.name)
         for note in prediction.notes:
             said.setdefault(note, []).append(prediction.target.name)
-    return [*((", ".join(names), sentence) for sentence, names in said.items()), *phrases.price_remarks(plan)]
+    return [*((", ".join(names), sentence) for sentence, names in said.items()), *costs.price_remarks(plan)]
 
 
 def chosen_lines(plan: Plan) -> list[Text]:
@@ -175,7 +161,7 @@ def chosen_lines(plan: Plan) -> list[Text]:
 
 
 def _table(*left: str, right: tuple[str, ...]) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = compact_table()
     for title in left:
         shown.add_column(title, no_wrap=True)
     for title in right:

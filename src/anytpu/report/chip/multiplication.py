@@ -1,18 +1,25 @@
-"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave."""
+"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave.
+
+Idea: 256 by 256 cells are too many to show. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the first
+tile with the activations of the same lanes. Every number shown is one of its registers.
+"""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from anytpu import units as written
+from anytpu.chip.machine.systolic import Snapshot, SystolicArray
 from anytpu.report.chip.first_tile import FirstTile
 from anytpu.report.chip.record import ChipPage
-from anytpu.report.chip.wave import Wave, scene, wave_of
-from anytpu.report.web.markup import Markup, element, joined
-from anytpu.report.web.table import table
+from anytpu.report.html import Markup, element, joined, remark, section, table
+
+SIZE = 8
+"""Maximum number of rows, columns and vectors shown."""
 
 _UNITS = (
     ("scalar", "Scalar unit", "One multiply-add an operation, both of its numbers read from registers each time."),
@@ -34,21 +41,19 @@ def units(page: ChipPage) -> Markup:
             element("h3", title),
             element("svg", class_="unit", role="img", aria_label=f"{title}: progress of the 64 results"),
             element("p", class_="said-of", role="status", aria_live="off"),
-            element("p", text, class_="remark"),
+            remark(text),
             class_="panel",
             data_unit=name,
         )
         for name, title, text in _UNITS
     ]
-    return element(
-        "section",
-        element(
-            "h2", "Scalar, vector, matrix", element("small", "the same 8 x 8 by 8 x 8 product, one operation a step")
-        ),
+    return section(
+        "units",
+        "Scalar, vector, matrix",
+        "the same 8 x 8 by 8 x 8 product, one operation a step",
         element("div", *panels, class_="panels"),
-        player("units", "step"),
+        _player("units", "step"),
         _for_this_program(page),
-        id="units",
     )
 
 
@@ -66,11 +71,8 @@ def _for_this_program(page: ChipPage) -> Markup:
         f"This program's {written.format_count(macs)} multiply-adds. The matrix unit's are the cycles in which it is "
         "active: also cells without a weight of the model's work in them."
     )
-    return joined(
-        element("h3", "For this program"),
-        table(("unit", "multiply-adds an operation", name), rows, "counters", numbers=(1, 2)),
-        element("p", said, class_="remark"),
-    )
+    shown = table(("unit", "multiply-adds an operation", name), rows, "counters", numbers=(1, 2))
+    return joined(element("h3", "For this program"), shown, remark(said))
 
 
 def wave(tile: FirstTile | None) -> Markup:
@@ -79,31 +81,19 @@ def wave(tile: FirstTile | None) -> Markup:
         return joined()
     shown = wave_of(tile)
     size = len(shown.weights)
-    return element(
-        "section",
-        element("h2", "Systolic wave", element("small", _where(tile))),
-        element("p", _introduction(tile, shown), class_="remark"),
-        element(
-            "div",
-            element(
-                "svg", class_="stage", role="img", aria_label=f"A systolic array of {size} by {size} cells at work"
-            ),
-            class_="sideways",
-            tabindex=0,
-            role="region",
-            aria_label="Systolic array",
-        ),
-        player("wave", "cycle"),
+    stage = element("svg", class_="stage", role="img", aria_label=f"A systolic array of {size} by {size} cells at work")
+    return section(
+        "wave",
+        "Systolic wave",
+        f"the first tile of {tile.layer or 'the program'}",
+        remark(_introduction(tile, shown)),
+        element("div", stage, class_="sideways", tabindex=0, role="region", aria_label="Systolic array"),
+        _player("wave", "cycle"),
         element("p", class_="readout", role="status"),
         _check(shown),
         _whole_tile(tile, size),
         element("noscript", _sums(shown)),
-        id="wave",
     )
-
-
-def _where(tile: FirstTile) -> str:
-    return f"the first tile of {tile.layer}" if tile.layer else "the first tile of the program"
 
 
 def _introduction(tile: FirstTile, shown: Wave) -> str:
@@ -133,12 +123,8 @@ def _whole_tile(tile: FirstTile, size: int) -> Markup:
         f"The whole tile: {used:,} of its {tile.weights.size:,} weights are not 0. Blue is above 0, red below; the "
         f"corner above is its upper left {size} x {size}."
     )
-    return element(
-        "figure",
-        element("canvas", class_="tile", role="img", aria_label=text),
-        element("figcaption", text, class_="plain"),
-        class_="whole",
-    )
+    canvas = element("canvas", class_="tile", role="img", aria_label=text)
+    return element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
 
 
 def _sums(shown: Wave) -> Markup:
@@ -147,7 +133,7 @@ def _sums(shown: Wave) -> Markup:
     return table(titles, rows, numbers=range(1, len(titles)))
 
 
-def player(name: str, noun: str) -> Markup:
+def _player(name: str, noun: str) -> Markup:
     """Return buttons and a slider, to which the script attaches."""
     buttons = [("first", "|<", "To the start"), ("back", "<", f"One {noun} back"), ("play", "Play", None),
                ("next", ">", f"One {noun} on"), ("last", ">|", "To the end")]  # fmt: skip
@@ -166,3 +152,82 @@ def wave_scene(tile: FirstTile | None) -> dict[str, Any] | None:
         return None
     whole = {"size": len(tile.weights), "weights": base64.b64encode(tile.weights.astype(np.int8).tobytes()).decode()}
     return {**scene(wave_of(tile)), "tile": whole}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wave:
+    """A run of a small array.
+
+    Attributes:
+        first_row: index of the first shown row of the pass, chosen for varied values.
+        weights: corner of the tile; int32 `(rows, columns)`.
+        numbers: activations; int32 `(vectors, rows)`.
+        snapshots: registers after each cycle.
+        sums: sums that left the array; int32 `(vectors, columns)`.
+        expected: the matrix product for comparison; int32 `(vectors, columns)`.
+    """
+
+    first_row: int
+    weights: np.ndarray
+    numbers: np.ndarray
+    snapshots: tuple[Snapshot, ...]
+    sums: np.ndarray
+    expected: np.ndarray
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the sums that left the array equal the matrix product."""
+        return bool((self.sums == self.expected).all())
+
+
+def wave_of(tile: FirstTile) -> Wave:
+    """Return the wave over the corner of a tile."""
+    size = min(SIZE, len(tile.weights))
+    weights = tile.weights[:size, :size].astype(np.int32)
+    first = _first_row(tile.numbers[:, :size], size)
+    numbers = tile.numbers[first : first + size, :size]
+    snapshots = tuple(SystolicArray(size, size).snapshots(weights, numbers))
+    sums = np.zeros((len(numbers), size), np.int32)
+    for snapshot in snapshots:
+        for vector, column, value in snapshot.leaving:
+            sums[vector, column] = value
+    return Wave(first, weights, numbers, snapshots, sums, (numbers @ weights).astype(np.int32))
+
+
+def _first_row(numbers: np.ndarray, size: int) -> int:
+    """Return the start of the rows with the most distinct values; the border of an image has few."""
+    starts = range(0, max(len(numbers) - size, 0) + 1, size)[:512]
+    return max(starts, key=lambda start: (len(np.unique(numbers[start : start + size])), -start), default=0)
+
+
+def scene(wave: Wave) -> dict[str, Any]:
+    """Return a wave as the script's data."""
+    left_at = {}
+    for snapshot in wave.snapshots:
+        for vector, column, _ in snapshot.leaving:
+            left_at[vector, column] = snapshot.cycle
+    vectors, columns = wave.sums.shape
+    return {
+        "lanes": len(wave.weights),
+        "columns": columns,
+        "rows": vectors,
+        "first_row": wave.first_row,
+        "weights": wave.weights.tolist(),
+        "inputs": wave.numbers.tolist(),
+        "steps": [_step(snapshot) for snapshot in wave.snapshots],
+        "results": [
+            [{"sum": int(wave.sums[vector, column]), "cycle": left_at[vector, column]} for column in range(columns)]
+            for vector in range(vectors)
+        ],
+    }
+
+
+def _step(snapshot: Snapshot) -> dict[str, Any]:
+    weights = snapshot.next_weights if snapshot.shifting else snapshot.weights
+    return {
+        "shifting": snapshot.shifting,
+        "weight": weights.ravel().tolist(),
+        "row": [None if vector < 0 else vector for vector in snapshot.vectors.ravel().tolist()],
+        "input": snapshot.numbers.ravel().tolist(),
+        "sum": snapshot.sums.ravel().tolist(),
+    }

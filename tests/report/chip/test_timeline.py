@@ -10,7 +10,7 @@ import chip_page_samples
 from anytpu.chip.timing.record import Timing
 from anytpu.report.chip.lanes import LANES, lane_of
 from anytpu.report.chip.levels import buffer_levels, fifo_levels, lifetimes, peak, peak_units, thinned
-from anytpu.report.chip.strips import kinds_of, packed, strips
+from anytpu.report.chip.timeline import kinds_of, packed, strips
 
 
 @pytest.fixture(scope="module")

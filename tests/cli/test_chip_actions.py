@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anytpu.cli.chip_job import ChipJob, chip_job
+from anytpu.cli.chip_actions import ChipJob, chip_job
 from anytpu.errors import SettingError
 
 SCRIPT = """\

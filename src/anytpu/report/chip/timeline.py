@@ -1,4 +1,4 @@
-"""The events of a run, reduced and packed for the timeline of a page.
+"""The section of a page on the timeline of a run: a still picture, and the data of its script.
 
 Idea: a picture cannot show a hundred thousand events. If there are too many for a page, neighbouring short events are
 merged into one strip with their count. Long events are kept.
@@ -17,13 +17,100 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.timing.record import Timing
-from anytpu.report.chip.lanes import LANES, lane_of
+from anytpu.report.chip.lanes import LANES, colour_of, lane_of, part_name, ranges
+from anytpu.report.chip.levels import Levels, buffer_levels, fifo_levels, peak, thinned
+from anytpu.report.chip.record import ChipPage
+from anytpu.report.chip.sections import shares
+from anytpu.report.chip.time_plots import overview
+from anytpu.report.drawing import svg
+from anytpu.report.html import Markup, element, joined, legend, section
 
 MAX_STRIPS = 60_000
 """Maximum number of strips on a page."""
 
 _BUCKET, _PATIENCE = 8.0, 6
 _WORD = 2**32 - 1
+_MAX_LAYERS = 400
+HOW = (
+    "Drag to move, double-click or Ctrl with the wheel to zoom; with the keyboard: + and - zoom, 0 shows all, arrows "
+    "go from event to event and from lane to lane, Shift with arrows moves."
+)
+
+
+def timeline(timing: Timing) -> Markup:
+    """Return the timeline: a canvas for the script, and a picture of the whole run for readers without scripts."""
+    if not timing.events:
+        return joined()
+    buttons = [("in", "+", "Zoom in"), ("out", "-", "Zoom out"), ("left", "<", "Move left"),
+               ("right", ">", "Move right"), ("all", "All", "Show the whole run")]  # fmt: skip
+    layers = ranges(timing)
+    options = [
+        element("option", part_name(timing, tag), value=index) for index, (_, _, tag) in enumerate(layers[:_MAX_LAYERS])
+    ]
+    zoom = element("option", "zoom to a layer", value="-1")
+    choice = element("select", zoom, *options, aria_label="Zoom to a layer") if options else None
+    label = f"Activity of each unit over time: {shares(timing)}"
+    canvas = element("canvas", tabindex=0, role="img", aria_label=label, aria_describedby="timeline-how")
+    return section(
+        "timeline",
+        "Timeline",
+        f"{len(timing.events):,} events, predicted",
+        element(
+            "div",
+            *(element("button", text, type="button", data_zoom=to, aria_label=aria) for to, text, aria in buttons),
+            choice,
+            class_="tools",
+        ),
+        element("p", HOW, class_="remark", id="timeline-how"),
+        element("div", canvas, element("div", class_="tip", hidden="hidden"), class_="stage"),
+        legend([(colour_of(kind), kind) for kind in kinds_of(timing)]),
+        element("p", class_="readout", role="status"),
+        element("noscript", still(timing)),
+    )
+
+
+def still(timing: Timing) -> Markup:
+    """Return the whole run as a picture."""
+    return svg.captioned(overview(timing))
+
+
+def scene(page: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None:
+    """Return the script's data for the timeline; None without events.
+
+    Args:
+        page: the records of the page.
+        instructions: texts of instructions by index.
+    """
+    timing = page.timing
+    if not timing.events or not timing.cycles:
+        return None
+    fifo, buffer = fifo_levels(timing), buffer_levels(timing, page.image)
+    design = timing.design
+    levels = [_level("weight FIFO", "tiles", "c4", fifo, design.weight_fifo_tiles, timing)] if fifo else []
+    if buffer:
+        levels.append(_level("Unified Buffer", "bytes", "c1", buffer, design.unified_buffer_bytes, timing))
+    return {
+        "cycles": timing.cycles,
+        "clock_hz": design.clock_hz,
+        "kinds": [{"name": kind, "colour": colour_of(kind)} for kind in kinds_of(timing)],
+        "parts": [part.name for part in timing.parts],
+        "spans": [_span(span, timing) for span in timing.spans],
+        "ranges": [_span(span, timing) for span in ranges(timing)],
+        "strips": packed(strips(timing), timing.cycles),
+        "levels": levels,
+        "instructions": instructions,
+    }
+
+
+def _span(span: tuple[float, float, int], timing: Timing) -> list[float]:
+    """Return (start, stop, index of the part); the part before the first layer has the last index."""
+    start, stop, tag = span
+    return [round(start, 1), round(stop, 1), tag if tag >= 0 else len(timing.parts) - 1]
+
+
+def _level(name: str, unit: str, colour: str, levels: Levels, limit: float, timing: Timing) -> dict[str, Any]:
+    points = [[round(cycles), round(level)] for cycles, level in thinned(levels, timing.cycles)]
+    return {"name": name, "unit": unit, "colour": colour, "limit": limit, "most": peak(levels) or 1.0, "points": points}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,19 +1,24 @@
-"""The memory map of the Unified Buffer: a rectangle per tensor, with its addresses over its live range."""
+"""Plots of a run over its cycles: the activity of the units, and the contents of the Unified Buffer."""
 
 from __future__ import annotations
+
+import itertools
 
 from anytpu import units
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Image, Resident
 from anytpu.chip.timing.record import Timing
+from anytpu.report.chip.lanes import LANES, colour_of, lane_of, part_name
 from anytpu.report.chip.levels import lifetimes, peak_units
-from anytpu.report.drawing.axes import Scale, horizontal, linear, vertical
-from anytpu.report.drawing.frame import series_colour
-from anytpu.report.drawing.shapes import Box, Drawing, Label, Line, Shape, shortened, text_width
+from anytpu.report.drawing.axes import Scale, horizontal, linear, series_colour, vertical
+from anytpu.report.drawing.shapes import Drawing, Label, Polyline, Rectangle, Shape, shortened, text_width
 from anytpu.report.wording import one_line, plural
 
 _WIDTH, _NARROW, _HEIGHT = 1000.0, 360.0, 400.0
 _LEFT, _TOP, _BOTTOM, _MARGIN = 84.0, 36.0, 350.0, 16.0
+_RUN_HEIGHT, _RUN_LEFT, _RUN_TOP, _LANE = 304.0, 120.0, 12.0, 34.0
+_BINS = 432
+"""Number of intervals of the run whose activity is shown."""
 _MAX_TENSORS, _MIN_LETTERS = 2500, 8
 _STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -36,7 +41,7 @@ def memory_map(timing: Timing, image: Image, narrow: bool = False) -> Drawing | 
         Label(12, 16, "address" if narrow else f"address in the Unified Buffer, of {whole}", colour="muted"),
         Label(right, 16, f"at most {held} held at a time", "end", "ink", is_bold=True),
         *_tensors(lifetimes(timing, image), x, y),
-        Line(((_LEFT, _TOP), (_LEFT, _BOTTOM), (right, _BOTTOM)), "muted"),
+        Polyline(((_LEFT, _TOP), (_LEFT, _BOTTOM), (right, _BOTTOM)), "muted"),
     ]
     summary = f"{plural(len(image.residents), 'tensor')}, at most {held} of {whole}."
     return Drawing("unified_buffer", "Contents of the Unified Buffer", summary, width, _HEIGHT, tuple(shapes))
@@ -62,7 +67,7 @@ def _tensors(live: list[tuple[tuple[float, float], Resident]], x: Scale, y: Scal
         left, right = x(start / 1e3), max(x(stop / 1e3), x(start / 1e3) + 0.8)
         upper, lower = y((resident.address + resident.units) * UNIT_BYTES), y(resident.address * UNIT_BYTES)
         shapes.append(
-            Box(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, resident))
+            Rectangle(left, upper, right - left, max(lower - upper, 0.8), colour, 0.72, _hover(start, stop, resident))
         )
         shapes += _name(one_line(resident.tensor.rpartition("/")[0] or resident.tensor), left, right, upper, lower)
     return shapes
@@ -89,3 +94,71 @@ def _name(name: str, left: float, right: float, upper: float, lower: float) -> l
     if len(text) < _MIN_LETTERS and text != name:
         return []
     return [Label(left + 4, (upper + lower) / 2 + 4, text, size=11.0)]
+
+
+def overview(timing: Timing) -> Drawing | None:
+    """Return the picture of the run; None if its events are not known."""
+    if not timing.events or not timing.cycles:
+        return None
+    x = thousands(timing.cycles, _RUN_LEFT, _WIDTH - _MARGIN)
+    bottom = _RUN_TOP + _LANE * (len(LANES) + 1)
+    shapes = [
+        *horizontal(x, bottom, lambda tick: f"{tick:,g}", "thousand cycles, predicted", _RUN_TOP),
+        Label(_RUN_LEFT - 8, _RUN_TOP + 19, "layer", "end", "muted"),
+        *_layers(timing, x),
+    ]
+    for index, lane in enumerate(LANES):
+        top = _RUN_TOP + _LANE * (index + 1)
+        shapes.append(Label(_RUN_LEFT - 8, top + 19, lane.name, "end", "muted"))
+        shapes += _lane(timing, index, top)
+    summary = f"{len(timing.events):,} events in {timing.cycles:,.0f} cycles."
+    title = "Activity of each unit over time, predicted"
+    return Drawing("timeline", title, summary, _WIDTH, _RUN_HEIGHT, tuple(shapes))
+
+
+def _layers(timing: Timing, x: Scale) -> list[Shape]:
+    shapes: list[Shape] = []
+    for start, stop, tag in timing.spans:
+        left, right = x(start / 1e3), x(stop / 1e3)
+        if right - left < 0.5:
+            continue
+        name = one_line(part_name(timing, tag))
+        said = f"{name}: cycles {start:,.0f} to {stop:,.0f}"
+        shapes.append(Rectangle(left, _RUN_TOP + 5, right - left, _LANE - 10, series_colour(tag), 0.35, said))
+        if right - left > 40:
+            shapes.append(Label(left + 4, _RUN_TOP + 21, shortened(name, right - left - 8, 11.0), size=11.0))
+    return shapes
+
+
+def _lane(timing: Timing, lane: int, top: float) -> list[Shape]:
+    """Return a box for each run of bins with the same main kind of event; its opacity is the busy share."""
+    busy: list[dict[str, float]] = [{} for _ in range(_BINS)]
+    size = timing.cycles / _BINS
+    for event in timing.events:
+        if lane_of(event) == lane:
+            _spread(busy, event.start_cycles / size, event.stop_cycles / size, event.kind)
+    marks = [_main_kind(kinds) for kinds in busy]
+    width = (_WIDTH - _MARGIN - _RUN_LEFT) / _BINS
+    boxes: list[Shape] = []
+    for mark, group in itertools.groupby(range(_BINS), key=marks.__getitem__):
+        if mark is not None:
+            (kind, shade), bins = mark, list(group)
+            left = _RUN_LEFT + bins[0] * width
+            boxes.append(
+                Rectangle(left, top + 5, len(bins) * width, _LANE - 10, colour_of(kind), shade, f"mostly {kind}")
+            )
+    return boxes
+
+
+def _main_kind(kinds: dict[str, float]) -> tuple[str, float] | None:
+    """Return the main kind of event of a bin, and its busy share in quarters; None without events."""
+    if not kinds:
+        return None
+    return max(kinds, key=lambda name: kinds[name]), min(max(round(sum(kinds.values()) * 4) / 4, 0.25), 1.0)
+
+
+def _spread(busy: list[dict[str, float]], start: float, stop: float, kind: str) -> None:
+    for index in range(int(start), min(int(stop) + 1, len(busy))):
+        part = min(stop, index + 1) - max(start, index)
+        if part > 0:
+            busy[index][kind] = busy[index].get(kind, 0.0) + part

@@ -11,7 +11,7 @@ from anytpu.chip.isa.instructions import DebugTag, Halt, MatrixMultiply, ReadHos
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.nodes import Quantization
 from anytpu.report.chip.first_tile import FirstTile, first_tile
-from anytpu.report.chip.wave import scene, wave_of
+from anytpu.report.chip.multiplication import scene, wave_of
 
 
 def test_the_corner_is_that_of_the_tile_and_the_sums_are_right():
