@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anytpu.train.checking.check import check
+    from anytpu.train.compiled_models import input_shares, step_logs
     from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
-    from anytpu.train.logs import input_shares, step_logs
 
 # Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.
 _HOMES = {
     "TPUDistributionStrategy": "conversion",
     "check": "checking.check",
-    "input_shares": "logs",
+    "input_shares": "compiled_models",
     "keras_to_tpu_model": "conversion",
-    "step_logs": "logs",
+    "step_logs": "compiled_models",
 }
 
 __all__ = ["TPUDistributionStrategy", "check", "input_shares", "keras_to_tpu_model", "step_logs"]

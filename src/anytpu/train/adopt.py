@@ -20,7 +20,7 @@ from typing import Any
 from anytpu import _keras
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare
-from anytpu.train import checks, compiled_models, functions, on_batch
+from anytpu.train import checks, compiled_models, functions
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.ragged import with_batches
@@ -96,8 +96,8 @@ def _on_batch(name: str, original: Callable) -> Callable:
         arguments = signature.bind(self, *args, **kwargs).arguments
         checks.check_call(arguments)
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
-            if on_batch.can_run(trainer, name, arguments):
-                return on_batch.run(trainer, name, arguments)
+            if functions.can_run_batch(trainer, name, arguments):
+                return functions.run_batch(trainer, name, arguments)
             return original(self, *args, **kwargs)
 
     return wrapper

@@ -1,6 +1,7 @@
-"""Wrap `compile`: a model compiled in the scope of a strategy gets a `Trainer`, unless its steps cannot be compiled.
+"""Models compiled in the scope of a strategy: each gets a `Trainer`, unless its steps cannot be compiled.
 
-Idea: whether all layers of a model can be compiled is decided for JAX, not for all of Keras's backends.
+Idea: `compile` is wrapped. Whether all layers of a model can be compiled is decided for JAX, not for all of Keras's
+backends. `step_logs` and `input_shares` read from the trainer of a model.
 
 Rule: some models cannot use the compiled loop: with `run_eagerly`, with `jit_compile=False`, with a layer that computes
 on the host, or with their own `make_train_function`. They run in Keras's loop, with one warning.
@@ -12,6 +13,8 @@ import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import SettingError, StrategyError
@@ -158,3 +161,50 @@ def _why_not(model: Any) -> str | None:
 def _advice(model: Any) -> str:
     """Return how to change a model whose layers prevent the compiled loop, or ""."""
     return "" if model.run_eagerly or model.jit_compile else host_layers.advice(model)
+
+
+def step_logs(model: Any) -> dict[str, np.ndarray]:
+    """Return the logs of each step of the last call, as Keras logs them with one step a call.
+
+    A call runs many steps; Keras's callbacks get the logs of the last step. Read the others in `on_train_batch_end` of
+    a callback with `takes_many_steps = True`, which does not force one step a call. (A callback with
+    `async_safe = True` is called from another thread, perhaps after the next call has run.)
+
+    Args:
+        model: a model that trains on a strategy.
+
+    Returns:
+        The values of each log by name, `(steps,)`: running means over the epoch, like Keras's metrics.
+
+    Raises:
+        StrategyError: the model was not compiled in the scope of a strategy.
+    """
+    return _trainer(model, "no logs of each step").step_logs()
+
+
+def input_shares(model: Any) -> list[float]:
+    """Return, for each epoch of a model's newest fit, the share of time that the device waited for batches.
+
+    It is 0 if all arrays are resident on the device. An epoch that waited for more than a third of its time prints a
+    line on stderr, unless the fit is silent, `verbose=0`.
+
+    Args:
+        model: a model that trains on a strategy.
+
+    Returns:
+        A share from 0 to 1 for each epoch that has ended.
+
+    Raises:
+        StrategyError: the model was not compiled in the scope of a strategy.
+    """
+    return list(_trainer(model, "no input waiting times").input_shares)
+
+
+def _trainer(model: Any, lacks: str) -> Trainer:
+    trainer = trainer_of(model)
+    if trainer is None:
+        raise StrategyError(
+            f"{model.name!r} was not compiled in the scope of a strategy, so it keeps {lacks}: compile "
+            "it in with strategy.scope():"
+        )
+    return trainer

@@ -226,7 +226,7 @@ class Epochs(_KerasEpochIterator):
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
-        return jax.tree.map(_narrow, batch)
+        return jax.tree.map(narrow, batch)
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -252,7 +252,8 @@ class Epochs(_KerasEpochIterator):
         )
 
 
-def _narrow(leaf: Any) -> np.ndarray:
+def narrow(leaf: Any) -> np.ndarray:
+    """Return an array on the host with the dtype that JAX would use: of 32 bits, unless its 64-bit mode is on."""
     array = np.asarray(leaf)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 

@@ -1,4 +1,12 @@
-"""The functions that Keras's loops call, made by a model's trainer: run the steps of a call, get and sync the state."""
+"""The functions that Keras's loops call, made by a model's trainer: run the steps of a call, get and sync the state.
+
+Idea: `train_on_batch`, `test_on_batch` and `predict_on_batch` have a fast path. In each call Keras's own methods search
+the model for unbuilt parts, copy the batch to the device twice, and assign each variable. Only the first call uses
+them. After it everything is built, and a call does this: reset the metrics, run one step, return the logs in Keras's
+form.
+
+Rule: a call on a batch that needs more, such as a new optimizer or an error to raise, uses Keras's own method.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,8 @@ import jax
 import numpy as np
 
 from anytpu import _keras
+from anytpu.engine.feeds import one_batch
+from anytpu.train.epochs import narrow
 from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
@@ -23,7 +33,7 @@ TrainerOf = Callable[[Any], Trainer | None]
 
 def install(trainer_class: Any, trainer_of: TrainerOf) -> None:
     """Wrap Keras's methods so that a model with a trainer gets its functions and its state from the trainer."""
-    for name, make in zip(MAKERS, (_train, _test, _predict), strict=True):
+    for name, make in zip(MAKERS, (_logging("train"), _logging("test"), _predict), strict=True):
         _keras.wrap(trainer_class, name, _maker(name.split("_")[1] + "_function", make, trainer_of))
     _keras.wrap(trainer_class, "_get_jax_state", _getter(trainer_of))
     _keras.wrap(trainer_class, "jax_state_sync", _syncer(trainer_of))
@@ -46,21 +56,19 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
     return wrap
 
 
-def _train(trainer: Trainer) -> Callable:
-    def train_function(state: Any, group: Any) -> Any:
-        segments = trainer.run("train", state, group)
-        trainer.newest_logs = trainer.backend.get(segments[-1].last)
-        return trainer.newest_logs, state
+def _logging(mode: str) -> Callable[[Trainer], Callable]:
+    """Return the maker of the train or the test function, which returns the logs of the last step."""
 
-    return train_function
+    def make(trainer: Trainer) -> Callable:
+        def step_function(state: Any, group: Any) -> Any:
+            logs = trainer.backend.get(trainer.run(mode, state, group)[-1].last)
+            if mode == "train":
+                trainer.newest_logs = logs
+            return logs, state
 
+        return step_function
 
-def _test(trainer: Trainer) -> Callable:
-    def test_function(state: Any, group: Any) -> Any:
-        segments = trainer.run("test", state, group)
-        return trainer.backend.get(segments[-1].last), state
-
-    return test_function
+    return make
 
 
 def _predict(trainer: Trainer) -> Callable:
@@ -125,3 +133,34 @@ def _syncer(trainer_of: TrainerOf) -> Callable:
         return wrapper
 
     return wrap
+
+
+_MODES = {"train_on_batch": "train", "test_on_batch": "test", "predict_on_batch": "predict"}
+
+
+def can_run_batch(trainer: Trainer, name: str, arguments: dict[str, Any]) -> bool:
+    """Return whether `run_batch` can run a call of a method such as "train_on_batch", given its arguments by name."""
+    has_both = arguments.get("class_weight") is not None and arguments.get("sample_weight") is not None
+    return not has_both and trainer.is_ready(_MODES[name])
+
+
+def run_batch(trainer: Trainer, name: str, arguments: dict[str, Any]) -> Any:
+    """Run one step, and return the result in the form of Keras's method.
+
+    Args:
+        trainer: the trainer of the model.
+        name: "train_on_batch", "test_on_batch" or "predict_on_batch".
+        arguments: arguments of the method, by name.
+    """
+    model, mode = trainer.model, _MODES[name]
+    x, y, weight, class_weight = map(arguments.get, ("x", "y", "sample_weight", "class_weight"))
+    if class_weight is not None:
+        weight = _keras.class_weights(y, class_weight)
+    batch = jax.tree.map(narrow, (x,) if mode == "predict" else (x, y, weight))
+    if mode != "predict":
+        model.reset_metrics()
+    group = one_batch(trainer.backend, trainer.padding.padded(batch, may_stay=True))
+    outputs, _ = getattr(model, f"{mode}_function")(trainer.state(mode), group)
+    if mode == "predict":
+        return jax.tree.map(np.array, outputs)
+    return _keras.returned_logs(model, outputs, arguments.get("return_dict", False))

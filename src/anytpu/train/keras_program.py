@@ -83,22 +83,19 @@ def keras_program(
     )
 
 
-def _train(model: Any, axis: TimeAxis | None) -> Callable:
-    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        with _masked(model, axis, batch):
-            logs, state = model.train_step(tuple(list(part) for part in state), batch)
-        return tuple(list(part) for part in state), logs
+def _logging(mode: str) -> Callable[[Any, TimeAxis | None], Callable]:
+    """Return the maker of the train or the test step, whose outputs are the logs."""
 
-    return step
+    def make(model: Any, axis: TimeAxis | None) -> Callable:
+        def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+            keras_step = model.train_step if mode == "train" else model.test_step
+            with _masked(model, axis, batch):
+                logs, state = keras_step(tuple(list(part) for part in state), batch)
+            return tuple(list(part) for part in state), logs
 
+        return step
 
-def _test(model: Any, axis: TimeAxis | None) -> Callable:
-    def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        with _masked(model, axis, batch):
-            logs, state = model.test_step(tuple(list(part) for part in state), batch)
-        return tuple(list(part) for part in state), logs
-
-    return step
+    return make
 
 
 def _predict(model: Any, axis: TimeAxis | None) -> Callable:
@@ -118,4 +115,4 @@ def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.Abstra
     return contextlib.nullcontext()
 
 
-_STEPS = {"train": _train, "test": _test, "predict": _predict}
+_STEPS = {"train": _logging("train"), "test": _logging("test"), "predict": _predict}

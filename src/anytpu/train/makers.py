@@ -33,8 +33,8 @@ class KerasMaker:
         Raises:
             ProgramError: `program_of_model` raises it, or input specs have a layout other than data-parallel.
         """
+        from anytpu.train.batch_specs import refuse_other_layouts
         from anytpu.train.model_program import program_of_model
-        from anytpu.train.spec_shardings import refuse_other_layouts
 
         refuse_other_layouts(f"the model {job.name!r}", input_specs)
         return program_of_model(job, input_specs, mode, tensors, batch_size, precision)
@@ -77,7 +77,7 @@ class EstimatorMaker:
         Raises:
             ProgramError: `input_specs` is None, has a layout other than data-parallel, or `precision` is not None.
         """
-        from anytpu.train.spec_shardings import refuse_other_layouts
+        from anytpu.train.batch_specs import refuse_other_layouts
 
         if input_specs is None:
             raise ProgramError(

@@ -1,7 +1,12 @@
 """Make a `Program` of a Keras model, for `program.of`, from the specs of a batch or from a number of rows.
 
+Idea: a training step can be traced once the metrics are built for some labels and the optimizer has its slots. Planning
+must leave neither on the model: its `fit` may have other labels, and slots take memory. So a sketch is built, which
+shares the model's layers. For another precision, a model is made again from the configuration, with another dtype
+policy in each layer.
+
 Rule: no step is run, no weight is read and the model does not change, with two exceptions. `tensors=True` reads the
-values of the weights, and a model that is not built is built.
+values of the weights, and a model that is not built is built. Variables made for a sketch have shapes and no values.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Program, Tree, spec_of
 from anytpu.strategy.keras_distribution import refuse_split_variables
-from anytpu.train import host_layers
+from anytpu.train import clones, host_layers
 from anytpu.train.batch_specs import (
     are_labels_guessed,
     how_to_give_specs,
@@ -26,7 +31,6 @@ from anytpu.train.batch_specs import (
     with_batch_size,
 )
 from anytpu.train.keras_program import keras_program, parts_of
-from anytpu.train.sketches import in_precision, sketch_of
 
 
 def program_of_model(
@@ -79,7 +83,7 @@ def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> P
     inputs = input_specs_of(model, batch_size)
     if mode == "infer":
         return _program(model, (inputs,), mode, tensors)
-    _build_layers(model, inputs)
+    build_layers(model, inputs)
     labels = label_specs_of(model, inputs)
     try:
         program = _program(model, (inputs, labels), mode, tensors)
@@ -110,11 +114,12 @@ def _built(model: Any, batch: Tree, mode: str, tensors: bool) -> Any:
     if mode == "train":
         model._symbolic_build(data_batch=batch)
     else:
-        _build_layers(model, batch[0])
+        build_layers(model, batch[0])
     return model
 
 
-def _build_layers(model: Any, inputs: Tree) -> None:
+def build_layers(model: Any, inputs: Tree) -> None:
+    """Build the layers of a model that is not built, for the specs of its inputs."""
     if not _keras.is_built(model):
         symbolic = jax.tree.map(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), inputs)
         _keras.keras_backend().compute_output_spec(model, symbolic, training=False)
@@ -127,3 +132,84 @@ def _text(specs: Tree) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0].rstrip(".")
+
+
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+"""Keras's dtype policy for each precision."""
+
+_FLOAT_POLICIES = ("float32", "mixed_bfloat16", "bfloat16", "mixed_float16", "float16")
+
+
+def sketch_of(model: Any, batch: Tree) -> Any:
+    """Return a model that shares the layers of a compiled model and is built for training on a batch.
+
+    If the compile settings cannot be made again, the model itself is built and returned.
+
+    Args:
+        model: a built and compiled model.
+        batch: specs of the batch, `(x, y)` or `(x, y, sample_weight)`.
+    """
+    try:
+        settings = clones.settings_of(model)
+    except Exception:
+        # An optimizer or a metric of the user's own without a configuration.
+        model._symbolic_build(data_batch=batch)
+        return model
+    sketch = _keras.shallow_copy(model)
+    with _keras.without_values():
+        _keras.compile_plainly(sketch, settings)
+        sketch._symbolic_build(data_batch=batch)
+    return sketch
+
+
+def in_precision(model: Any, precision: str) -> Any:
+    """Return a model of the same layers that computes in a precision; it is compiled if the model is.
+
+    Args:
+        model: a model that can be made again from its configuration, built or not.
+        precision: "float32" or "bfloat16".
+
+    Raises:
+        ProgramError: the model cannot be made again.
+    """
+    policy = POLICIES[precision]
+    if _has_policy(model, policy):
+        return model
+    try:
+        config = _with_policy(model.get_config(), policy)
+        settings = clones.settings_of(model) if model.compiled else None
+        with _keras.without_values():
+            copy = type(model).from_config(config)
+            clones.build_like(copy, model)
+            if settings is not None:
+                _keras.compile_plainly(copy, settings)
+    except Exception as error:
+        raise ProgramError(_cannot(model, precision, clones.reason(error))) from error
+    if [v.shape for v in clones.variables_of(copy)] != [v.shape for v in clones.variables_of(model)]:
+        raise ProgramError(_cannot(model, precision, "its copy has other variables"))
+    return copy
+
+
+def _has_policy(model: Any, policy: str) -> bool:
+    """Return whether a model already has a policy; under a mixed policy some layers, such as the last, are float32."""
+    layers = [layer for layer in _keras.layers_of(model) if not isinstance(layer, keras.layers.InputLayer)]
+    policies = {layer.dtype_policy.name for layer in layers}
+    return policies == {policy} or (policy != "float32" and policy in policies)
+
+
+def _with_policy(config: Any, policy: str) -> Any:
+    """Return a configuration with each floating-point dtype policy replaced."""
+    if isinstance(config, list | tuple):
+        return type(config)(_with_policy(part, policy) for part in config)
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy" and config.get("config", {}).get("name") in _FLOAT_POLICIES:
+        return {**config, "config": {**config["config"], "name": policy}}
+    return {name: _with_policy(part, policy) for name, part in config.items()}
+
+
+def _cannot(model: Any, precision: str, why: str) -> str:
+    return (
+        f"the model {model.name!r} cannot be made again in {precision}: {why}. Choose the precision yourself, with "
+        f'keras.config.set_dtype_policy("{POLICIES[precision]}") before it is made, and leave precision out'
+    )

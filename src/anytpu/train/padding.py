@@ -213,27 +213,21 @@ class Padding:
         sizes = [None if steps is None else self.size_of(int(steps.max())) for steps in lengths]
         triples = zip(leaves, sizes, self.axis.pads, strict=True)
         x = [leaf if size is None else _filled(leaf, size, pad) for leaf, size, pad in triples]
-        ends = [None if steps is None else steps.length_of(sizes[steps.source]) for steps in self.axis.outputs]
-        padded = [self._filled_targets(tree, ends, is_weight) for tree, is_weight in zip(others, (False, True))]  # noqa: B905
-        return Padded((self._as_model_takes(x), *padded), tuple(lengths))
+        # Of several outputs none has a time axis: see `check_targets`.
+        steps, *_ = self.axis.outputs
+        end = None if steps is None else steps.length_of(sizes[steps.source])
+        padded = [_filled_targets(tree, end, is_weight) for tree, is_weight in zip(others, (False, True))]  # noqa: B905
+        x = keras.tree.pack_sequence_as(self._graph.input, x)
+        return Padded((x, *padded), tuple(lengths))
 
-    def _as_model_takes(self, x: list[Any]) -> Any:
-        return keras.tree.pack_sequence_as(self._graph.input, x)
 
-    def _filled_targets(self, tree: Any, ends: list[int | None], is_weight: bool) -> Any:
-        """Pad the targets, or the weights, of outputs that have a time axis."""
-        if tree is None or not any(ends):
-            return tree
-        if len(ends) == 1 and (rows := rows_of(tree)) is not None:
-            return _filled(rows, ends[0] or 0)
-        if isinstance(tree, dict) and not isinstance(self._graph.output, dict):
-            by_name = dict(zip(self._graph.output_names, ends, strict=True))
-            return {name: _filled_target(leaf, by_name.get(name), is_weight) for name, leaf in tree.items()}
-        leaves, form = jax.tree.flatten(tree)
-        if len(leaves) != len(ends):
-            return tree
-        pairs = zip(leaves, ends, strict=True)
-        return jax.tree.unflatten(form, [_filled_target(leaf, end, is_weight) for leaf, end in pairs])
+def _filled_targets(tree: Any, end: int | None, is_weight: bool) -> Any:
+    """Pad the targets, or the weights, of a model's only output to `end` steps, or not at all for None."""
+    if tree is None or end is None:
+        return tree
+    if (rows := rows_of(tree)) is not None:
+        return _filled(rows, end)
+    return jax.tree.map(lambda leaf: _filled(leaf, end, 0 if is_weight else None) if np.ndim(leaf) > 1 else leaf, tree)
 
 
 def rows_of(x: Any) -> np.ndarray | None:
@@ -288,12 +282,6 @@ def _filled(leaf: Any, size: int, pad: float | None = None) -> np.ndarray:
         row[: len(values)] = values
         row[len(values) :] = values[-1] if pad is None else pad
     return filled
-
-
-def _filled_target(leaf: Any, end: int | None, is_weight: bool) -> Any:
-    if end is None or np.ndim(leaf) < 2:
-        return leaf
-    return _filled(leaf, end, 0 if is_weight else None)
 
 
 def _listed(lengths: tuple[int, ...]) -> str:

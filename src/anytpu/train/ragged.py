@@ -1,7 +1,8 @@
 """Accept rows of different lengths in fit, evaluate and predict: lists of lists, or an object array of them.
 
-Idea: Keras takes rectangular arrays, or batches. So rows of different lengths are turned into batches here. They are
-drawn, shuffled and weighted as Keras does with the rows of an array; `padding` makes each batch rectangular.
+Idea: Keras takes rectangular arrays, or batches. So rows of different lengths are turned into a data set of batches
+that starts again for each pass. They are drawn, shuffled and weighted as Keras does with the rows of an array;
+`padding` makes each batch rectangular.
 
 Rule: the arguments are changed before Keras reads them. Arguments without such rows are not changed.
 """
@@ -9,7 +10,7 @@ Rule: the arguments are changed before Keras reads them. Arguments without such 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -19,7 +20,6 @@ import numpy as np
 from anytpu import _keras
 from anytpu.errors import DataError, SettingError
 from anytpu.train.padding import rows_of
-from anytpu.train.passes import RestartedBatches
 from anytpu.train.time_axis import is_open_shape
 
 _DEFAULT_BATCH_SIZE = 32
@@ -117,3 +117,39 @@ def _arrays(tree: Any) -> Any:
 
 def _select(parts: tuple, rows: Any) -> tuple:
     return tuple(jax.tree.map(lambda leaf: leaf[rows], part) for part in parts)
+
+
+_DataAdapter: Any = _keras.data_adapter_class()
+
+
+class RestartedBatches(_DataAdapter):
+    """A data set that starts again for each pass.
+
+    Args:
+        start: returns the batches of one pass, as tuples `(x, y)` or `(x, y, sample_weight)`.
+        num_batches: number of batches in a pass, None if unknown.
+    """
+
+    num_batches: int | None = None
+    batch_size: int | None = None
+    has_partial_batch = False
+    partial_batch_size: int | None = None
+
+    def __init__(self, start: Callable[[], Iterable[Any]], num_batches: int | None = None) -> None:
+        self._start = start
+        self.num_batches = num_batches
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Start a pass over batches of NumPy or JAX arrays."""
+        return iter(self._start())
+
+    get_numpy_iterator = get_jax_iterator
+
+
+def passes_of(make: Callable[[], Iterable[Any]]) -> RestartedBatches:
+    """Return a data set that calls `make()` for each pass; it returns an iterable, such as a generator."""
+    return RestartedBatches(lambda: (keras.tree.map_structure(_array, batch) for batch in make()))
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if leaf is None or isinstance(leaf, np.ndarray) else np.asarray(leaf)

@@ -1,19 +1,28 @@
 """`repeats_of`: find the equal blocks of a Keras model, and make the model again with another number of them.
 
-Rule: the model does not change. The new model has shapes and no values, and is compiled like the model.
+Idea: the configuration of a Sequential or functional model lists its layers in execution order, each with the sources
+of its inputs. Two layers are equal if their configurations match except for names and seeds, including input shapes.
+Their inputs must also come from the same relative distance, or from the same layer.
+
+Rule: the model does not change. The new model has shapes and no values, and is compiled like the model. Blocks are
+removed only if later layers use nothing but the output of the last block.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 import keras
 
 from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.repeats import Repeats
 from anytpu.train import clones
-from anytpu.train.layer_graph import graphs, longest, shallower
 
 MIN_SHARE = 0.5
 """Blocks with a smaller share of a model's layers are ignored: removing some of them saves too little."""
@@ -59,3 +68,166 @@ def _with_count(model: Any, config: dict[str, Any], count: int) -> Any:
             f"the model {model.name!r} cannot be made again with {count} of its equal blocks: {clones.reason(error)}"
         ) from error
     return smaller
+
+
+Config = dict[str, Any]
+"""The result of a model's `get_config`, or a part of it."""
+
+_TENSOR = "__keras_tensor__"
+_IGNORED_KEYS = ("name", "seed", "inbound_nodes")
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockRun:
+    """Consecutive equal blocks in a list of layers.
+
+    Attributes:
+        start: index of the first layer of the first block.
+        period: number of layers in a block, at least 1.
+        count: number of blocks.
+    """
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Index of the layer after the last block."""
+        return self.start + self.period * self.count
+
+
+def graphs(config: Config) -> Iterator[Config]:
+    """Yield a configuration, if it has layers, and the configurations of the models nested in it."""
+    if isinstance(config.get("layers"), list):
+        yield config
+        for layer in config["layers"]:
+            inner = layer.get("config") if isinstance(layer, dict) else None
+            if isinstance(inner, dict):
+                yield from graphs(inner)
+
+
+def run_of(config: Config) -> BlockRun | None:
+    """Return the equal blocks that hold the most layers, or None if no block is repeated.
+
+    Example:
+        >>> layers = [{"class_name": "Dense", "config": {"units": 8, "name": f"d{n}"}} for n in range(4)]
+        >>> run_of({"layers": layers})
+        BlockRun(start=0, period=1, count=4)
+    """
+    layers, sources = config["layers"], _sources(config)
+    kinds = [json.dumps(_kind(layer), sort_keys=True, default=str) for layer in layers]
+    best = None
+    for period in range(1, len(layers) // 2 + 1):
+        for longest_run in _runs(kinds, sources, period):
+            run = _removable(sources, longest_run)
+            if run.count > 1 and (best is None or run.period * run.count > best.period * best.count):
+                best = run
+    return best
+
+
+def cut(config: Config, run: BlockRun, count: int) -> None:
+    """Remove all but the first `count` blocks of a configuration, in place."""
+    layers = config["layers"]
+    kept = layers[run.start : run.start + run.period * count]
+    last = layers[run.end - run.period : run.end]
+    if "input_layers" in config:
+        names = {old["name"]: new["name"] for old, new in zip(last, kept[-run.period :], strict=True)}
+        for layer in layers[run.end :]:
+            _rename(layer["inbound_nodes"], names)
+        config["output_layers"] = jax.tree.map(
+            lambda leaf: names.get(leaf, leaf) if isinstance(leaf, str) else leaf, config["output_layers"]
+        )
+    config["layers"] = [*layers[: run.start], *kept, *layers[run.end :]]
+
+
+def _runs(kinds: list[str], sources: list[tuple[int, ...]], period: int) -> Iterator[BlockRun]:
+    """Yield each run of blocks of `period` layers in which every layer equals the layer one block earlier."""
+    start, length = 0, 0
+    for index in range(period, len(kinds) + 1):
+        is_equal = index < len(kinds) and _is_equal(kinds, sources, index, period, start)
+        if is_equal:
+            length += 1
+            continue
+        if length >= period:
+            yield BlockRun(start, period, 1 + length // period)
+        start, length = index - period + 1, 0
+
+
+def _is_equal(kinds: list[str], sources: list[tuple[int, ...]], index: int, period: int, start: int) -> bool:
+    previous = index - period
+    if kinds[index] != kinds[previous] or len(sources[index]) != len(sources[previous]):
+        return False
+    pairs = zip(sources[previous], sources[index], strict=True)
+    return all(source - earlier == period or (source == earlier and source < start) for earlier, source in pairs)
+
+
+def _removable(sources: list[tuple[int, ...]], run: BlockRun) -> BlockRun:
+    """Shorten a run from its start, so that layers after it use the output of no block but the last."""
+    inner = range(run.start, run.end - run.period)
+    used = [
+        (source - run.start) // run.period + 1 for later in sources[run.end :] for source in later if source in inner
+    ]
+    skipped = max(used, default=0)
+    return BlockRun(run.start + skipped * run.period, run.period, run.count - skipped)
+
+
+def _sources(config: Config) -> list[tuple[int, ...]]:
+    """Return the indices of the source layers of each layer's inputs; the last entry is for the model's outputs."""
+    layers = config["layers"]
+    if "input_layers" not in config:
+        return [*((index - 1,) for index in range(len(layers))), (len(layers) - 1,)]
+    indices = {layer["name"]: index for index, layer in enumerate(layers)}
+    sources = [tuple(indices[name] for name in _names(layer["inbound_nodes"])) for layer in layers]
+    return [*sources, tuple(indices[name] for name in jax.tree.leaves(config["output_layers"]) if name in indices)]
+
+
+def _kind(layer: Any) -> Any:
+    """Return the part of a layer's configuration that equal layers share: all but names, seeds and input sources."""
+    if isinstance(layer, list | tuple):
+        return [_kind(part) for part in layer]
+    if not isinstance(layer, dict):
+        return layer
+    if _is_tensor(layer):
+        return {name: value for name, value in layer["config"].items() if name != "keras_history"}
+    kept = {name: _kind(value) for name, value in layer.items() if name not in _IGNORED_KEYS}
+    nodes = layer.get("inbound_nodes", ())
+    # A layer that is called twice belongs to no block: its name is included, so that it equals no other layer.
+    return kept | {"calls": _kind(nodes), "shared": layer["name"] if len(nodes) > 1 else ""} if nodes else kept
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("class_name") == _TENSOR
+
+
+def _names(nodes: Any) -> Iterator[str]:
+    """Yield the names of the layers whose outputs are arguments of a call."""
+    for leaf in jax.tree.leaves(nodes, is_leaf=_is_tensor):
+        if _is_tensor(leaf):
+            yield leaf["config"]["keras_history"][0]
+
+
+def _rename(nodes: Any, names: dict[str, str]) -> None:
+    for leaf in jax.tree.leaves(nodes, is_leaf=_is_tensor):
+        if _is_tensor(leaf):
+            first, *rest = leaf["config"]["keras_history"]
+            leaf["config"]["keras_history"] = [names.get(first, first), *rest]
+
+
+def shallower(config: Config, count: int) -> Config | None:
+    """Return a configuration with `count` of its equal blocks, or None if neither it nor a nested model has any."""
+    copied = copy.deepcopy(config)
+    graph_and_run = longest(copied)
+    if graph_and_run is None:
+        return None
+    cut(*graph_and_run, count)
+    return copied
+
+
+def longest(config: Config) -> tuple[Config, BlockRun] | None:
+    """Return the graph whose equal blocks hold the most layers, of a configuration and its nested ones, and the blocks.
+
+    None if no graph has equal blocks.
+    """
+    runs = [(graph, run) for graph in graphs(config) if (run := run_of(graph)) is not None]
+    return max(runs, key=lambda graph_and_run: graph_and_run[1].period * graph_and_run[1].count, default=None)

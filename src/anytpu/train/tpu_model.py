@@ -26,7 +26,7 @@ from anytpu.files.replacing import replaced
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.train import clones
-from anytpu.train.passes import passes_of
+from anytpu.train.ragged import passes_of
 
 _CONVERSION = "_anytpu_conversion"
 _HDF5 = (".h5", ".hdf5")

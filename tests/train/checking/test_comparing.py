@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytpu.train.checking.comparing import FLOAT32, HALF, Values, compared, joined, moved, values_of
+from anytpu.train.checking.comparing import FLOAT32, HALF, Values, compared, moved, values_of
 from anytpu.train.checking.outcome import Outcome, arrays_to_outcome, outcome_to_arrays
 from anytpu.train.checking.record import CheckedValue, Kind
 
@@ -114,18 +114,3 @@ def test_order_and_change():
     assert values["variable", "count"].tolist() == [0, 1]
     there_and_back = arrays_to_outcome(outcome_to_arrays(outcome))
     assert list(values_of(there_and_back, [ONES, np.arange(2)], ["w", "count"])) == list(values)
-
-
-def test_replicas_are_joined():
-    rows = np.arange(12, dtype="float32").reshape(2, 3, 2)
-    losses, statistics = np.array([1, 3], "float32"), np.array([[1, 2], [1, 5]], "float32")
-    values: Values = {("output", "rows"): rows, ("loss", "loss"): losses, ("output", "statistics"): statistics}
-    like: Values = {
-        ("output", "rows"): rows.reshape(6, 2),
-        ("loss", "loss"): np.array(2, "float32"),
-        ("output", "statistics"): np.array([1, 2], "float32"),
-    }
-    found = joined(values, like)
-    assert found["output", "rows"].tolist() == rows.reshape(6, 2).tolist()
-    assert found["loss", "loss"] == 2
-    assert found["output", "statistics"].tolist() == [1, 5]

@@ -8,7 +8,7 @@ GRADIENT = CheckedValue("sequential/conv2d/kernel", "gradient", 0.5, 1e-3, RUNS)
 
 
 def check(*values: CheckedValue) -> CheckReport:
-    return CheckReport("sequential", 8, 32, "generated from seed 0", "whole-batch", values)
+    return CheckReport("sequential", 8, 32, "generated from seed 0", values)
 
 
 def test_all_agree():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.train.estimator.tpu_config import IterationsPerLoop
+from anytpu.train.estimator.run_config import LoopLength
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/estimator.json").read_text())
 ROWS, FEATURES, CLASSES, BATCH = 21, 4, 3, 8
@@ -123,7 +123,7 @@ def test_params_off_the_tpu_a26(trained):
 @pytest.mark.parametrize("text", GOLDEN["iterations_per_loop"])
 def test_iterations_per_loop_a23(text):
     value, unit = GOLDEN["iterations_per_loop"][text]
-    parsed = IterationsPerLoop.of(text)
+    parsed = LoopLength.of(text)
     assert (parsed.steps if unit == "count" else parsed.seconds_s) == value
 
 

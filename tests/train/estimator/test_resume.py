@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from estimator_samples import arrays, estimator, input_fn
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def program() -> Any:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> dict[str, np.ndarray]:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return program().run(str(folder), STEPS)._state.values()
+    return checkpoint_at(program().run(str(folder), STEPS).model_dir).values
 
 
 def check_same(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -45,14 +45,14 @@ def check_same(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 def test_two_estimators_one_after_the_other_p20(tmp_path, uninterrupted):
     program().run(str(tmp_path), 13)
-    check_same(program().run(str(tmp_path), STEPS)._state.values(), uninterrupted)
+    check_same(checkpoint_at(program().run(str(tmp_path), STEPS).model_dir).values, uninterrupted)
 
 
 def test_one_estimator_in_two_calls_p20(tmp_path, uninterrupted):
     resuming = program()
     one = resuming.run(str(tmp_path), 7)
     one.evaluate(resuming.shuffled, steps=2)
-    check_same(one.train(resuming.shuffled, max_steps=STEPS)._state.values(), uninterrupted)
+    check_same(checkpoint_at(one.train(resuming.shuffled, max_steps=STEPS).model_dir).values, uninterrupted)
 
 
 def test_a_position_of_other_data_is_not_taken(tmp_path, caplog):
@@ -90,4 +90,4 @@ def test_killed_in_the_middle_of_a_save_p20_p30(tmp_path, uninterrupted):
     # What was being saved is not there, or, where it was quick, whole.
     assert there.latest() in (last, 12)
     there.load(there.latest() or 0)
-    check_same(program().run(str(tmp_path), STEPS)._state.values(), uninterrupted)
+    check_same(checkpoint_at(program().run(str(tmp_path), STEPS).model_dir).values, uninterrupted)

@@ -6,7 +6,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import EstimatorError
 from anytpu.train.estimator.spec import call_on_host, check_batch_axis
-from anytpu.train.minimization import Minimization
+from anytpu.train.low_level.cross_shard import Minimization
 
 LOSS = np.float32(1)
 OP = Minimization(None, LOSS)

@@ -10,6 +10,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import EstimatorError, StrategyError
+from anytpu.train.checkpoint import checkpoint_at
 from estimator_samples import arrays, estimator, input_fn, linear_model_fn, spec_of
 
 X, Y = arrays()
@@ -27,7 +28,7 @@ class Between(tpu.SessionRunHook):
 
 
 def same(one, other):
-    mine, theirs = one._state.values(), other._state.values()
+    mine, theirs = checkpoint_at(one.model_dir).values, checkpoint_at(other.model_dir).values
     assert list(mine) == list(theirs)
     for name, value in theirs.items():
         np.testing.assert_array_equal(mine[name], value, err_msg=name)

@@ -17,8 +17,8 @@ def strategy() -> Any:
 @pytest.fixture
 def nothing_set() -> Iterator[None]:
     """Forget the number of shards that a test sets by hand."""
-    from anytpu.train.low_level import shard_context
+    from anytpu.train.low_level import session
 
-    token = shard_context._SET.set(None)
+    token = session._SET.set(None)
     yield
-    shard_context._SET.reset(token)
+    session._SET.reset(token)

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 import anytpu as tpu
-from anytpu.train.low_level.cores import in_use
+from anytpu.train.low_level.arguments import in_use
 from strategy.replica_checks import floats, near
 
 ROWS = 24

@@ -7,8 +7,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError, SettingTypeError
-from anytpu.train.low_level.cross_shard import _OUTSIDE
-from anytpu.train.minimization import Minimization
+from anytpu.train.low_level.cross_shard import _OUTSIDE, Minimization
 
 KEY_PHRASE = (
     "CrossShardOptimizer should be used within a tpu_shard_context, but got unset number_of_shards. Assuming 1."

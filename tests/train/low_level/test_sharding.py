@@ -10,7 +10,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError, StrategyError
-from anytpu.train.low_level.cores import in_use
+from anytpu.train.low_level.arguments import in_use
 
 SUPPORTED = (
     "which is not a supported TPU infeed type. Supported types are: bool, int8 to int64, uint8 to uint64, bfloat16, "

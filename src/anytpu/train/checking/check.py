@@ -5,39 +5,38 @@ really partitioned devices. A difference is a bug of a layer, of the program, or
 on the number of cores, or draws numbers without a seed. The first value that differs, in the order of computation,
 locates the bug.
 
-Rule: the model's weights do not change. Random layers draw the same numbers in every run, from the model's seeds.
+Rule: the model's weights do not change. Random layers draw the same numbers in every run, from the model's seeds. Each
+run traces the step again, so that decisions at trace time are compared too. A model that is not built is built as its
+`fit` would build it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
-from anytpu.errors import SettingError
-from anytpu.train.checking.checked_step import CheckedStep, NoReplicasError
-from anytpu.train.checking.comparing import (
-    FLOAT32,
-    HALF,
-    TRIALS,
-    Precision,
-    Values,
-    compared,
-    joined,
-    largest,
-    moved,
-    values_of,
-)
-from anytpu.train.checking.outcome import Outcome
+from anytpu import _keras
+from anytpu.errors import AnyTPUError, DataError, ProgramError, SettingError
+from anytpu.program.program import REPLICA_AXIS, Program, Tree, spec_of
+from anytpu.strategy.current import CURRENT
+from anytpu.train import checks
+from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of
+from anytpu.train.checking.comparing import FLOAT32, HALF, TRIALS, Precision, compared, largest, moved, values_of
+from anytpu.train.checking.marking import marking, tapped
 from anytpu.train.checking.record import CheckedValue, CheckReport
-from anytpu.train.checking.runs import StepRunner, cores_in_scope, on_devices, on_virtual_cores
-from anytpu.train.checking.sample import SEED
-from anytpu.train.checking.subject import checked_step_of, is_half
+from anytpu.train.checking.runs import cores_in_scope, on_devices, on_virtual_cores
+from anytpu.train.compiled_models import trainer_of
+from anytpu.train.model_program import build_layers, program_of_model
 
 AGAIN = "on 1 core again"
+_HALF_DTYPES = ("bfloat16", "float16")
 
 
 def check(
@@ -71,70 +70,179 @@ def check(
         >>> check(model, cores=2).agrees
         True
     """
-    _check_arguments(batch_size, cores, timeout_s)
-    step, data = checked_step_of(model, x, y, batch_size)
-    precision = HALF if is_half(model) else FLOAT32
-    try:
-        values = _compared(step, cores, timeout_s, precision)
-    except NoReplicasError:
-        step = step.per_replica(cores)
-        values = _compared(step, cores, timeout_s, precision)
-    return CheckReport(model.name, cores, len(step.batch[0]), data, step.code, values)
+    _check_arguments(model, batch_size, cores, timeout_s)
+    with _home(model), _naming_layers(f"{model.name}/train", cores=1):
+        batch, data = batch_of(model, x, y, batch_size)
+        program = program_of_model(model, batch, "train", tensors=True)
+    is_half = any(layer.compute_dtype in _HALF_DTYPES for layer in _keras.layers_of(model))
+    values = _compared(program, batch, cores, timeout_s, HALF if is_half else FLOAT32)
+    return CheckReport(model.name, cores, len(jax.tree.leaves(batch)[0]), data, values)
 
 
-def _compared(step: CheckedStep, cores: int, timeout_s: float, precision: Precision) -> tuple[CheckedValue, ...]:
-    """Run a step in all four ways, and compare the values."""
+def _compared(
+    program: Program, batch: Tree, cores: int, timeout_s: float, precision: Precision
+) -> tuple[CheckedValue, ...]:
+    """Run a step, which has its weights, in all four ways, and compare the values."""
+    state = jax.tree.map(np.asarray, program.tensors)
+    names, before, unit = program.state_names, jax.tree.leaves(state), precision.unit
+    program = dataclasses.replace(program, tensors=None)
     with cores_in_scope(1) as strategy:
-        program, batch = step.on(1)
-        state, rows = step.state_tree(step.state), step.batch_tree(batch)
-        run = on_virtual_cores(program, strategy)
-        reference = _values(step, run(state, rows))
+        run = on_virtual_cores(_marked(program, 1), strategy)
+        reference = values_of(run(state, batch), before, names)
         # Traced again, because a layer that draws numbers without a seed at trace time draws others then.
-        again = _values(step, on_virtual_cores(step.on(1)[0], strategy)(state, rows), reference)
-        trials = list(_trials(step, run, batch, reference, precision.unit))
+        again = on_virtual_cores(_marked(program, 1), strategy)(state, batch)
+        trials = [
+            values_of(run(weights, rows), jax.tree.leaves(weights), names)
+            for weights, rows in _trials(state, batch, unit)
+        ]
     with cores_in_scope(cores) as strategy:
-        program, batch = step.on(cores)
-        rows = step.batch_tree(batch)
-        virtual = _values(step, on_virtual_cores(program, strategy)(state, rows), reference)
-        devices = _values(step, on_devices(step.on(cores)[0], state, rows, cores, timeout_s), reference)
+        virtual = on_virtual_cores(_marked(program, cores), strategy)(state, batch)
+        devices = on_devices(_marked(program, cores), state, batch, cores, timeout_s)
     runs = {
         AGAIN: again,
         f"on {_number(cores, 'virtual core')}": virtual,
         f"on {_number(cores, 'device')}": devices,
     }
-    weights = {name: largest(value) for name, value in zip(step.program.state_names, step.state, strict=True)}
-    return compared(reference, trials, runs, weights, precision)
+    values = {run: values_of(outcome, before, names) for run, outcome in runs.items()}
+    weights = {name: largest(value) for name, value in zip(names, before, strict=True)}
+    return compared(reference, trials, values, weights, precision)
 
 
-def _values(
-    step: CheckedStep, outcome: Outcome, like: Values | None = None, before: list[np.ndarray] | None = None
-) -> Values:
-    """Return the values of a run by name; the replicas' values of per-replica code are combined, shaped like `like`."""
-    if step.code == "whole-batch":
-        return values_of(outcome, before or step.state, step.program.state_names)
-    return joined(values_of(dataclasses.replace(outcome, state=()), (), ()), like or {})
-
-
-def _trials(
-    step: CheckedStep, run: StepRunner, batch: list[np.ndarray], reference: Values, unit: float
-) -> Iterator[Values]:
-    """Yield the values that one core computes from moved weights and inputs."""
+def _trials(state: Tree, batch: Tree, unit: float) -> Iterator[tuple[Tree, Tree]]:
+    """Yield states with moved weights, each with moved inputs."""
     generator = np.random.default_rng(SEED)
-    weights = step.program.state[:2]
-    count = len(jax.tree.leaves(weights))
     for _ in range(TRIALS):
-        state = [*moved(step.state[:count], unit, generator), *step.state[count:]]
-        outcome = run(step.state_tree(state), step.batch_tree(moved(batch, unit, generator, moves_whole=False)))
-        yield _values(step, outcome, reference, state)
+        yield (
+            (*moved(state[:2], unit, generator), *state[2:]),
+            moved(batch, unit, generator, moves_whole=False),
+        )
 
 
-def _check_arguments(batch_size: Any, cores: Any, timeout_s: Any) -> None:
+def _marked(program: Program, cores: int) -> Program:
+    """Return a Program with taps for a number of cores, whose errors name the layer."""
+
+    def step(state: Tree, batch: Tree) -> Any:
+        with _naming_layers(program.name, cores):
+            return program.step(state, batch)
+
+    return dataclasses.replace(program, step=tapped(step))
+
+
+@contextlib.contextmanager
+def _naming_layers(name: str, cores: int) -> Iterator[None]:
+    """Return a context in which values are marked, and an error names the layer that raised it.
+
+    Args:
+        name: name of the Program, such as "sequential/train".
+        cores: number of cores that the code is traced for.
+
+    Raises:
+        ProgramError: the code raised an error that is not one of anytpu's.
+    """
+    model = name.rpartition("/")[0]
+    with marking(model) as marks:
+        try:
+            yield
+        except AnyTPUError:
+            raise
+        except Exception as error:
+            step = f"the layer {marks.failed!r}" if marks.failed else "a training step"
+            step = f"{step} of the model {model!r}"
+            if isinstance(error, NameError) and f"axis name: {REPLICA_AXIS}" in str(error):
+                raise ProgramError(
+                    f"{step} asks for the axis {REPLICA_AXIS!r}, which the code of one core's rows has, in "
+                    "strategy.run. tpu.check compares the step of fit, the code of all rows: leave the layer out"
+                ) from error
+            target = "1 core" if cores == 1 else f"{cores} cores"
+            raise ProgramError(f"{step} cannot be traced for {target}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the type of an error and the first informative line of its text, without the lines that Keras adds."""
+    text = re.sub(r"\x1b\[\d*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    text = next((line for line in lines if not line.startswith("Exception encountered when calling")), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _home(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the scope that the model was compiled in, for variables made when it is built."""
+    trainer = trainer_of(model)
+    return contextlib.nullcontext() if trainer is None or CURRENT.get() is not None else trainer.strategy.scope()
+
+
+def _check_arguments(model: Any, batch_size: Any, cores: Any, timeout_s: Any) -> None:
     for name, value in (("batch_size", batch_size), ("cores", cores)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise SettingError(f"{name} must be a positive integer, not {value!r}")
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise SettingError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+    if not isinstance(model, keras.Model):
+        raise ProgramError(f"tpu.check checks a compiled Keras model, not {model!r}")
+    if not model.compiled:
+        raise ProgramError(f"the model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
 
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+SEED = 0
+"""The seed of generated rows."""
+
+
+def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
+    """Return a batch `(x, y)` as arrays, and a short description of it.
+
+    Args:
+        model: a compiled model.
+        x: arrays, or None to generate them.
+        y: arrays, or None to generate them.
+        rows: maximum number of rows.
+
+    Raises:
+        DataError: y is passed without x, or arrays are passed that no TPU computes with.
+        ProgramError: x is None, and the model does not know the shapes of its inputs.
+    """
+    if x is None and y is not None:
+        raise DataError("y was passed without x: pass both, tpu.check(model, x, y), or neither to generate both")
+    checks.check_columns({"x": x, "y": y})
+    generator = np.random.default_rng(SEED)
+    inputs = _inputs(model, rows, generator) if x is None else _first(x, rows)
+    build_layers(model, spec_of(inputs))
+    if y is not None:
+        return (inputs, _first(y, rows)), "the first rows of x and y"
+    whose = "" if x is None else "the first rows of x, y "
+    return (inputs, _labels(model, inputs, generator)), f"{whose}generated from seed {SEED}"
+
+
+def _first(tree: Any, rows: int) -> Tree:
+    arrays = jax.tree.map(np.asarray, tree)
+    return jax.tree.map(lambda array, spec: array[:rows].astype(spec.dtype), arrays, spec_of(arrays))
+
+
+def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
+    sizes = [layer.input_dim for layer in _keras.layers_of(model) if isinstance(layer, keras.layers.Embedding)]
+
+    def generate(spec: jax.ShapeDtypeStruct) -> np.ndarray:
+        if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
+            return generator.integers(0, min(sizes, default=2), spec.shape).astype(spec.dtype)
+        # The inputs of an embedding are integers, even if the model's Input declares a float type.
+        numbers = generator.integers(0, min(sizes), spec.shape) if sizes else generator.normal(size=spec.shape)
+        return numbers.astype(spec.dtype)
+
+    return jax.tree.map(generate, input_specs_of(model, rows))
+
+
+def _labels(model: Any, inputs: Tree, generator: np.random.Generator) -> Tree:
+    specs = spec_of(inputs)
+
+    def generate(spec: jax.ShapeDtypeStruct, output: jax.ShapeDtypeStruct) -> np.ndarray:
+        classes = max(2, output.shape[-1] if output.shape else 2)
+        if np.issubdtype(spec.dtype, np.integer):
+            return generator.integers(0, classes, spec.shape).astype(spec.dtype)
+        if not spec.shape or spec.shape[-1] < 2:
+            return generator.integers(0, 2, spec.shape).astype(spec.dtype)
+        return np.eye(spec.shape[-1], dtype=spec.dtype)[generator.integers(0, spec.shape[-1], spec.shape[:-1])]
+
+    return jax.tree.map(generate, label_specs_of(model, specs), outputs_of(model, specs))

@@ -14,10 +14,12 @@ values, as masks cause.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import jax
 import numpy as np
 
+from anytpu.program.program import Tree
 from anytpu.train.checking.marking import read_mark
 from anytpu.train.checking.outcome import Outcome
 from anytpu.train.checking.record import CheckedValue, Kind
@@ -73,13 +75,11 @@ def values_of(outcome: Outcome, before: Sequence[np.ndarray], names: Sequence[st
     return values
 
 
-def moved(
-    arrays: Iterable[np.ndarray], unit: float, generator: np.random.Generator, moves_whole: bool = True
-) -> list[np.ndarray]:
-    """Return arrays with each number randomly moved up or down by a share of it; integer arrays do not change.
+def moved(tree: Tree, unit: float, generator: np.random.Generator, moves_whole: bool = True) -> Tree:
+    """Return a tree of arrays with each number randomly moved up or down by a share of it; integers do not change.
 
     Args:
-        arrays: the arrays.
+        tree: the arrays.
         unit: the share of each number.
         generator: random generator of the directions.
         moves_whole: whether to move a float array whose values are all integers; rows may be indices of an embedding.
@@ -90,7 +90,7 @@ def moved(
             return array
         return (array * (1 + unit * generator.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
 
-    return [move(array) for array in arrays]
+    return jax.tree.map(move, tree)
 
 
 def compared(
@@ -139,30 +139,6 @@ def _not_finite(value: np.ndarray, kind: Kind) -> int:
     numbers = np.asarray(value, np.float64)
     may_be_masked = kind == "output" and bool(np.any(np.isfinite(numbers)))
     return int(np.sum(np.isnan(numbers) if may_be_masked else ~np.isfinite(numbers)))
-
-
-def joined(values: Values, like: Values) -> Values:
-    """Combine each value of per-replica code, `(replicas, ...)`, into one value.
-
-    Rows are concatenated. Losses and gradients are means over each replica's rows, so their mean is taken. For any
-    other output, the replica whose value is farthest from `like` is taken.
-
-    Args:
-        values: values computed by the replicas.
-        like: combined values of one replica, or empty.
-    """
-
-    def join(key: Key, value: np.ndarray) -> np.ndarray:
-        rows = value.reshape(-1, *value.shape[2:]) if value.ndim > 1 else value
-        wanted = like.get(key, rows if key[0] == "output" and value.ndim > 1 else value[0])
-        if rows.shape == wanted.shape:
-            return rows
-        if key[0] != "output":
-            return value.mean(0)
-        differences = [_difference(wanted, each, np.full(np.shape(wanted), True)) for each in value]
-        return value[int(np.argmax(differences))]
-
-    return {key: join(key, value) for key, value in values.items()}
 
 
 def _difference(value: np.ndarray, other: np.ndarray | None, keep: np.ndarray) -> float:

@@ -60,7 +60,6 @@ class CheckReport:
         cores: number of virtual cores, and number of devices.
         rows: number of rows of the batch.
         data: short description of the batch.
-        code: "whole-batch", as `fit` runs it, or "per-replica", as `strategy.run` does.
         values: all compared values, in the order of computation: outputs, losses, gradients, variables.
     """
 
@@ -68,7 +67,6 @@ class CheckReport:
     cores: int
     rows: int
     data: str
-    code: Literal["whole-batch", "per-replica"]
     values: tuple[CheckedValue, ...]
 
     @property
@@ -121,13 +119,8 @@ class CheckReport:
         return [f"Not shown, since they agree: {listed}."] if listed else []
 
     def _notes(self) -> list[str]:
-        how = (
-            "all rows at once, as fit does"
-            if self.code == "whole-batch"
-            else "each core with its own rows, as strategy.run does"
-        )
         return [
-            f"One training step on {self.rows} rows ({self.data}); {how}.",
+            f"One training step on {self.rows} rows ({self.data}); all rows at once, as fit does.",
             "The tolerance: a multiple of the change by a last bit of every input and weight, or a share of the scale.",
         ]
 

@@ -90,7 +90,7 @@ def on_devices(program: Program, state: Tree, batch: Tree, cores: int, timeout_s
 
 
 def _run_child(name: str, folder: Path, cores: int, timeout_s: float) -> None:
-    command = [sys.executable, "-P", "-m", "anytpu.train.checking.child", str(folder), str(cores)]
+    command = [sys.executable, "-P", "-m", "anytpu.train.checking.outcome", str(folder), str(cores)]
     with (folder / "log").open("w+b") as log:
         try:
             child = subprocess.run(

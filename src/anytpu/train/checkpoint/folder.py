@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import logging
 import os
 import re
@@ -36,7 +37,6 @@ from anytpu.train.checkpoint.step_files import (
     step_at,
     write_step,
 )
-from anytpu.units import format_bytes
 
 LOG = logging.getLogger("anytpu")
 
@@ -116,19 +116,6 @@ class Checkpoints:
                 if _LEFT_BEHIND.fullmatch(name):
                     shutil.rmtree(self.folder / name, ignore_errors=True)
             yield
-
-    def check_room(self, size_bytes: int) -> None:
-        """Check that the disk has room for a checkpoint, before hours of training depend on it.
-
-        Raises:
-            FileError: the disk has too little room.
-        """
-        free_bytes = shutil.disk_usage(self.folder).free
-        if free_bytes < size_bytes:
-            raise FileError(
-                f"the disk of {str(self.folder)!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
-                f"{format_bytes(size_bytes)}. Make room, or choose another folder"
-            )
 
     def save(
         self,
@@ -232,7 +219,8 @@ class Checkpoints:
         for step in [step for step in self._numbered() if step > after]:
             with contextlib.suppress(DamageError):
                 self.load(step)
-            name = next(name for name in _aside_names(step) if not (self.folder / name).exists())
+            names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{number}" for number in itertools.count(2)))
+            name = next(name for name in names if not (self.folder / name).exists())
             with self._explained(f"the damaged checkpoint of step {step} cannot be renamed"):
                 os.rename(self.folder / str(step), self.folder / name)
             LOG.warning("The damaged checkpoint of step %d is called %s now", step, self.folder / name)
@@ -291,14 +279,6 @@ class Checkpoints:
         if isinstance(error, FileExistsError | NotADirectoryError):
             return "The path, or one of its parents, is a file. Choose the path of a folder; it need not exist yet."
         return f"Get permission to write there, or choose another folder.{newest}".rstrip(".")
-
-
-def _aside_names(step: int) -> Iterator[str]:
-    yield f"{step}.damaged"
-    number = 1
-    while True:
-        number += 1
-        yield f"{step}.damaged-{number}"
 
 
 def checkpoint_at(path: str | Path) -> Checkpoint:

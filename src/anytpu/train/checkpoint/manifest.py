@@ -1,11 +1,11 @@
 """`CheckpointManifest`: the contents of a checkpoint, with a digest of each array.
 
 Idea: a checkpoint is a folder with array bytes and one `manifest.json`. The manifest records each array's name, shape,
-dtype, file, offset and digest. It also stores the state that is not an array, such as the position in the data, and its
-own digest. So a digest covers every byte of a checkpoint.
+dtype, offset and digest. It also stores the state that is not an array, such as the position in the data, and its
+own digest. So a digest covers every byte of a checkpoint. `difference` compares the arrays with those of a model.
 
-Rule: a folder without a manifest is not a checkpoint. This module depends on no caller: any code that saves named
-arrays can use it.
+Rule: a folder without a manifest is not a checkpoint. A checkpoint is loaded completely or not at all. This module
+depends on no caller: any code that saves named arrays can use it.
 
 Digests are CRC-32C. It detects every burst of up to 32 bits and, in an array of up to 256 MB, every three flipped bits.
 It misses other damage with a probability of 2**-32 an array. It detects accidents, not tampering.
@@ -14,9 +14,10 @@ It misses other damage with a probability of 2**-32 an array. It detects acciden
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
-from pathlib import PurePath
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
@@ -45,14 +46,13 @@ class ArrayForm:
         shape: shape of the array.
         dtype: name of the dtype, such as "float32".
         is_trained: whether the array is a trainable weight; False for other state, such as an optimizer's.
-        is_optimizer_state: whether the array is an optimizer's slot or setting; None in an old checkpoint, which does
-            not record it.
+        is_optimizer_state: whether the array is an optimizer's slot or setting.
     """
 
     shape: tuple[int, ...]
     dtype: str
     is_trained: bool = False
-    is_optimizer_state: bool | None = None
+    is_optimizer_state: bool = False
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -65,14 +65,12 @@ class StoredArray:
     Attributes:
         name: name of the array, such as "dense/kernel".
         form: shape and dtype of the array.
-        file: name of the file with the array's bytes (little-endian, in C order), in the folder of the checkpoint.
-        offset_bytes: offset of the array in the file, in bytes.
+        offset_bytes: offset of the array's bytes (little-endian, in C order) in the checkpoint's file of arrays.
         digest: digest of the array's bytes.
     """
 
     name: str
     form: ArrayForm
-    file: str
     offset_bytes: int
     digest: str
 
@@ -100,12 +98,10 @@ class CheckpointManifest:
     arrays: tuple[StoredArray, ...]
     host: Json = None
 
-    def sizes_bytes(self) -> dict[str, int]:
-        """Return the size in bytes of each file of arrays, by name."""
-        sizes: dict[str, int] = {}
-        for array in self.arrays:
-            sizes[array.file] = sizes.get(array.file, 0) + array.size_bytes
-        return sizes
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file of arrays, in bytes."""
+        return sum(array.size_bytes for array in self.arrays)
 
 
 def digest_of(content: bytes | np.ndarray) -> str:
@@ -129,7 +125,10 @@ def is_number(dtype: np.dtype) -> bool:
 
 def to_json(manifest: CheckpointManifest) -> bytes:
     """Return a manifest as JSON, with its own digest."""
-    arrays = [{"name": a.name, **dataclasses.asdict(a.form), **_location(a)} for a in manifest.arrays]
+    arrays = [
+        {"name": a.name, **dataclasses.asdict(a.form), "offset_bytes": a.offset_bytes, "digest": a.digest}
+        for a in manifest.arrays
+    ]
     fields = {"kind": KIND, "format": FORMAT, "step": manifest.step, "host": manifest.host, "arrays": arrays}
     return _to_bytes({**fields, "digest": digest_of(_to_bytes(fields))})
 
@@ -169,24 +168,94 @@ def from_json(content: bytes) -> CheckpointManifest:
         raise DamageError(f"its {NAME} cannot be understood: {type(error).__name__}: {error}") from error
 
 
-def _location(array: StoredArray) -> dict[str, Any]:
-    return {"file": array.file, "offset_bytes": array.offset_bytes, "digest": array.digest}
-
-
 def _array(fields: dict[str, Any]) -> StoredArray:
-    shape, offset_bytes, file = tuple(fields["shape"]), fields["offset_bytes"], fields["file"]
+    shape, offset_bytes = tuple(fields["shape"]), fields["offset_bytes"]
     if any(type(size) is not int or not 0 <= size < 2**63 for size in (*shape, offset_bytes)):
         raise ValueError(f"an array of shape {shape!r} at the offset {offset_bytes!r}")
     if not is_number(np.dtype(fields["dtype"])):
         raise ValueError(f"an array of {fields['dtype']!r}")
-    if not isinstance(file, str) or not file.isprintable() or file != PurePath(file).name:
-        raise ValueError(f"a file {file!r}")
-    is_optimizer_state = fields.get("is_optimizer_state")
-    if not isinstance(is_optimizer_state, bool | None):
-        raise ValueError(f"is_optimizer_state {is_optimizer_state!r}")
-    form = ArrayForm(shape, str(fields["dtype"]), bool(fields["is_trained"]), is_optimizer_state)
-    return StoredArray(str(fields["name"]), form, file, offset_bytes, str(fields["digest"]))
+    form = ArrayForm(shape, str(fields["dtype"]), bool(fields["is_trained"]), bool(fields["is_optimizer_state"]))
+    return StoredArray(str(fields["name"]), form, offset_bytes, str(fields["digest"]))
 
 
 def _to_bytes(fields: Any) -> bytes:
     return json.dumps(fields, indent=1).encode()
+
+
+MAX_NAMED = 5
+"""Maximum number of arrays named in each part of the text."""
+
+Forms = Mapping[str, ArrayForm]
+
+
+class Purpose(enum.Enum):
+    """The purpose for which a model loads a checkpoint."""
+
+    RESUME = "to go on with the training"
+    INFER = "to evaluate or predict"
+    WARM_START = "to start another training"
+
+
+def difference(stored: Forms, wanted: Forms, purpose: Purpose) -> str | None:
+    """Return the difference between a checkpoint and a model as text, or None if the checkpoint fits.
+
+    - To resume, both must have the same arrays.
+    - To infer, a checkpoint may also have the optimizer's state and integers (counts, random seeds). A model may also
+      have integers that only inference needs (random seeds).
+    - For a warm start, the checkpoint must have the model's trainable weights.
+
+    An array in both must have the same shape and dtype.
+
+    Args:
+        stored: forms of the checkpoint's arrays by name.
+        wanted: forms of the model's arrays by name.
+        purpose: the purpose for which the model loads the checkpoint.
+
+    Example:
+        >>> kernel = ArrayForm((2, 3), "float32", is_trained=True)
+        >>> difference({"dense/kernel": kernel}, {"head/kernel": kernel}, Purpose.RESUME)
+        "In the checkpoint only: 'dense/kernel' float32[2, 3]. In the model only: 'head/kernel' float32[2, 3]"
+    """
+    both = [name for name in wanted if name in stored]
+    differences = {
+        "In the checkpoint only": [
+            f"{name!r} {form}" for name, form in stored.items() if name not in wanted and _is_needed(form, purpose)
+        ],
+        "In the model only": [
+            f"{name!r} {form}" for name, form in wanted.items() if name not in stored and _is_wanted(form, purpose)
+        ],
+        "With another shape": [_sides(n, stored, wanted) for n in both if stored[n].shape != wanted[n].shape],
+        "With another dtype": [
+            _sides(n, stored, wanted)
+            for n in both
+            if stored[n].shape == wanted[n].shape and stored[n].dtype != wanted[n].dtype
+        ],
+    }
+    return ". ".join(f"{kind}: {_listed(arrays)}" for kind, arrays in differences.items() if arrays) or None
+
+
+def _is_needed(form: ArrayForm, purpose: Purpose) -> bool:
+    """Return whether a model must have this array of a checkpoint."""
+    if purpose is Purpose.INFER:
+        return form.is_trained or (not form.is_optimizer_state and not _is_integer(form))
+    return purpose is Purpose.RESUME
+
+
+def _is_wanted(form: ArrayForm, purpose: Purpose) -> bool:
+    """Return whether a checkpoint must have this array of a model."""
+    if purpose is Purpose.INFER:
+        return form.is_trained or not _is_integer(form)
+    return purpose is Purpose.RESUME or form.is_trained
+
+
+def _is_integer(form: ArrayForm) -> bool:
+    return np.dtype(form.dtype).kind in "biu"
+
+
+def _sides(name: str, stored: Forms, wanted: Forms) -> str:
+    return f"{name!r} {stored[name]} in the checkpoint and {wanted[name]} in the model"
+
+
+def _listed(arrays: list[str]) -> str:
+    more = len(arrays) - MAX_NAMED
+    return ", ".join(arrays[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

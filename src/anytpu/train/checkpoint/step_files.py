@@ -98,11 +98,7 @@ def write_step(
 
     Args:
         folder: the folder of all checkpoints.
-        step: step of the checkpoint, and name of its folder.
-        arrays: arrays of numbers or booleans by name.
-        trained: names of the arrays that are trainable weights.
-        optimizer_state: names of the arrays that belong to an optimizer.
-        host: the state that is not an array, as plain JSON.
+        step, arrays, trained, optimizer_state, host: as for `Checkpoints.save`.
 
     Raises:
         OSError: the folder cannot be written.
@@ -154,18 +150,15 @@ def read_arrays(folder: Path, manifest: CheckpointManifest) -> dict[str, np.ndar
         DamageError: an array is missing or was changed.
         FileError: the arrays cannot be read for another reason.
     """
-    step_folder = folder / str(manifest.step)
     arrays: dict[str, np.ndarray] = {}
     damaged: list[str] = []
-    for name, size_bytes in manifest.sizes_bytes().items():
-        with _reported_damage(name), (step_folder / name).open("rb") as file:
-            actual_bytes = os.fstat(file.fileno()).st_size
-            if actual_bytes != size_bytes:
-                raise DamageError(f"its {name} has {actual_bytes:,} bytes, and {size_bytes:,} were written")
-            for stored in manifest.arrays:
-                if stored.file == name:
-                    arrays[stored.name], is_whole = _read(file, stored)
-                    damaged += [] if is_whole else [stored.name]
+    with _reported_damage(ARRAYS), (folder / str(manifest.step) / ARRAYS).open("rb") as file:
+        actual_bytes = os.fstat(file.fileno()).st_size
+        if actual_bytes != manifest.size_bytes:
+            raise DamageError(f"its {ARRAYS} has {actual_bytes:,} bytes, and {manifest.size_bytes:,} were written")
+        for stored in manifest.arrays:
+            arrays[stored.name], is_whole = _read(file, stored)
+            damaged += [] if is_whole else [stored.name]
     if damaged:
         more = f" and {len(damaged) - 1} more arrays" if len(damaged) > 1 else ""
         raise DamageError(f"the digest of its array {damaged[0]!r}{more} is not the recorded one")
@@ -173,9 +166,7 @@ def read_arrays(folder: Path, manifest: CheckpointManifest) -> dict[str, np.ndar
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the directory entries of a folder to the disk, if the system supports it."""
-    if os.name != "posix":  # Windows cannot open a folder.
-        return
+    """Flush the directory entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -191,7 +182,7 @@ def _write_array(file: io.FileIO, name: str, array: np.ndarray, **kind: bool) ->
     digest = digest_of(whole)
     _write(file, whole.reshape(-1).view(np.uint8).data)
     form = ArrayForm(tuple(array.shape), array.dtype.name, **kind)
-    return StoredArray(name, form, ARRAYS, offset_bytes, digest)
+    return StoredArray(name, form, offset_bytes, digest)
 
 
 def _read(file: io.BufferedReader, stored: StoredArray) -> tuple[np.ndarray, bool]:

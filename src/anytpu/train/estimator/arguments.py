@@ -9,10 +9,9 @@ from typing import Any
 import keras
 
 from anytpu.errors import EstimatorError, SettingError
-from anytpu.train.estimator.model import check_model_fn
-from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.tpu_config import check_positive
-from anytpu.train.minimization import Minimization
+from anytpu.train.estimator.run_config import RunConfig, check_positive
+from anytpu.train.estimator.steps import check_model_fn
+from anytpu.train.low_level.cross_shard import Minimization
 
 _RESERVED = ("batch_size", "context")
 _NAMES = {"train": "train_batch_size", "eval": "eval_batch_size", "infer": "predict_batch_size"}
@@ -30,13 +29,9 @@ def check_constructor(
     """Reject invalid arguments of the constructor.
 
     Args:
-        model_fn: the argument `model_fn`.
-        config: the argument `config`.
-        params: the argument `params`.
-        use_tpu: the argument `use_tpu`; if True, the training batch size is required.
-        rows: batch sizes by mode, or None.
+        model_fn, config, params, use_tpu, embedding_config_spec: the arguments of these names.
+        rows: batch sizes by mode, or None. That of training is required if `use_tpu` is True.
         exports: whether `export_to_tpu` or `export_to_cpu` is True.
-        embedding_config_spec: the argument `embedding_config_spec`.
 
     Raises:
         EstimatorError, SettingError: an argument is invalid.

@@ -9,8 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+
 from anytpu.errors import EstimatorError, SettingError
-from anytpu.train.estimator.tpu_config import InputPipelineConfig
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.strategy import TPUStrategy
+from anytpu.system.resolver import TPUClusterResolver
+from anytpu.train.estimator.run_config import InputPipelineConfig, RunConfig
 
 _BY_REPLICA = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2, InputPipelineConfig.SLICED)
 
@@ -123,3 +128,18 @@ class Deployment:
 
 
 _NAMES = {"train": ("train", "train"), "eval": ("eval", "evaluate"), "infer": ("predict", "predict")}
+
+
+def strategy_of(config: RunConfig, on_tpu: bool) -> TPUStrategy:
+    """Return a strategy on the TPU of a config, or off the TPU on one core: the machine's first GPU, or its CPU.
+
+    If the config names no TPU, the strategy in scope is returned, or else one on the system that `tpu.connect()` finds.
+    """
+    if not on_tpu:
+        return TPUStrategy(TPUClusterResolver("local" if jax.default_backend() == "gpu" else "virtual", cores=1))
+    if config.cluster is not None:
+        return TPUStrategy(config.cluster)
+    in_scope = CURRENT.get()
+    if config.master is None and in_scope is not None:
+        return in_scope
+    return TPUStrategy(TPUClusterResolver(config.master or ""))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,12 +24,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import numpy as np
 
+from anytpu.errors import EstimatorError
 from anytpu.program.program import Program
-from anytpu.train.estimator import arguments, evaluation, export, prediction
-from anytpu.train.estimator.places import Places
+from anytpu.train.checkpoint import checkpoint_at
+from anytpu.train.estimator import arguments, inference, programs
+from anytpu.train.estimator.mode_run import Runs, first_of
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.runs import Runs, first_of
-from anytpu.train.estimator.state import ModelState
+from anytpu.train.estimator.state import ModelState, Saver
 from anytpu.train.estimator.training import Training
 
 LOG = logging.getLogger("anytpu")
@@ -107,8 +109,16 @@ class TPUEstimator:
         self._config = config.replace(model_dir=folder)
         keep = config.keep_checkpoint_max or None
         self._state = ModelState(folder, keep, warm_start_from, config.tf_random_seed)
-        places = Places(self._config, use_tpu, eval_on_tpu, rows, batch_axis)
-        self._runs = Runs(model_fn, self._params, self._config, places, self._state.store)
+        self._runs = Runs(
+            model_fn,
+            self._params,
+            self._config,
+            self._state.store,
+            use_tpu=use_tpu,
+            eval_on_tpu=eval_on_tpu,
+            rows=rows,
+            batch_axis=batch_axis,
+        )
 
     @property
     def model_dir(self) -> str:
@@ -161,7 +171,7 @@ class TPUEstimator:
             FileError: another job trains in model_dir, or the folder cannot be written.
             NaNLossError: the loss is not finite.
         """
-        arguments.check_train(steps, max_steps, self._runs.places.is_on_tpu("train"))
+        arguments.check_train(steps, max_steps, self._runs.is_on_tpu("train"))
         with self._state.training():
             if max_steps is not None and self._state.step >= max_steps:
                 LOG.info("Skipping training since max_steps has already saved.")
@@ -188,11 +198,11 @@ class TPUEstimator:
         first = first_of(batches)
         state.seed()
         run.make(first)
-        saver = state.saver(self._config, saving_listeners)
-        training = Training(run, batches, self._runs.hooks(run, hooks), saver, self._config)
-        with state.as_saved():
-            position = training.train(first, state.step, max_steps if steps is None else state.step + steps)
-        state.saved(position)
+        saver = Saver(state.checkpoints, state.store, self._config, saving_listeners)
+        training = Training(run, batches, run.hooks(hooks), saver, self._config)
+        # Until the training has ended: after an error, the next use reads the newest checkpoint again.
+        state.store.source = None
+        state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
 
     @_one_thread
     def evaluate(
@@ -219,18 +229,18 @@ class TPUEstimator:
         Raises:
             EstimatorError: an argument, or a result of input_fn or model_fn, is invalid.
         """
-        arguments.check_evaluate(steps, self._runs.places.is_on_tpu("eval"))
+        arguments.check_evaluate(steps, self._runs.is_on_tpu("eval"))
         run, batches = self._begin("eval", input_fn, checkpoint_path)
         first = first_of(batches)
         self._state.seed()
         run.make(first)
-        run_hooks = self._runs.hooks(run, hooks)
+        run_hooks = run.hooks(hooks)
         run_hooks.begin()
         run_hooks.ready()
-        values = evaluation.evaluated(run, evaluation.chained(first, batches), steps, run_hooks)
+        values = inference.evaluated(run, itertools.chain([first], batches), steps, run_hooks)
         run_hooks.end()
         values = {**values, "global_step": np.int64(self._state.step)}
-        LOG.info("Saving dict for global step %d: %s", values["global_step"], evaluation.format_results(values))
+        LOG.info("Saving dict for global step %d: %s", values["global_step"], inference.format_results(values))
         return values
 
     def predict(
@@ -259,7 +269,7 @@ class TPUEstimator:
         with self._occupied_by("predict"):
             run, batches = self._begin("infer", input_fn, checkpoint_path)
             self._state.seed()
-        yield from prediction.predicted(run, batches, hooks or (), yield_single_examples, predict_keys)
+        yield from inference.predicted(run, batches, hooks, yield_single_examples, predict_keys)
 
     def latest_checkpoint(self) -> str | None:
         """Return the folder of the newest checkpoint, or None."""
@@ -268,7 +278,7 @@ class TPUEstimator:
 
     def get_variable_names(self) -> list[str]:
         """Return the names of the variables in the newest checkpoint."""
-        return sorted(self._state.values())
+        return sorted(checkpoint_at(self.model_dir).values)
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Return the value of a variable in the newest checkpoint.
@@ -276,7 +286,10 @@ class TPUEstimator:
         Raises:
             EstimatorError: there is no such variable.
         """
-        return self._state.value(name)
+        values = checkpoint_at(self.model_dir).values
+        if name not in values:
+            raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
+        return values[name]
 
     @_one_thread
     def export_saved_model(
@@ -301,10 +314,11 @@ class TPUEstimator:
         Raises:
             EstimatorError: nothing was trained yet, or the features are invalid.
         """
-        self._state.need(checkpoint_path)
+        if not self._state.refresh(checkpoint_path):
+            raise EstimatorError(f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first")
         self._state.seed()
-        program = export.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
-        return export.exported(program, export_dir_base, self._state.step, platforms)
+        program = programs.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
+        return programs.exported(program, export_dir_base, self._state.step, platforms)
 
     @_one_thread
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
@@ -318,8 +332,8 @@ class TPUEstimator:
         self._state.refresh(None)
         self._state.seed()
         if mode == "train":
-            return export.training(self._runs.of("train"), input_specs, tensors)
-        return export.prediction(self._runs.serving_step, input_specs, tensors)
+            return programs.training(self._runs.of("train"), input_specs, tensors)
+        return programs.prediction(self._runs.serving_step, input_specs, tensors)
 
     def _occupied_by(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a method of this name occupies the model."""

@@ -21,7 +21,7 @@ from anytpu.engine.feeds import shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.train import checks
 from anytpu.train.estimator.deployment import Deployment
-from anytpu.train.estimator.model import parameters_of
+from anytpu.train.estimator.steps import parameters_of
 
 Tree = Any
 Batch = tuple[Tree, Tree]

@@ -3,25 +3,28 @@
 Idea: a step returns each output once for each replica. All host work on outputs (losses, metrics, predictions, host
 calls) starts from the same array form, `(steps, replicas, ...)`.
 
-Rule: a step is compiled once for each batch form; later calls reuse it.
+Rule: a step is compiled once for each batch form; later calls reuse it. `Runs` keeps the run of each mode.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import jax
 import numpy as np
 
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, shapes_of
-from anytpu.errors import EstimatorError
+from anytpu.errors import DataExhaustedError, EstimatorError
 from anytpu.program.program import Tree
+from anytpu.strategy.identity import Identity
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.train.estimator.deployment import Deployment
-from anytpu.train.estimator.inputs import Batch, split_rows
-from anytpu.train.estimator.model import Model
+from anytpu.strategy.strategy import TPUStrategy
+from anytpu.train.estimator.deployment import Deployment, strategy_of
+from anytpu.train.estimator.inputs import Batch, HostBatches, split_rows
+from anytpu.train.estimator.run_config import RunConfig
+from anytpu.train.estimator.spec import Hooks, ModeKeys
 from anytpu.train.estimator.steps import EvalStep, ModelStep, PredictStep, TrainStep
 from anytpu.train.estimator.variable_store import VariableStore
 
@@ -46,21 +49,13 @@ class ModeRun:
         self._is_made = False
         self._loops = False
 
-    @classmethod
-    def of(
-        cls, model_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any, store: VariableStore
-    ) -> ModeRun:
-        """Return the run of a model_fn in the mode of a deployment."""
-        model = Model(model_fn, deployment.mode, deployment.model_params(params), config)
-        return cls(deployment, _STEPS[deployment.mode](model, store))
-
-    def hooks(self) -> list[Any]:
-        """Return the hooks of the model_fn's spec for this mode."""
-        spec = self.step.spec
-        if spec is None:
-            return []
-        hooks = {"train": spec.training_hooks, "eval": spec.evaluation_hooks, "infer": spec.prediction_hooks}
-        return list(hooks[self.deployment.mode] or ())
+    def hooks(self, caller_hooks: Iterable[Any] | None) -> Hooks:
+        """Return the hooks of the caller, and those of the model_fn's spec for this mode."""
+        spec, own = self.step.spec, ()
+        if spec is not None:
+            by_mode = {"train": spec.training_hooks, "eval": spec.evaluation_hooks, "infer": spec.prediction_hooks}
+            own = by_mode[self.deployment.mode] or ()
+        return Hooks([*(caller_hooks or ()), *own])
 
     def make(self, batch: Batch) -> None:
         """Make the model's variables for batches of this form, unless they are made."""
@@ -140,3 +135,88 @@ def _take(batches: Iterator[Batch], max_batches: int) -> list[Batch]:
 
 def _bytes(tree: Tree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+
+
+class Runs:
+    """The run of each mode of an estimator.
+
+    Args:
+        model_fn, params, config, use_tpu, eval_on_tpu: those of the `TPUEstimator`.
+        store: the variables of the model.
+        rows: number of rows of the global batch, by mode, or None.
+        batch_axis: the axes of the rows of features and labels in training, or None.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable,
+        params: dict[str, Any],
+        config: RunConfig,
+        store: VariableStore,
+        *,
+        use_tpu: bool,
+        eval_on_tpu: bool,
+        rows: Mapping[str, int | None],
+        batch_axis: Any,
+    ) -> None:
+        self._model_fn, self._params, self._config, self._store = model_fn, params, config, store
+        self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
+        self._strategies: dict[bool, TPUStrategy] = {}
+        self._runs: dict[str, tuple[Identity, ModeRun]] = {}
+
+    def is_on_tpu(self, mode: str) -> bool:
+        """Return whether a mode runs on the TPU."""
+        return self._use_tpu and (self._eval_on_tpu or mode != ModeKeys.EVAL)
+
+    def of(self, mode: str) -> ModeRun:
+        """Return the run of a mode; it is made again if model_fn has changed or the system was stopped.
+
+        Raises:
+            EstimatorError, SettingError: the batch size or the number of shards is invalid for the system.
+        """
+        identity, known = Identity(self._model_fn), self._runs.get(mode)
+        if known is not None and known[0] == identity and known[1].deployment.strategy.system.is_running:
+            return known[1]
+        deployment = self._deployment(mode)
+        params = deployment.model_params(self._params)
+        run = ModeRun(deployment, _STEPS[mode](self._model_fn, mode, params, self._config, self._store))
+        self._runs[mode] = identity, run
+        return run
+
+    def batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
+        """Return the batches of an input_fn for a run."""
+        return HostBatches(input_fn, run.deployment, self._params, self._config)
+
+    def serving_step(self, rows: int) -> PredictStep:
+        """Return a prediction step for a number of rows, which runs on any system."""
+        params = {**self._params, "batch_size": rows, "use_tpu": False}
+        return PredictStep(self._model_fn, "infer", params, self._config, self._store)
+
+    def _deployment(self, mode: str) -> Deployment:
+        tpu_config, on_tpu = self._config.tpu_config, self.is_on_tpu(mode)
+        assert tpu_config is not None
+        axis = self._batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
+        pipeline: Any = tpu_config.per_host_input_for_training
+        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
+        deployment.check(tpu_config.num_shards)
+        return deployment
+
+    def _strategy(self, on_tpu: bool) -> TPUStrategy:
+        known = self._strategies.get(on_tpu)
+        if known is None or not known.system.is_running:
+            self._strategies[on_tpu] = strategy_of(self._config, on_tpu)
+        return self._strategies[on_tpu]
+
+
+def first_of(batches: HostBatches) -> Batch:
+    """Return the first batch.
+
+    Raises:
+        DataExhaustedError: there is no batch.
+    """
+    first = next(batches, None)
+    if first is None:
+        raise DataExhaustedError(
+            "input_fn yielded no batch: return a data set with at least one batch that has rows for all replicas"
+        )
+    return first

@@ -12,8 +12,7 @@ import keras
 from anytpu.errors import EstimatorError
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.gradients import value_and_grad
-from anytpu.train.low_level.cross_shard import CrossShardOptimizer
-from anytpu.train.minimization import Minimization
+from anytpu.train.low_level.cross_shard import CrossShardOptimizer, Minimization
 
 
 def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:

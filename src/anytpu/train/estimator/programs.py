@@ -9,11 +9,15 @@ Rule: a prediction is whole-batch code for one batch shape. A training step is t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from anytpu.errors import EstimatorError
+from anytpu.program.file import SUFFIX, write
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.strategy.arguments import split_arguments
 from anytpu.strategy.default import DefaultStrategy
@@ -25,13 +29,19 @@ from anytpu.train.estimator.mode_run import ModeRun
 from anytpu.train.estimator.steps import ModelStep
 
 
-def prediction_program(step: ModelStep, features: Tree) -> tuple[Program, list[Any]]:
-    """Return a model's prediction as a Program, and the variables of its state.
+def prediction(make_step: Callable[[int], ModelStep], source: Any, tensors: bool) -> Program:
+    """Return the prediction step as a Program.
 
     Args:
-        step: the prediction step.
-        features: specs of the batch, `(rows, ...)` each.
+        make_step: makes the step for a number of rows.
+        source: arrays or specs of the features of a batch, `(rows, ...)` each, or a function that returns them.
+        tensors: whether to include the values of the variables.
+
+    Raises:
+        EstimatorError: `source` is neither.
     """
+    features = _specs_of(source)
+    step = make_step(jax.tree.leaves(features)[0].shape[0])
     # 1. Make the variables, for a single replica.
     replica_features = jax.tree.map(lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype), features)
     step.make(DefaultStrategy(), (replica_features, None))
@@ -39,18 +49,17 @@ def prediction_program(step: ModelStep, features: Tree) -> tuple[Program, list[A
     scope = ReplicaScope([])
 
     def trace(batch: Tree) -> Tree:
-        with scope:
-            return _in_single_replica(step, batch)
+        with scope, inside(Replica(1, axis=None)):
+            return step((batch, None))
 
     jax.eval_shape(trace, features)
     variables = list(scope.seen)
 
     # 3. The Program takes their values as its state.
-
     def predict(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         inner = ReplicaScope(list(zip(variables, state, strict=True)))
-        with inner:
-            outputs = _in_single_replica(step, batch)
+        with inner, inside(Replica(1, axis=None)):
+            outputs = step((batch, None))
         return [inner.held(variable) for variable in variables], outputs
 
     program = Program(
@@ -62,37 +71,51 @@ def prediction_program(step: ModelStep, features: Tree) -> tuple[Program, list[A
         mode="infer",
         state_names=tuple(v.path for v in variables),
     )
-    return program, variables
+    return _with_values(program, variables) if tensors else program
 
 
-def training_program(run: ModeRun, batch: tuple[Tree, Tree]) -> tuple[Program, list[Any]]:
-    """Return a model's training step as a Program of one replica's code, and the variables of its state.
+def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
+    """Return a training step as a Program of one replica's code.
 
     Args:
         run: the run of mode TRAIN.
-        batch: specs or arrays of a global batch, `(features, labels)`.
+        input_specs: specs or arrays of a global batch, `(features, labels)`.
+        tensors: whether to include the values of the variables.
     """
     deployment = run.deployment
-    zeros = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), spec_of(batch))
+    zeros = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), spec_of(tuple(input_specs)))
     shards = jax.tree.map(lambda leaf: PerReplica.of_stack(split_rows(leaf, deployment.replicas)), zeros)
     run.make(zeros)
     form, _ = split_arguments((shards,), None, deployment.replicas)
     step = step_of(Call(run.step, form, deployment.strategy, is_pure=False), None)
-    return dataclasses.replace(step.program, name=f"{_name(run.step)}/train"), list(step.variables)
+    program = dataclasses.replace(step.program, name=f"{_name(run.step)}/train")
+    return _with_values(program, list(step.variables)) if tensors else program
 
 
-def with_values(program: Program, variables: list[Any]) -> Program:
+def exported(program: Program, folder: str | Path, step: int, platforms: tuple[str, ...]) -> str:
+    """Write a program with its values as `<folder>/<step>.anytpu`, and return the path."""
+    path = Path(folder).expanduser() / f"{step}{SUFFIX}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(program, path, platforms=platforms)
+    return str(path)
+
+
+def _specs_of(source: Any) -> Tree:
+    features = source() if callable(source) else source
+    leaves = jax.tree.leaves(features)
+    if not leaves or not all(isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct) for leaf in leaves):
+        raise EstimatorError(
+            "serving_input_receiver_fn must return the features of a batch, arrays or jax.ShapeDtypeStruct, not "
+            f"{features!r}: for example lambda: jax.ShapeDtypeStruct((8, 32, 32, 3), 'float32')"
+        )
+    return spec_of(features)
+
+
+def _with_values(program: Program, variables: list[Any]) -> Program:
     """Return the program with the values of its variables."""
     values = [np.array(variable.value) for variable in variables]
-    leaves = jax.tree.leaves(program.state)
-    assert len(leaves) == len(values)
     return dataclasses.replace(program, tensors=jax.tree.unflatten(jax.tree.structure(program.state), values))
 
 
-def _in_single_replica(step: ModelStep, features: Tree) -> Tree:
-    with inside(Replica(1, axis=None)):
-        return step((features, None))
-
-
 def _name(step: ModelStep) -> str:
-    return getattr(step.model.model_fn, "__name__", "model_fn")
+    return getattr(step.model_fn, "__name__", "model_fn")

@@ -2,26 +2,28 @@
 
 Rule: the newest whole checkpoint in the folder decides, also if another process wrote it. It is not read again if the
 variables already hold it. While a training runs, its variables decide, and nothing is loaded. A training never starts
-from a checkpoint that was loaded only for evaluation.
+from a checkpoint that was loaded only for evaluation. `Saver` saves a training at intervals.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
 from anytpu.errors import EstimatorError, StrategyError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.saving import POSITION, Saver
 from anytpu.train.estimator.variable_store import VariableStore
 
 LOG = logging.getLogger("anytpu")
+
+POSITION = "position"
+"""The key of the position in the data, in the host state of a checkpoint."""
 
 
 class ModelState:
@@ -98,29 +100,6 @@ class ModelState:
             finally:
                 self._is_training = False
 
-    def need(self, path: str | None) -> None:
-        """Load a checkpoint as `refresh` does.
-
-        Raises:
-            EstimatorError: there is no checkpoint.
-        """
-        if not self.refresh(path):
-            folder = str(self.checkpoints.folder)
-            raise EstimatorError(f"there is no checkpoint to export in {folder!r}: call estimator.train first")
-
-    def saver(self, config: RunConfig, listeners: Any) -> Saver:
-        """Return the `Saver` of the variables for one training."""
-        return Saver(self.checkpoints, self.store, config, listeners)
-
-    @contextlib.contextmanager
-    def as_saved(self) -> Iterator[None]:
-        """Return a context; after an error in it, the next use of the variables reloads the newest checkpoint."""
-        try:
-            yield
-        except BaseException:
-            self.store.source = None
-            raise
-
     def saved(self, position: Any) -> None:
         """Record that the newest checkpoint holds the current values of the variables."""
         self.position = position
@@ -131,25 +110,6 @@ class ModelState:
         """Set the seed of all random generators, if a seed was passed and no variable is made yet."""
         if self._seed is not None and not self.store.is_made:
             keras.utils.set_random_seed(self._seed)
-
-    def values(self) -> dict[str, np.ndarray]:
-        """Return the values in the newest checkpoint by name.
-
-        Raises:
-            FileError: there is no checkpoint.
-        """
-        return checkpoint_at(self.checkpoints.folder).values
-
-    def value(self, name: str) -> np.ndarray:
-        """Return one value in the newest checkpoint.
-
-        Raises:
-            EstimatorError: the checkpoint has no variable of this name.
-        """
-        values = self.values()
-        if name not in values:
-            raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
-        return values[name]
 
     def _check_live(self, path: str | None) -> None:
         """Reject a checkpoint whose values differ from the variables of the running training."""
@@ -166,3 +126,78 @@ class ModelState:
     def _warm_start(self) -> None:
         if self._warm_start_from is not None and self.store.source is None:
             self.store.load(checkpoint_at(self._warm_start_from), is_warm_start=True)
+
+
+class Saver:
+    """Saves the variables of a store between loops.
+
+    Args:
+        checkpoints: the checkpoints to save to.
+        store: the variables.
+        config: sets the interval between saves.
+        listeners: objects with `begin`, `before_save`, `after_save` and `end`, called with None as the session.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, store: VariableStore, config: RunConfig, listeners: Iterable[Any]
+    ) -> None:
+        self._checkpoints, self._store = checkpoints, store
+        self._every_steps, self._every_s = config.save_checkpoints_steps, config.save_checkpoints_secs
+        self._listeners = list(listeners or ())
+        self._saved_step: int | None = checkpoints.latest()
+        self._saved_s = time.monotonic()
+
+    def begin(self, step: int) -> None:
+        """Begin a run. Save now if nothing was saved yet, so that errors of saving appear before the first step.
+
+        Raises:
+            FileError: the checkpoint cannot be saved.
+        """
+        for listener in self._listeners:
+            listener.begin()
+        if self._saved_step is None:
+            self.save(step, None)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a save is due at a step."""
+        if self._every_steps is not None and step - (self._saved_step or 0) >= self._every_steps:
+            return True
+        return self._every_s is not None and time.monotonic() - self._saved_s >= self._every_s
+
+    def save(self, step: int, position: Any) -> None:
+        """Save, unless this step is saved already.
+
+        Args:
+            step: the global step.
+            position: the position in the data, plain JSON, or None.
+
+        Raises:
+            EstimatorError: the variables belong to another step.
+            FileError: the checkpoint cannot be saved.
+        """
+        if step == self._saved_step:
+            return
+        if self._store.step != step:
+            raise EstimatorError(
+                f"the checkpoint of step {step} is not saved, since the variables are those of step "
+                f"{self._store.step}: code other than the training has assigned to the global step. Let only "
+                "train change it; the next train continues from the newest checkpoint"
+            )
+        for listener in self._listeners:
+            listener.before_save(None, step)
+        values = self._store.values("train")
+        forms = self._store.forms("train").items()
+        trained = {name for name, form in forms if form.is_trained}
+        optimizer_state = {name for name, form in forms if form.is_optimizer_state}
+        host = {POSITION: position}
+        self._checkpoints.save(step, values, trained=trained, optimizer_state=optimizer_state, host=host)
+        LOG.info("Saved the checkpoint of step %d in %s", step, self._checkpoints.path(step))
+        self._saved_step, self._saved_s = step, time.monotonic()
+        for listener in self._listeners:
+            listener.after_save(None, step)
+
+    def end(self, step: int, position: Any) -> None:
+        """Save the last step if it is not saved yet, and call the listeners' `end`."""
+        self.save(step, position)
+        for listener in self._listeners:
+            listener.end(None, step)

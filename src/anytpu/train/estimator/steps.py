@@ -10,6 +10,9 @@ spec of that call has the hooks and host functions.
 from __future__ import annotations
 
 import abc
+import copy
+import inspect
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -23,7 +26,6 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.train.estimator import optimization
-from anytpu.train.estimator.model import Model
 from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore
 
@@ -32,7 +34,10 @@ class ModelStep(abc.ABC):
     """One step of a model_fn in one mode.
 
     Args:
-        model: the model_fn for this mode.
+        model_fn: takes `features`, and those of `labels`, `mode`, `params` and `config` that its signature names.
+        mode: one of `ModeKeys`.
+        params: the user's params, with "batch_size" (of one replica) and "use_tpu".
+        config: the `RunConfig`.
         store: the model's variables.
 
     Attributes:
@@ -40,8 +45,11 @@ class ModelStep(abc.ABC):
             be used. None before that call.
     """
 
-    def __init__(self, model: Model, store: VariableStore) -> None:
-        self.model, self.store = model, store
+    def __init__(
+        self, model_fn: Callable, mode: str, params: dict[str, Any], config: Any, store: VariableStore
+    ) -> None:
+        self.model_fn, self._mode, self._params, self._config = model_fn, mode, params, config
+        self.store = store
         self.spec: TPUEstimatorSpec | None = None
         self._made: list[str] = []
         self._optimizer_state: list[Any] = []
@@ -76,7 +84,7 @@ class ModelStep(abc.ABC):
                 outputs = jax.eval_shape(all_replicas, batch)
         finally:
             CURRENT.reset(token)
-        self.store.settle(self.model.mode, self._made, scope.seen, self._optimizer_state)
+        self.store.settle(self._mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
     def _make_replica(self, batch: tuple[Tree, Tree]) -> Tree:
@@ -85,12 +93,32 @@ class ModelStep(abc.ABC):
         self._made = call.names
         return outputs
 
-    def _spec(self, call: ModelCall, features: Tree, labels: Tree) -> TPUEstimatorSpec:
-        """Call the model_fn; the caller is in the scope of the call."""
-        spec = self.model.spec(features, labels)
-        if spec.mode != self.model.mode:
+    def _spec(self, features: Tree, labels: Tree) -> TPUEstimatorSpec:
+        """Call the model_fn with one replica's batch; the caller is in the scope of the call.
+
+        Raises:
+            EstimatorError: there are labels and model_fn takes none. Or it does not return a `TPUEstimatorSpec` of the
+                mode.
+        """
+        parameters = parameters_of(self.model_fn)
+        available: dict[str, Any] = {"mode": self._mode, "params": copy.copy(self._params), "config": self._config}
+        arguments = {name: value for name, value in available.items() if name in parameters}
+        if "labels" in parameters:
+            arguments["labels"] = labels
+        elif labels is not None:
             raise EstimatorError(
-                f"model_fn was called for mode {self.model.mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
+                "model_fn does not take labels, but input_fn returns labels. Write "
+                "def model_fn(features, labels, mode, params)"
+            )
+        spec = self.model_fn(features, **arguments)
+        if not isinstance(spec, TPUEstimatorSpec):
+            raise EstimatorError(
+                f"estimator_spec used by TPU {_ACTIVITIES[self._mode]} must have type `TPUEstimatorSpec`. Got "
+                f"{type(spec).__name__}: return tpu.TPUEstimatorSpec(mode, ...)"
+            )
+        if spec.mode != self._mode:
+            raise EstimatorError(
+                f"model_fn was called for mode {self._mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
                 "pass on its argument mode"
             )
         if self.spec is None:
@@ -115,8 +143,8 @@ class TrainStep(ModelStep):
 
         def loss_fn() -> tuple[Any, Tree]:
             with call.scope():
-                spec = self._spec(call, features, labels)
-                train_op = optimization.checked_train_op(spec.train_op, self.model.params["use_tpu"])
+                spec = self._spec(features, labels)
+                train_op = optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
                 specs.append(spec)
                 loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
                 return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
@@ -130,8 +158,8 @@ class TrainStep(ModelStep):
 
     def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
-            spec = self._spec(call, features, labels)
-            optimization.checked_train_op(spec.train_op, self.model.params["use_tpu"])
+            spec = self._spec(features, labels)
+            optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
             outputs = {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
         variables = self._variables(call, spec)
         if not variables:
@@ -163,7 +191,7 @@ class EvalStep(ModelStep):
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
-            spec = self._spec(call, features, labels)
+            spec = self._spec(features, labels)
             return {"loss": _scalar(spec.loss), "eval_metrics": _tensors("eval_metrics", spec.eval_metrics)}
 
 
@@ -173,7 +201,7 @@ class PredictStep(ModelStep):
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
-            predictions = self._spec(call, features, None).predictions
+            predictions = self._spec(features, None).predictions
             assert predictions is not None
             check_batch_axis("predictions", predictions)
             return {name: _array(tensor) for name, tensor in predictions.items()}
@@ -194,3 +222,33 @@ def _array(tensor: Any) -> jax.Array:
 
 def _scalar(loss: Any) -> jax.Array:
     return _array(loss).reshape(())
+
+
+_ACTIVITIES = {"train": "training", "eval": "evaluation", "infer": "prediction"}
+
+
+def parameters_of(function: Callable) -> frozenset[str]:
+    """Return the names of a function's parameters, without those bound by `functools.partial`."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def check_model_fn(model_fn: Any) -> None:
+    """Reject an invalid model_fn.
+
+    Raises:
+        EstimatorError: `model_fn` is not callable, or does not take `features` and `params`.
+    """
+    if not callable(model_fn):
+        raise EstimatorError(f"model_fn must be a function (features, labels, mode, params), not {model_fn!r}")
+    parameters = parameters_of(model_fn)
+    if "features" not in parameters:
+        raise EstimatorError(f"model_fn ({_name(model_fn)}) must include features argument")
+    if "params" not in parameters:
+        raise EstimatorError(
+            f"model_fn ({_name(model_fn)}) does not include params argument, required by TPUEstimator to pass batch "
+            'size as params["batch_size"]: write def model_fn(features, labels, mode, params)'
+        )
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -6,7 +6,6 @@ checkpoint. The last loop is shortened to end at the last step. Losses are means
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import time
@@ -17,39 +16,13 @@ import numpy as np
 
 from anytpu.engine.feeds import MAX_STEPS
 from anytpu.errors import NaNLossError
-from anytpu.train.estimator.hooks import Hooks
 from anytpu.train.estimator.inputs import HostBatches
 from anytpu.train.estimator.mode_run import ModeRun, Outputs
-from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.saving import Saver
-from anytpu.train.estimator.spec import call_on_host
-from anytpu.train.estimator.tpu_config import IterationsPerLoop
+from anytpu.train.estimator.run_config import LoopLength, RunConfig
+from anytpu.train.estimator.spec import Hooks, call_on_host
+from anytpu.train.estimator.state import Saver
 
 LOG = logging.getLogger("anytpu")
-
-
-@dataclasses.dataclass
-class LoopLength:
-    """Chooses the number of steps of each loop.
-
-    Attributes:
-        wanted: the length of a loop, as a number of steps or a time.
-        step_s: time of a step in the previous loop, in seconds; 0 if unknown.
-    """
-
-    wanted: IterationsPerLoop
-    step_s: float = 0.0
-
-    def steps(self) -> int:
-        """Return the number of steps of the next loop; 1 while the time of a step is unknown."""
-        if self.wanted.steps is not None:
-            return self.wanted.steps
-        assert self.wanted.seconds_s is not None
-        return max(1, int(self.wanted.seconds_s / self.step_s)) if self.step_s else 1
-
-    def ran(self, steps: int, duration_s: float, is_first: bool) -> None:
-        """Record the time of a loop; that of the first loop is ignored, since it may include compiling."""
-        self.step_s = 0.0 if is_first else duration_s / steps
 
 
 class Training:
@@ -66,7 +39,7 @@ class Training:
     def __init__(self, run: ModeRun, batches: HostBatches, hooks: Hooks, saver: Saver, config: RunConfig) -> None:
         assert config.tpu_config is not None
         self._run, self._batches, self._hooks, self._saver = run, batches, hooks, saver
-        self._length = LoopLength(IterationsPerLoop.of(config.tpu_config.iterations_per_loop))
+        self._length = LoopLength.of(config.tpu_config.iterations_per_loop)
         self._every_n = config.tpu_config.experimental_host_call_every_n_steps
         self._log_steps = config.log_step_count_steps
         self._logged = (0, 0.0, 0)
@@ -99,7 +72,7 @@ class Training:
         self._next_line = step
         is_first = True
         while last is None or step < last:
-            count = self._length.steps() if last is None else min(self._length.steps(), last - step)
+            count = self._length.next_steps() if last is None else min(self._length.next_steps(), last - step)
             self._hooks.before()
             began_s = time.perf_counter()
             steps_run = self._loop(batches, step, count)

@@ -43,6 +43,7 @@ class VariableStore:
 
     Attributes:
         global_step: the variable that counts the trained steps.
+        variables: the variables by name, in the order of their creation.
         source: folder and step of the checkpoint whose values the variables hold or wait for; None if there is none.
     """
 
@@ -51,7 +52,7 @@ class VariableStore:
         self.global_step = keras.Variable(
             0, dtype="int32", trainable=False, name=GLOBAL_STEP, aggregation="only_first_replica"
         )
-        self._variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
+        self.variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
         self._modes: dict[str, frozenset[str]] = {}
         self._optimizer_state: set[str] = set()
         self.source: tuple[Path, int] | None = None
@@ -63,17 +64,6 @@ class VariableStore:
         self.is_trained = False
         """Whether a training call has made all variables of the model."""
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._variables
-
-    def __getitem__(self, name: str) -> Any:
-        return self._variables[name]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the variables, in the order of their creation."""
-        return list(self._variables)
-
     @property
     def step(self) -> int:
         """Number of trained steps; that of the loaded checkpoint if its values still wait for their variables."""
@@ -82,23 +72,21 @@ class VariableStore:
     @property
     def is_made(self) -> bool:
         """Whether a model_fn has made variables."""
-        return len(self._variables) > 1
+        return len(self.variables) > 1
 
     def trainable(self) -> list[Any]:
         """Return the trainable variables, in the order of their creation."""
-        return [variable for variable in self._variables.values() if variable.trainable]
+        return [variable for variable in self.variables.values() if variable.trainable]
 
     def values(self, mode: str) -> dict[str, np.ndarray]:
         """Return a copy of the value of each variable of a mode."""
-        return {name: np.array(variable.value) for name, variable in self._of(mode).items()}
+        return {
+            name: np.array(variable.value) for name, variable in self.variables.items() if name in self._modes[mode]
+        }
 
     def forms(self, mode: str) -> dict[str, ArrayForm]:
         """Return the form of each variable of a mode."""
         return self._forms(self._modes[mode])
-
-    def size_bytes(self) -> int:
-        """Return the size of all values, in bytes."""
-        return sum(np.asarray(variable.value).nbytes for variable in self._variables.values())
 
     def load(self, checkpoint: Checkpoint, *, is_warm_start: bool = False, is_borrowed: bool = False) -> None:
         """Assign the values of a checkpoint to the variables of existing modes now, and to others once they are made.
@@ -161,11 +149,11 @@ class VariableStore:
             EstimatorError: the loaded checkpoint does not fit; the mode gets no value of it.
         """
         # 1. Add the variables that the mode uses without having made them, such as metrics of the user.
-        names = {id(variable): name for name, variable in self._variables.items()}
+        names = {id(variable): name for name, variable in self.variables.items()}
         for variable in seen:
             if id(variable) not in names:
-                names[id(variable)] = name = _free_name(variable.path, self._variables)
-                self._variables[name] = variable
+                names[id(variable)] = name = _free_name(variable.path, self.variables)
+                self.variables[name] = variable
         self._optimizer_state.update(names[id(variable)] for variable in optimizer_state if id(variable) in names)
         # 2. A mode's variables are those that it uses; for training, which is saved, also those that it only makes. (An
         # optimizer may be made in a mode that does not use it.)
@@ -181,13 +169,6 @@ class VariableStore:
         self._modes[mode] = wanted
         self._assign_waiting()
 
-    def add(self, name: str, variable: Any) -> None:
-        """Add a variable that a call makes."""
-        self._variables[name] = variable
-
-    def _of(self, mode: str) -> dict[str, Any]:
-        return {name: variable for name, variable in self._variables.items() if name in self._modes[mode]}
-
     def _forms(self, names: Collection[str]) -> dict[str, ArrayForm]:
         return {
             name: ArrayForm(
@@ -196,7 +177,7 @@ class VariableStore:
                 is_trained=bool(v.trainable),
                 is_optimizer_state=name in self._optimizer_state,
             )
-            for name, v in self._variables.items()
+            for name, v in self.variables.items()
             if name in names
         }
 
@@ -205,7 +186,7 @@ class VariableStore:
         stored, wanted = checkpoint.forms, self._forms(names)
         if purpose is Purpose.INFER:
             # Variables that only training has made in this process belong to the same model.
-            stored = {name: form for name, form in stored.items() if name in wanted or name not in self._variables}
+            stored = {name: form for name, form in stored.items() if name in wanted or name not in self.variables}
         if (text := difference(stored, wanted, purpose)) is not None:
             raise EstimatorError(
                 f"the checkpoint of step {checkpoint.step} in {str(checkpoint.folder)!r} is of another model than "
@@ -225,8 +206,8 @@ class VariableStore:
         checked = frozenset().union(*self._modes.values())
         for name in [name for name in self._waiting if name in checked]:
             if self._saved is not None:
-                self._saved.values.setdefault(name, np.array(self._variables[name].value))
-            self._variables[name].assign(self._waiting.pop(name))
+                self._saved.values.setdefault(name, np.array(self.variables[name].value))
+            self.variables[name].assign(self._waiting.pop(name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,11 +262,11 @@ class ModelCall:
         count = self._counts[variable.path] = self._counts.get(variable.path, 0) + 1
         name = variable.path if count == 1 else f"{variable.path}#{count}"
         self.names.append(name)
-        if name not in self.store:
+        if name not in self.store.variables:
             self._check_may_make(name, variable)
-            self.store.add(name, variable)
+            self.store.variables[name] = variable
             return
-        known = self.store[name]
+        known = self.store.variables[name]
         if (known.shape, known.dtype) != (variable.shape, variable.dtype):
             raise EstimatorError(
                 f"model_fn makes {_layer(name)} of another form than before: its {variable.name!r} was "

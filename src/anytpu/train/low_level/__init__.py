@@ -1,12 +1,12 @@
 """The low-level interface: run functions of arrays and loops on the cores, and sum gradients over the cores."""
 
 from anytpu.strategy.collectives import cross_replica_sum
+from anytpu.system.lifecycle import initialize_tpu_system as initialize_system
+from anytpu.system.lifecycle import shutdown_tpu_system as shutdown_system
 from anytpu.train.low_level.cross_shard import CrossShardOptimizer
-from anytpu.train.low_level.device_loops import repeat, while_loop
+from anytpu.train.low_level.device_code import bfloat16_scope, outside_compilation, repeat, while_loop
 from anytpu.train.low_level.evidence import Evidence, evidence
-from anytpu.train.low_level.host_calls import bfloat16_scope, outside_compilation
-from anytpu.train.low_level.session import DeviceAttributes, core, initialize_system, list_devices, shutdown_system
-from anytpu.train.low_level.shard_context import TPUContext, get_tpu_context
+from anytpu.train.low_level.session import DeviceAttributes, TPUContext, core, get_tpu_context, list_devices
 from anytpu.train.low_level.sharding import batch_parallel, replicate, rewrite, shard
 
 __all__ = [

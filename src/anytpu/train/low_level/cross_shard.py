@@ -9,6 +9,7 @@ shards is the number of running replicas; it need not be set.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
@@ -22,8 +23,7 @@ from anytpu.strategy.collectives import Groups, check_groups, cross_replica_sum
 from anytpu.strategy.gradients import SummedGradient, summed_value_and_grad, value_and_grad
 from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replicas import Replica, current_replica
-from anytpu.train.low_level.shard_context import is_number_set
-from anytpu.train.minimization import Minimization
+from anytpu.train.low_level.session import is_number_set
 
 _REDUCTIONS = {"mean": ReduceOp.MEAN, "sum": ReduceOp.SUM}
 _OLD_REDUCTIONS = {"weighted_mean": ReduceOp.MEAN, "weighted_sum": ReduceOp.SUM}
@@ -263,3 +263,18 @@ def _checked_reduction(reduction: Any) -> ReduceOp:
 
 def _name(opt: Any) -> str:
     return type(opt).__name__
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Minimization:
+    """A loss to minimise, and its optimizer.
+
+    Attributes:
+        optimizer: the optimizer whose `minimize` was called.
+        loss: the traced loss, a scalar.
+        variables: the variables to update, or None for all trainable variables.
+    """
+
+    optimizer: Any
+    loss: Any
+    variables: tuple[Any, ...] | None = None

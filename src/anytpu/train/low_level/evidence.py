@@ -20,8 +20,7 @@ import keras
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.system.cores import Core
-from anytpu.train.low_level.cores import cores_of, refuse_nested
-from anytpu.train.low_level.inputs import checked_inputs
+from anytpu.train.low_level.arguments import checked_inputs, cores_of, refuse_nested
 from anytpu.train.low_level.sharding import rewrite, shard
 from anytpu.units import format_seconds
 

@@ -1,25 +1,25 @@
-"""Replacements of TensorFlow 1's session operations: start and stop the TPU, name a core, list the devices.
+"""Replacements of TensorFlow 1's session operations: name a core, list the devices, count the shards.
 
-Idea: in TensorFlow 1 a session ran these operations; here they are function calls.
+Idea: in TensorFlow 1 a session ran these operations; here they are function calls. TensorFlow 1 knew the number of
+shards only inside `tpu.shard`. Programs that called an optimizer outside of it set the number by hand. Here the number
+is that of the running cores, and setting it is only a check.
 
-Rule: they wrap functions of `anytpu.system` under their TensorFlow 1 names.
+Rule: a number of shards that was set belongs to its thread, and does not change any result.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
+import numbers
 import secrets
 import zlib
+from typing import final
 
 from anytpu.errors import SettingError
-from anytpu.system.lifecycle import (
-    current_system,
-    initialize_tpu_system,
-    list_logical_devices,
-    shutdown_tpu_system,
-)
+from anytpu.strategy.replicas import current_replica
+from anytpu.system.lifecycle import current_system, list_logical_devices
 from anytpu.system.resolver import TPUClusterResolver
-from anytpu.system.topologies import Topology
 
 _STARTED = secrets.token_hex(8)
 
@@ -45,29 +45,6 @@ class DeviceAttributes:
     def __repr__(self) -> str:
         fields = f"{self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation}"
         return f"_DeviceAttributes({fields}{', virtual' if self.virtual else ''})"
-
-
-def initialize_system(resolver: TPUClusterResolver | None = None) -> Topology:
-    """Start the TPU system, unless it runs, and return its topology, as a session did for `tpu.initialize_system()`.
-
-    Args:
-        resolver: resolver of the system. None is the system in use, or else the one that `TPUClusterResolver("")`
-            finds.
-
-    Example:
-        >>> initialize_system(TPUClusterResolver("v2-8"))
-        Topology('v2-8': 8 virtual cores, 2x2x1 chips, 1 host)
-    """
-    return initialize_tpu_system(resolver)
-
-
-def shutdown_system(resolver: TPUClusterResolver | None = None) -> None:
-    """Stop the TPU system; a second call does nothing.
-
-    Args:
-        resolver: resolver of the system; None is every system that this process runs.
-    """
-    shutdown_tpu_system(resolver)
 
 
 def core(num: int) -> str:
@@ -110,3 +87,52 @@ def list_devices() -> list[DeviceAttributes]:
 
 def _incarnation(name: str) -> int:
     return zlib.crc32(f"{_STARTED} {name}".encode())
+
+
+_SET: contextvars.ContextVar[int | None] = contextvars.ContextVar("number_of_shards", default=None)
+
+
+@final
+class TPUContext:
+    """The shards that the calling code runs on. All instances are equivalent."""
+
+    @property
+    def number_of_shards(self) -> int | None:
+        """Number of shards that run the calling function; outside of such a function, the set number or None."""
+        replica = current_replica()
+        return _SET.get() if replica is None else replica.replicas
+
+    def set_number_of_shards(self, number_of_shards: int) -> None:
+        """Check the number of shards. Calling it is optional.
+
+        Raises:
+            SettingError: the number is not a positive integer, or the system in use has another number of cores.
+        """
+        is_number = isinstance(number_of_shards, numbers.Integral) and not isinstance(number_of_shards, bool)
+        if not is_number or number_of_shards < 1:
+            raise SettingError(f"number_of_shards must be a positive integer, not {number_of_shards!r}")
+        replica, system = current_replica(), current_system()
+        cores = replica.replicas if replica else len(system.topology.cores) if system else number_of_shards
+        if number_of_shards != cores:
+            raise SettingError(
+                f"number_of_shards is {number_of_shards}, and {cores} core{'s' * (cores > 1)} run: remove the "
+                "call, the number of shards is right without it"
+            )
+        _SET.set(int(number_of_shards))
+
+
+def get_tpu_context() -> TPUContext:
+    """Return the context of the calling code's shards.
+
+    Example:
+        >>> initialize_system(TPUClusterResolver("virtual", cores=2)).name
+        '2 virtual cores'
+        >>> int(rewrite(lambda: get_tpu_context().number_of_shards)[0])
+        1
+    """
+    return TPUContext()
+
+
+def is_number_set() -> bool:
+    """Return whether a program has set the number of shards by hand."""
+    return _SET.get() is not None

@@ -21,8 +21,14 @@ import numpy as np
 from anytpu.errors import SettingError
 from anytpu.program.program import ROWS
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.train.low_level.cores import cores_of, refuse_nested
-from anytpu.train.low_level.inputs import checked_axes, checked_inputs, checked_replicas, checked_split_axis
+from anytpu.train.low_level.arguments import (
+    checked_axes,
+    checked_inputs,
+    checked_replicas,
+    checked_split_axis,
+    cores_of,
+    refuse_nested,
+)
 
 
 def shard(

@@ -1,25 +1,29 @@
-"""`repeat` and `while_loop`: loops that run on the device, inside one compiled step.
+"""Parts of functions that run on the cores: `repeat`, `while_loop`, `outside_compilation` and `bfloat16_scope`.
 
 Idea: a training loop in Python calls the device for each step; a loop on the device needs no calls. The body may be a
 pure function of arrays, or change Keras models and optimizers. Changed variables are part of the loop carry.
 
 Rule: inside a function that runs on the cores, a loop is a part of the function. Outside, it runs on one core, as
-`rewrite` does. The number of iterations is an argument of the compiled loop, so another number compiles nothing.
+`rewrite` does. The number of iterations is an argument of the compiled loop, so another number compiles nothing. The
+host is called once for each core, when the values are computed, in unspecified order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax.core import Tracer
 
 from anytpu import _keras
 from anytpu.errors import SettingError, SettingTypeError
+from anytpu.program.program import spec_of
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.replicas import ReplicaScope, current_replica
 from anytpu.train.low_level.sharding import rewrite
@@ -183,3 +187,52 @@ def _check_form(values: _Values, specs: _Values) -> None:
 def _kind(tree: Any) -> tuple[str, Any]:
     leaves, structure = jax.tree.flatten(tree)
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing", structure
+
+
+def outside_compilation(computation: Callable, *args: Any, returns: Any = None) -> Any:
+    """Call a Python function on the host, from a function that runs on the cores.
+
+    Args:
+        computation: takes the values of `args` as NumPy arrays. It may print, write files, use any library.
+        args: arrays, numbers, or trees of them.
+        returns: an example of the value that `computation` returns: a tree of arrays or `jax.ShapeDtypeStruct` of the
+            same shapes and types. None if it returns nothing.
+
+    Returns:
+        The value that `computation` returns, or None.
+
+    Example:
+        >>> import math
+        >>> gamma = lambda x: outside_compilation(lambda x: np.float32(math.gamma(x)), x, returns=np.float32(0))
+        >>> float(rewrite(gamma, [5.0])[0])
+        24.0
+    """
+    if returns is None:
+        jax.debug.callback(lambda *values: _discard(computation(*values)), *args)
+        return None
+    return jax.pure_callback(computation, spec_of(returns), *args, vmap_method="sequential")
+
+
+@contextlib.contextmanager
+def bfloat16_scope() -> Iterator[None]:
+    """Return a scope in which new Keras layers keep their variables in float32 and compute in bfloat16.
+
+    It calls `keras.mixed_precision.set_dtype_policy("mixed_bfloat16")`, and restores the policy afterwards. The
+    variables' gradients are float32.
+
+    Example:
+        >>> with bfloat16_scope():
+        ...     layer = keras.layers.Dense(2)
+        >>> layer.variable_dtype, layer.compute_dtype
+        ('float32', 'bfloat16')
+    """
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(previous)
+
+
+def _discard(_: Any) -> None:
+    return None

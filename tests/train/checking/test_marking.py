@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.train.checking import taps
-from anytpu.train.checking.taps import marked, tapped
+from anytpu.train.checking import marking
+from anytpu.train.checking.marking import marked, tapped
 
 
 def values(step: Any, state: Any, batch: Any) -> dict[str, Any]:
@@ -59,6 +59,6 @@ def test_names_of_others_stay_theirs():
 
 
 def test_the_example():
-    result = doctest.testmod(taps, extraglobs={"jnp": jnp})
+    result = doctest.testmod(marking, extraglobs={"jnp": jnp})
     assert result.attempted
     assert result.failed == 0

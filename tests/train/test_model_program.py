@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -166,7 +168,7 @@ def test_no_memory_for_slots():
     model = model_of()
     program = tpu.program.of(model, batch_size=8)
     model_of()(np.zeros((2, 8, 8, 1)))
-    sketch = program.step.__closure__[1].cell_contents
+    sketch = inspect.getclosurevars(program.step).nonlocals["model"]
     from anytpu import _keras
 
     assert sketch.name == "small" and sketch is not model
