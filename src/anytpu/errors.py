@@ -61,7 +61,7 @@ class ReplicaError(AnyTPUError, ValueError):
 
 
 class NaNLossError(AnyTPUError, ArithmeticError):
-    """The loss became NaN or infinite, and `on_nan="raise"` is set."""
+    """The loss of a TPUEstimator became NaN or infinite."""
 
 
 class EstimatorError(AnyTPUError, ValueError):

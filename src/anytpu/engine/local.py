@@ -79,8 +79,7 @@ class LocalBackend(Backend):
         else:
             run = make_loop(step, program.state, program.batch, loop)
             every = self._output_shardings(program, outputs, offset=1) if loop.keeps_every else None
-            shardings = (whole, last, every, whole if loop.guard else None)
-            jitted = jax.jit(run, donate_argnums=0, out_shardings=shardings)
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=(whole, last, every))
             count = jax.ShapeDtypeStruct((), "int32")
             arguments = (state, self._feed_specs(batch, program, loop), count, count)
         try:
