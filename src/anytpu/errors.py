@@ -61,7 +61,7 @@ class ReplicaError(AnyTPUError, ValueError):
 
 
 class NaNLossError(AnyTPUError, ArithmeticError):
-    """The loss of a TPUEstimator became NaN or infinite."""
+    """The loss became NaN or infinite, and `on_nan="raise"` is set."""
 
 
 class EstimatorError(AnyTPUError, ValueError):

@@ -106,9 +106,9 @@ def plain_loop(sample: Sample, batches: Any, steps: range) -> tuple[Any, list[An
     return state, every
 
 
-def loop_of(backend: Backend, sample: Sample, capacity: int) -> Executable:
+def loop_of(backend: Backend, sample: Sample, capacity: int, guard: str | None = None) -> Executable:
     """Compile a loop over stacked batches."""
-    return backend.compile(sample.program, Loop(capacity, "batches"))
+    return backend.compile(sample.program, Loop(capacity, "batches", guard=guard))
 
 
 def run_loop(backend: Backend, sample: Sample, batches: Any, calls: list[tuple[int, int]]) -> Steps:
@@ -399,6 +399,7 @@ def loops_over_batches(backend: Backend) -> None:
         done = run_loop(backend, sample, batches, [(0, 4)])
         state, every = plain_loop(sample, batches, range(4))
         assert done.count == 4
+        assert done.bad_step is None
         assert_close(fetched(backend, (done.state, done.last)), (state, every[-1]))
 
 
@@ -493,6 +494,37 @@ def no_steps_change_nothing(backend: Backend) -> None:
     done = run_loop(backend, sample, stacked_batches(sample, 3), [(0, 0)])
     assert done.count == 0
     assert_same_bits(backend.get(done.state), sample.state)
+
+
+@case
+def the_guard_stops_at_the_first_bad_step(backend: Backend) -> None:
+    sample = samples.watched()
+    batches = stacked_batches(sample, 6)
+    batches[4, 0], batches[5, 0] = np.inf, np.nan
+    executable = loop_of(backend, sample, 6, guard="loss")
+    feed = backend.put(batches, Layout(1))
+    good = executable.steps(backend.put(sample.state, REPLICATED), feed, 0, 4)
+    assert int(backend.get(good.bad_step)) == -1
+    whole = fetched(backend, good.state)
+    done = executable.steps(backend.put(sample.state, REPLICATED), feed, 1, 5)
+    assert int(backend.get(done.bad_step)) == 3
+    state, _ = plain_loop(sample, batches, range(1, 4))
+    assert_close(fetched(backend, done.state), state)
+    losses = np.asarray(backend.get(done.every)["loss"])
+    assert np.isfinite(losses[:5]).tolist() == [True, True, True, False, False]
+    on = executable.steps(backend.put(whole, REPLICATED), feed, 4, 2)
+    assert int(backend.get(on.bad_step)) == 0
+    assert_same_bits(backend.get(on.state), whole)
+
+
+@case
+def without_a_guard_nothing_is_watched(backend: Backend) -> None:
+    sample = samples.watched()
+    batches = stacked_batches(sample, 2)
+    batches[0] = np.nan
+    done = run_loop(backend, sample, batches, [(0, 2)])
+    assert done.bad_step is None
+    assert np.isnan(np.asarray(backend.get(done.state)["sum"]))
 
 
 # Cores.

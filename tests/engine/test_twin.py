@@ -145,9 +145,9 @@ def test_a_state_is_gone_even_where_the_program_does_not_use_it(twin: TwinBacken
 
 def test_a_loop_gives_handles(twin: TwinBackend):
     sample = counting()
-    executable = twin.compile(sample.program, Loop(2, "batches"))
+    executable = twin.compile(sample.program, Loop(2, "batches", guard="loss"))
     feed = twin.put(jax.tree.map(lambda leaf: np.stack([leaf] * 2), sample.batch), REPLICATED)
     done = executable.steps(twin.put(sample.state, REPLICATED), feed, 0, 2)
-    leaves = jax.tree.leaves((done.state, done.last, done.every))
+    leaves = jax.tree.leaves((done.state, done.last, done.every, done.bad_step))
     assert {type(leaf) for leaf in leaves} == {Handle}
     assert done.count == 2

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import StrategyError
+from anytpu.errors import SettingError, StrategyError
 from anytpu.train.compiled_models import trainer_of
 from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
 
@@ -35,6 +35,8 @@ def test_a_model_compiled_outside_any_scope_stays_keras():
     model.fit(X, Y, **FIT)
     assert before is None
     assert model.train_function.__module__.startswith("keras.")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'on_nan'"):
+        model.fit(X, Y, on_nan="raise")
 
 
 @pytest.mark.filterwarnings("ignore:.* is compiled outside of it")
@@ -78,6 +80,12 @@ def test_what_cannot_be_compiled_takes_keras_own_path_and_says_so_once(setting: 
     ]
     assert told[0].filename == __file__
     close(ours, run(make, train, None)[1])
+    with pytest.raises(SettingError) as raised:
+        model.fit(X, Y, on_nan="raise")
+    assert str(raised.value) == (
+        f"on_nan='raise' watches the compiled loop, and {model.name!r} does not use it: {reason}. Remove that, "
+        "or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
 
 
 def test_run_eagerly_set_after_compile():

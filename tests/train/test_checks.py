@@ -278,6 +278,8 @@ def test_keras_on_jax_imported_first_is_fine():
     )
 
 
-def test_steps_are_checked_alone():
+def test_on_nan_and_steps_are_checked_alone():
+    checks.check_on_nan(None)
+    checks.check_on_nan("raise")
     checks.check_steps_per_execution("auto")
     checks.check_steps_per_execution(3)

@@ -16,6 +16,7 @@ from keras import layers
 
 import anytpu as tpu
 from anytpu import program
+from anytpu.errors import SettingError
 from anytpu.train import host_layers
 from anytpu.train.compiled_models import trainer_of
 from keras_oracle import PLACES, agrees, close, compiled, run, values
@@ -148,11 +149,17 @@ def test_a_layer_on_the_host_is_named(name: str):
         return convnet(getattr(layers, name)(value_range=(0, 1), name="shaker"))
 
     with told() as texts:
-        run(make, lambda model: model.fit(IMAGES, LABELS, **FIT), "virtual")
+        model, _ = run(make, lambda model: model.fit(IMAGES, LABELS, **FIT), "virtual")
     reason = f"the layer 'shaker' ({name}) {WORDS[name]}"
     assert texts == [
         f"'augmented' runs in Keras's own loop on one device, not on the cores of the strategy: {reason}. {APPLY}"
     ]
+    with pytest.raises(SettingError) as raised:
+        model.fit(IMAGES, LABELS, on_nan="raise")
+    assert str(raised.value) == (
+        f"on_nan='raise' watches the compiled loop, and 'augmented' does not use it: {reason}. Remove that, "
+        "or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
 
 
 @pytest.mark.parametrize("name", WORDS)

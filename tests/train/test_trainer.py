@@ -4,6 +4,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.engine.feeds import power_of_two
+from anytpu.errors import SettingError
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(128, 8)).astype(np.float32)
@@ -79,6 +80,30 @@ def test_a_layer_that_is_frozen_between_two_calls(strategy):
     before = model.evaluate(X, Y, verbose=0)
     model.layers[-1].trainable = False
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(before)
+
+
+def test_on_nan_ends_with_its_fit(strategy):
+    model = compiled(strategy)
+    model.fit(X, Y, on_nan="raise", verbose=0)
+    assert np.isnan(model.train_on_batch(np.full((8, 8), np.nan, np.float32), Y[:8]))
+
+
+class Renaming(keras.Sequential):
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        return {"mistake": logs["loss"]}, state
+
+
+def test_on_nan_needs_the_log_that_it_watches(strategy):
+    with strategy.scope():
+        model = Renaming([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(SettingError) as error:
+        model.fit(X, Y, on_nan="raise", verbose=0)
+    assert str(error.value) == (
+        "on_nan=\"raise\" checks the log 'loss', but the training step does not return it; its logs are: 'mistake'. "
+        "Add 'loss' to the logs that train_step returns, or remove on_nan"
+    )
 
 
 def test_a_model_built_by_hand_after_compile_can_be_compiled_again(strategy):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
+from anytpu.errors import NaNLossError, SettingError
 from keras_oracle import PLACES, classifier, close, compiled, rows, run, values
 
 X, Y = rows()
@@ -136,11 +137,63 @@ def test_wrong_shapes_then_right_ones():
     still_works(model)
 
 
-def test_nan_trains_on_as_keras_does():
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("steps", [1, 4, "auto"])
+def test_nan_raises_and_names_step_and_epoch(place: str, steps: Any):
+    spoiled = X.copy()
+    spoiled[19] = np.nan
+
+    def make():
+        return compiled(classifier(), steps_per_execution=steps)
+
+    model, _ = run(make, lambda model: model.fit(X, Y, **FIT), place)
+    with pytest.raises(NaNLossError) as raised:
+        model.fit(spoiled, Y, initial_epoch=3, **{**FIT, "epochs": 5}, on_nan="raise")
+    assert str(raised.value) == (
+        "the loss is not finite at step 3 of epoch 4. The model stands as it was before that step. Lower the learning "
+        "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+    )
+    assert int(model.optimizer.iterations.numpy()) == 14
+    assert all(np.isfinite(value).all() for value in values(model))
+    still_works(model)
+
+
+def test_nan_in_a_later_epoch():
+    def make():
+        return compiled(classifier(), optimizer=keras.optimizers.SGD(0.1))
+
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[0].bias.assign(np.full(8, np.nan, "float32"))
+
+    model, _ = run(make, lambda model: None, "virtual")
+    with pytest.raises(NaNLossError, match="at step 1 of epoch 2"):
+        model.fit(X, Y, callbacks=[Spoil()], **FIT, on_nan="raise")
+
+
+def test_without_on_nan_it_trains_on_as_keras_does():
     spoiled = X.copy()
     spoiled[19] = np.nan
     _, ours = run(classifier, lambda model: model.fit(spoiled, Y, **FIT), "virtual")
     assert np.isnan(ours.history["loss"]).all()
+
+
+def test_on_nan_forgets_itself():
+    spoiled = X.copy()
+    spoiled[19] = np.nan
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(NaNLossError):
+        model.fit(spoiled, Y, **FIT, on_nan="raise")
+    assert np.isnan(model.fit(spoiled, Y, **FIT).history["loss"]).all()
+
+
+@pytest.mark.parametrize("value", ["stop", True, 0])
+def test_on_nan_that_is_not_known(value: Any):
+    model, _ = run(classifier, lambda model: None, "virtual")
+    with pytest.raises(SettingError) as raised:
+        model.fit(X, Y, on_nan=value)
+    assert str(raised.value) == f'on_nan must be "raise", or None to train on as Keras does, not {value!r}'
 
 
 def test_a_fit_inside_a_callback_of_another():

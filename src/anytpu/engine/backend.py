@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from anytpu.engine.measurements import Listener
 from anytpu.program.program import Layout, Program, Tree
@@ -27,6 +27,8 @@ class Loop:
         capacity: number of steps in one feed, at least 1, and so the maximum for one call; each call chooses its count.
         feed: "rows": the whole data set is on the device, and a feed holds row indices, `(capacity, rows)`;
             "batches": a feed holds the stacked batches, `(capacity, rows, ...)`.
+        guard: name of the output to check for NaN and infinity. From the first step where it is not finite, the state
+            is frozen, and the call reports that step. None checks nothing and costs nothing.
         examples: number of rows of the data set on the device, for feed "rows".
         keeps_every: True returns the outputs of all steps, which take `capacity` times the memory of one step. False
             returns the outputs of the last step.
@@ -34,6 +36,7 @@ class Loop:
 
     capacity: int
     feed: Literal["rows", "batches"]
+    guard: str | None = None
     examples: int | None = None
     keeps_every: bool = True
 
@@ -48,12 +51,15 @@ class Steps:
         every: handles of the outputs of all steps, `(capacity, ...)` each; rows from `count` on are unspecified. None
             if the loop does not keep them.
         count: number of steps that ran.
+        bad_step: handle of the index, from 0 in this call, of the first step whose guarded output was not finite; -1
+            if all were finite. None without a guard.
     """
 
     state: Tree
     last: Tree
     every: Tree
     count: int
+    bad_step: Any = None
 
 
 class Executable(abc.ABC):

@@ -54,8 +54,8 @@ class CompiledExecutable(Executable):
         Raises:
             BackendError: XLA failed at run time, for example because memory ran out.
         """
-        state, last, every = self._call(state, feed, np.int32(start), np.int32(count))
-        return Steps(state, last, every, count)
+        state, last, every, bad_step = self._call(state, feed, np.int32(start), np.int32(count))
+        return Steps(state, last, every, count, bad_step)
 
     def _call(self, *arguments: Any) -> Any:
         try:

@@ -39,7 +39,7 @@ BUFFER_BYTES = 64 * 2**20
 _STACK = Layout(1)
 
 LoopOf = Callable[[Tree, Loop], Loop]
-"""Completes a loop for batches of these specs: `loop_of(specs, loop)` may lower its capacity."""
+"""Completes a loop for batches of these specs: `loop_of(specs, loop)` sets its guard, and may lower its capacity."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,8 @@ class LocalBackend(Backend):
         else:
             run = make_loop(step, program.state, program.batch, loop)
             every = self._output_shardings(program, outputs, offset=1) if loop.keeps_every else None
-            jitted = jax.jit(run, donate_argnums=0, out_shardings=(whole, last, every))
+            shardings = (whole, last, every, whole if loop.guard else None)
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=shardings)
             count = jax.ShapeDtypeStruct((), "int32")
             arguments = (state, self._feed_specs(batch, program, loop), count, count)
         try:

@@ -19,46 +19,57 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from anytpu.engine.backend import Loop
+from anytpu.errors import SettingError
 from anytpu.program.contract import check_pair, check_result
 from anytpu.program.program import Program, Tree
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 
 
-def make_loop(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tuple[Tree, Tree, Tree]]:
+def make_loop(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[..., tuple[Tree, Tree, Tree, Any]]:
     """Return a function that runs `step` up to `loop.capacity` times.
 
     Args:
         step: `(state, batch) -> (state, outputs)` on whole arrays.
         state: specs of the state.
         batch: specs of one batch without padding; a padded batch is cut to these shapes.
-        loop: capacity and feed of the loop.
+        loop: capacity, feed and guard of the loop.
 
     Returns:
-        The function to compile, `run(state, feed, start, count) -> (state, last, every)`. With capacity 1 the function
-        has no loop, and ignores `start` and `count`.
+        The function to compile, `run(state, feed, start, count) -> (state, last, every, bad_step)`. `bad_step` is None
+        without a guard. With capacity 1 the function has no loop, and ignores `start` and `count`.
+
+    Raises:
+        SettingError: no output of the step has the guard's name.
     """
     replay, outputs = trace_step(step, state, batch)
+    if loop.guard is not None and loop.guard not in outputs:
+        raise SettingError(_missing_guard_text(loop.guard, outputs))
     pick = _gather_rows if loop.feed == "rows" else _pick_batch
 
-    def run_one(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree]:
-        state, last = replay(state, pick(feed, 0, batch))
-        return state, last, jax.tree.map(lambda output: output[None], last) if loop.keeps_every else None
+    def run_one(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
+        new_state, last = replay(state, pick(feed, 0, batch))
+        bad = _first_bad(_initial_bad(loop), 0, last, loop.guard)
+        state = jax.tree.map(lambda old, new: _freeze_if_bad(old, new, bad), state, new_state)
+        return state, last, jax.tree.map(lambda output: output[None], last) if loop.keeps_every else None, bad
 
-    def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree]:
+    def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
         def body(i: Any, carry: tuple) -> tuple:
-            state, _, every = carry
-            state, last = replay(state, pick(feed, start + i, batch))
+            state, _, every, bad = carry
+            new_state, last = replay(state, pick(feed, start + i, batch))
+            bad = _first_bad(bad, i, last, loop.guard)
+            state = jax.tree.map(lambda old, new: _freeze_if_bad(old, new, bad), state, new_state)
             if loop.keeps_every:
                 every = jax.tree.map(
                     lambda stack, output: lax.dynamic_update_index_in_dim(stack, output, i, 0), every, last
                 )
-            return state, last, every
+            return state, last, every, bad
 
         last = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), outputs)
         kept = outputs if loop.keeps_every else None
         every = jax.tree.map(lambda spec: jnp.zeros((loop.capacity, *spec.shape), spec.dtype), kept)
-        return lax.fori_loop(0, count, body, (state, last, every))
+        bad = _initial_bad(loop)
+        return lax.fori_loop(0, count, body, (state, last, every, bad))
 
     return run if is_loop(loop) else run_one
 
@@ -130,3 +141,29 @@ def _pick_batch(feed: Tree, i: Any, batch: Tree) -> Tree:
 def cut_padding(leaf: Any, spec: jax.ShapeDtypeStruct) -> Any:
     """Cut a batch leaf to the shape of its spec; the rest is padding for the transfer."""
     return leaf if leaf.shape == spec.shape else leaf[tuple(slice(size) for size in spec.shape)]
+
+
+def _missing_guard_text(guard: str, outputs: Tree) -> str:
+    names = ", ".join(map(repr, outputs)) or "none"
+    return (
+        f'on_nan="raise" checks the log {guard!r}, but the training step does not return it; its logs are: {names}. '
+        f"Add {guard!r} to the logs that train_step returns, or remove on_nan"
+    )
+
+
+def _initial_bad(loop: Loop) -> Any:
+    """Return -1, the index for "no bad step"; None without a guard."""
+    return None if loop.guard is None else jnp.int32(-1)
+
+
+def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:
+    """Return the index of the first bad step up to step `i`, or -1."""
+    if guard is None:
+        return None
+    finite = jnp.all(jnp.isfinite(outputs[guard]))
+    return jnp.where((bad < 0) & ~finite, i, bad)
+
+
+def _freeze_if_bad(old: Any, new: Any, bad: Any) -> Any:
+    """Return the new value, or the old value from the first bad step on."""
+    return new if bad is None else jnp.where(bad >= 0, old, new)

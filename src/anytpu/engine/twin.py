@@ -103,7 +103,7 @@ class _TwinExecutable(Executable):
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
         steps = self._inner.steps(_open(state), _open(feed), start, count)
         _consume(state)
-        return Steps(_close(steps.state), _close(steps.last), _close(steps.every), count)
+        return Steps(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_step))
 
 
 def _copy(leaf: Any) -> Any:

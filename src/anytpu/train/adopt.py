@@ -63,8 +63,12 @@ def _loop(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        on_nan = kwargs.pop("on_nan", None) if name == "fit" and compiled_models.was_compiled_in_scope(self) else None
+        checks.check_on_nan(on_nan)
         trainer = trainer_of(self)
         if trainer is None:
+            if on_nan is not None:
+                compiled_models.refuse_guard(self, on_nan)
             with _active(None):
                 return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
@@ -76,7 +80,7 @@ def _loop(name: str, original: Callable) -> Callable:
         with _running(trainer, name, arguments.get("callbacks")):
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
-                trainer.begin_fit(arguments.get("initial_epoch", 0), is_silent)
+                trainer.begin_fit(arguments.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
@@ -129,6 +133,7 @@ def _running(trainer: Trainer, name: str, callbacks: Any) -> Iterator[None]:
         finally:
             trainer.one_step_calls = previous
             if mode == "train":
+                trainer.guard = None
                 trainer.print_notices()
 
 

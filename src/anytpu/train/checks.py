@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.errors import DataError, IndivisibleError, SettingError
+from anytpu.errors import DataError, IndivisibleError, NaNLossError, SettingError
 
 _BATCH_METHODS = {
     "train": ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -56,6 +56,20 @@ def check_steps_per_execution(steps: Any) -> None:
         return
     raise SettingError(
         f'steps_per_execution must be a positive integer, or "auto" to choose by the clock (the default), not {steps!r}'
+    )
+
+
+def check_on_nan(on_nan: Any) -> None:
+    """Reject a value of `fit(on_nan=...)` other than None and "raise"."""
+    if on_nan not in (None, "raise"):
+        raise SettingError(f'on_nan must be "raise", or None to train on as Keras does, not {on_nan!r}')
+
+
+def refuse_nan(guard: str | None, step: int, epoch: int) -> NoReturn:
+    """Raise because the log `guard` is not finite at a step of an epoch, both counted from 1."""
+    raise NaNLossError(
+        f"the {guard} is not finite at step {step} of epoch {epoch}. The model stands as it was before that step. "
+        "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
 
 

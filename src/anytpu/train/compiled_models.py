@@ -12,12 +12,12 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from anytpu import _keras
-from anytpu.errors import StrategyError
+from anytpu.errors import SettingError, StrategyError
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.scopes import prepare, system_of
 from anytpu.train import checks, functions, host_layers
@@ -35,10 +35,23 @@ def install() -> None:
     host_layers.install()
 
 
+def was_compiled_in_scope(model: Any) -> bool:
+    """Return whether a model was last compiled in the scope of a strategy."""
+    return _TRAINER in vars(model)
+
+
 def trainer_of(model: Any) -> Trainer | None:
     """Return the trainer of a model that was compiled in a scope and can use the compiled loop, or None."""
     trainer = vars(model).get(_TRAINER)
     return trainer if trainer is not None and _can_loop(model) else None
+
+
+def refuse_guard(model: Any, on_nan: Any) -> NoReturn:
+    """Reject `on_nan` of `fit` for a model that does not use the compiled loop."""
+    raise SettingError(
+        f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not use it: {_why_not(model)}. "
+        "Remove that, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
 
 
 def _compile(compile_: Callable) -> Callable:
@@ -88,7 +101,7 @@ def _supports_jit(original: Callable) -> Callable:
     """
 
     def wrapper(model: Any) -> bool:
-        if CURRENT.get() is None and _TRAINER not in vars(model):
+        if CURRENT.get() is None and not was_compiled_in_scope(model):
             return original(model)
         return host_layers.can_compile(model)
 

@@ -75,6 +75,8 @@ class Trainer:
         """Number of programs compiled so far."""
         self.one_step_calls = False
         """Whether a callback must be called after every step."""
+        self.guard: str | None = None
+        """Name of the log that must stay finite, or None."""
         self.every: list[tuple[Tree, int]] = []
         """For each segment of the last call, the handles of the logs of its steps and the number of steps."""
         self.newest_logs: Tree = None
@@ -99,6 +101,7 @@ class Trainer:
         self._watch = CallWatch()
         self._initial_epoch = 0
         self._epoch = 1
+        self._step = 0
 
     @property
     def backend(self) -> Backend:
@@ -175,14 +178,14 @@ class Trainer:
         parts = [jax.tree.map(lambda log, n=n: np.asarray(log)[:n], self.backend.get(logs)) for logs, n in self.every]
         return jax.tree.map(lambda *segments: np.concatenate(segments), *parts) if parts else {}
 
-    def begin_fit(self, initial_epoch: int, is_silent: bool = False) -> None:
-        """Start a fit: epochs count from `initial_epoch`."""
-        self._initial_epoch = initial_epoch
+    def begin_fit(self, initial_epoch: int, guard: str | None, is_silent: bool = False) -> None:
+        """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
+        self._initial_epoch, self.guard = initial_epoch, guard
         self.input_shares, self.notices = [], None if is_silent else []
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
-        self._epoch = self._initial_epoch + number
+        self._epoch, self._step = self._initial_epoch + number, 0
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
         """End an epoch of training: record its input share, and its notice unless it is None."""
@@ -201,7 +204,8 @@ class Trainer:
                 loop = dataclasses.replace(loop, capacity=1)
             if mode == "predict" and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=self._output_capacity(parts, batch, loop.capacity))
-            return loop
+            guard = self.guard if mode == "train" else None
+            return loop if guard is None else dataclasses.replace(loop, guard=guard)
 
         return group.segments(loop_of)
 
@@ -217,6 +221,7 @@ class Trainer:
             live.handles = results.state
         if mode != "predict":
             self.every.append((results.every, segment.count))
+        self._check(mode, results, segment)
         self._measure(mode, results, segment, began_s, executable.listener)
         return results
 
@@ -304,6 +309,13 @@ class Trainer:
         self._watch.started(pace, segment.count, began_s, outputs, listener)
         if pace.is_measuring:
             self._watch.wait(self.backend)
+
+    def _check(self, mode: str, results: Steps, segment: FeedSegment) -> None:
+        if mode != "train":
+            return
+        first, self._step = self._step, self._step + segment.count
+        if results.bad_step is not None and (bad := int(self.backend.get(results.bad_step))) >= 0:
+            checks.refuse_nan(self.guard, first + bad + 1, self._epoch)
 
 
 def _renew(backend: Backend, live: _Live) -> None:
