@@ -2,7 +2,8 @@
 
 Idea: each function takes one image and, if it is random, a NumPy generator. `Dataset.random_map` passes a generator
 seeded by the data set's seed, the element's index and the pass. So an epoch has the same crops again after a restart,
-whatever the number of threads.
+whatever the number of threads. Layers of Keras draw from a state instead, and take hundreds of times as long for one
+image.
 
 Rule: an image is `(height, width, channels)`. The output has the input's dtype, except for `normalize` and
 `standardize`, which return float32.

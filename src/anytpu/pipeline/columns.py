@@ -86,6 +86,8 @@ def unstack(batch: Tree) -> list[Tree]:
         raise DataError(
             f"unbatch takes batches whose columns have the same number of rows, but {shapes or 'no column'}"
         )
+    if jax.tree_util.treedef_is_leaf(tree):
+        return list(leaves[0])
     return [tree.unflatten(row) for row in zip(*leaves, strict=True)]
 
 

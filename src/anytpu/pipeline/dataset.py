@@ -218,7 +218,8 @@ class Dataset(DatasetSteps):
         leaves, tree = jax.tree.flatten(structure, is_leaf=lambda leaf: isinstance(leaf, Dataset))
         for leaf in leaves or [structure]:
             checks.check_dataset("zip", leaf, Dataset)
-        return Dataset(recipe_steps.zipped([leaf._recipe for leaf in leaves], tree.unflatten))
+        is_flat = isinstance(structure, tuple) and len(structure) == len(leaves)
+        return Dataset(recipe_steps.zipped([leaf._recipe for leaf in leaves], None if is_flat else tree.unflatten))
 
     # Walking.
 

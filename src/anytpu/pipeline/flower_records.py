@@ -25,8 +25,6 @@ from anytpu.pipeline.images import decode_image
 from anytpu.pipeline.sources import Record, RecordSource
 from anytpu.pipeline.tfrecord import records
 
-CLASSES = 104
-"""Number of classes in Kaggle's records."""
 SPLITS = ("train", "val", "test")
 
 _SPEC = {

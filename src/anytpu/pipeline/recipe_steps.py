@@ -269,6 +269,8 @@ def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers:
         node = before(pass_index)
         if recipe.kind == "stream":
             size = STREAM_BUFFER if buffer is None else buffer
+            if not size:
+                return node
             return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size)
         if not workers:
             return read_ahead(recipe, node, buffer, threads)
@@ -291,12 +293,12 @@ def _unless_finite(length: Length) -> Length:
     return math.inf if length == math.inf else None
 
 
-def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree]) -> Recipe:
+def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree] | None) -> Recipe:
     """Make elements of one element of each recipe, up to the end of the shortest.
 
     Args:
         recipes: the recipes.
-        arrange: makes an element of the tuple of their elements.
+        arrange: makes an element of the tuple of their elements; None: the tuple is the element.
     """
     has_index = all(recipe.has_index for recipe in recipes)
     parts = [recipe.by_element() if has_index else recipe.in_order() for recipe in recipes]
@@ -306,8 +308,10 @@ def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree
         if has_index:
             rows = min(map(len, nodes))
             nodes = [node if len(node) == rows else node.slice(slice(0, rows)) for node in nodes]
-            return grain.experimental.ZipMapDataset(nodes).map(arrange)
-        return grain.experimental.ZipIterDataset(nodes, strict=False).map(arrange)
+            node = grain.experimental.ZipMapDataset(nodes)
+        else:
+            node = grain.experimental.ZipIterDataset(nodes, strict=False)
+        return node.map(arrange) if arrange else node
 
     def length() -> Length:
         lengths = [part.length for part in parts]
