@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from machine import cpu_name
 
-from anytpu.engine.convolution import is_to_be_respelled, respelled
+from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.kernels import fast_kernels
 
 ROUNDS = 9
@@ -115,26 +115,26 @@ def _seconds(run: Callable[[int], Any], n: int) -> tuple[float, float]:
 
 
 def race_convolutions() -> Iterator[dict[str, Any]]:
-    """Race the spellings of each convolution of each layer."""
+    """Race the forms of each convolution of each layer."""
     for shape in SHAPES:
         for name, parameters, arrays in convolutions(shape):
             contenders = {
-                "fast order": functools.partial(respelled, how="fast order", **parameters),
+                "channels last": functools.partial(rewrite_convolution, form="channels last", **parameters),
                 "ours": functools.partial(_ours, parameters),
             }
             other = "shifted products" if shape[-1] > 1 else _columns(name)
-            contenders[other] = functools.partial(respelled, how=other, **parameters)
+            contenders[other] = functools.partial(rewrite_convolution, form=other, **parameters)
             runs = {key: functools.partial(_call, looped(f, arrays), arrays) for key, f in contenders.items()}
             yield {"layer": shape, "convolution": name, "contenders": race(runs)}
 
 
 def _columns(name: str) -> Any:
-    return "columns of places" if name == "kernel gradient" else "columns of taps"
+    return "im2col by position" if name == "kernel gradient" else "im2col"
 
 
 def _ours(parameters: dict[str, Any], image: Any, kernel: Any) -> Any:
-    if is_to_be_respelled(image, kernel, parameters):
-        return respelled(image, kernel, **parameters)
+    if needs_rewriting(image, kernel, parameters):
+        return rewrite_convolution(image, kernel, **parameters)
     return lax.conv_general_dilated_p.bind(image, kernel, **parameters)
 
 

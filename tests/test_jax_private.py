@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.metadata import version
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
-from anytpu.program.mapped import is_mapped
+from anytpu import _env, _jax
 from anytpu.strategy.padded.folds import AxisSize
 
 
@@ -20,35 +24,46 @@ def test_a_value_under_vmap_is_a_batch_tracer():
     seen: list[Any] = []
 
     def look(x: Any, same: Any) -> Any:
-        seen.extend([x, is_mapped(x), is_mapped(same)])
+        seen.extend([x, _jax.is_mapped(x), _jax.is_mapped(same)])
         return x
 
     jax.vmap(look, in_axes=(0, None))(jnp.zeros(2), jnp.zeros(2))
     assert type(seen[0]).__name__ == "BatchTracer", (
-        f"JAX {jax.__version__} names the values under vmap {type(seen[0]).__name__}, and strategy/replicas.is_mapped "
+        f"JAX {jax.__version__} names the values under vmap {type(seen[0]).__name__}, and `_jax.is_mapped` "
         "knows by the name BatchTracer which values differ between replicas"
     )
     assert getattr(seen[0], "batch_dim", None) == 0, (
-        f"JAX {jax.__version__} has no BatchTracer.batch_dim, by which is_mapped knows a value that is mapped"
+        f"JAX {jax.__version__} has no BatchTracer.batch_dim, by which `_jax.is_mapped` knows a value that is mapped"
     )
     assert seen[1:] == [True, False]
 
 
-def test_the_table_of_lowerings_is_there():
-    lowerings = getattr(mlir, "_lowerings", {})
-    rule = getattr(lowerings.get(lax.conv_general_dilated_p), "rule", None)
-    assert callable(rule), (
-        f"JAX {jax.__version__} has no mlir._lowerings[lax.conv_general_dilated_p].rule, the plain lowering that "
-        "engine/kernels.py falls back on"
+@pytest.mark.parametrize("primitive", [lax.conv_general_dilated_p, lax.dot_general_p, while_p])
+def test_the_tables_of_lowerings_are_there(primitive: Any):
+    tables = getattr(mlir, "_lowerings", {}), getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {})
+    rules = [getattr(table.get(primitive), "rule", None) for table in tables]
+    assert any(map(callable, rules)), (
+        f"JAX {jax.__version__} has no rule of {primitive} in mlir._lowerings or in "
+        'mlir._platform_specific_lowerings["cpu"], by which engine/kernels.py lowers what it does not rewrite'
     )
+    assert _jax.cpu_lowering(primitive) in rules
 
 
-def test_the_lowering_of_products_for_the_cpu_is_there():
-    of_cpu = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {})
-    assert callable(getattr(of_cpu.get(lax.dot_general_p), "rule", None)), (
-        f'JAX {jax.__version__} has no mlir._platform_specific_lowerings["cpu"][lax.dot_general_p].rule, the plain '
-        "lowering that engine/kernels.py falls back on"
+def test_jax_knows_whether_its_devices_are_started():
+    from jax._src import xla_bridge
+
+    assert isinstance(xla_bridge.backends_are_initialized(), bool), (
+        f"JAX {jax.__version__} has no jax._src.xla_bridge.backends_are_initialized, by which `_jax.has_started` knows "
+        "whether the platform can still be chosen"
     )
+    jax.devices()
+    assert _jax.has_started()
+
+
+def test_a_child_can_parse_xla_flags():
+    command = [sys.executable, "-P", "-c", _jax.PARSE_FLAGS]
+    child = subprocess.run(command, env=_env.trial_environment(), capture_output=True, text=True)
+    assert child.returncode == 0, f"jaxlib {version('jaxlib')} cannot run {_jax.PARSE_FLAGS!r}: {child.stderr}"
 
 
 def test_dead_code_is_removed_from_a_jaxpr():
@@ -63,19 +78,14 @@ def test_dead_code_is_removed_from_a_jaxpr():
     assert len(kept.invars) == 2
 
 
-def test_the_lowering_of_loops_and_its_mark_are_there():
-    rule = getattr(mlir._lowerings.get(while_p), "rule", None)
-    assert callable(rule), (
-        f"JAX {jax.__version__} has no mlir._lowerings[while_p].rule, the plain lowering that engine/kernels.py falls "
-        "back on"
-    )
+def test_the_mark_of_small_loops_is_kept():
     with set_xla_metadata(xla_cpu_small_call="true"):
         marked = jax.jit(lambda x: x + 1).lower(1.0).as_text()
     assert 'xla_cpu_small_call = "true"' in marked
 
 
 def test_the_code_of_a_kernel_can_be_read():
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mosaic.python import tpu
 
@@ -83,6 +93,9 @@ def test_the_code_of_a_kernel_can_be_read():
     assert all(hasattr(module, name) for module, name in names), (
         f"the jaxlib of JAX {jax.__version__} cannot read the code of Pallas kernels as planning/timing/mosaic.py does"
     )
+    with _jax.kernel_context():
+        module = ir.Module.parse("func.func @kernel(%x: memref<8x128xf32, #tpu.memory_space<vmem>>) { return }")
+    assert "#tpu.memory_space<vmem>" in str(module)
 
 
 def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():

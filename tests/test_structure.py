@@ -13,14 +13,15 @@ from collections.abc import Iterator
 import pytest
 
 import plain_words
+from anytpu._by_name import OBJECTS, load
 from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
 
 FLOORS = (
-    {"errors", "units", "_calls", "_env", "_keras", "_replaced", "showing", "files"},
+    {"errors", "units", "_by_name", "_calls", "_env", "_jax", "_keras", "_replaced", "showing", "files"},
     {"program", "system"},
     {"engine"},
-    {"strategy", "planning", "chip", "remote", "pipeline", "port"},
-    {"train", "embedding", "launch"},
+    {"strategy", "planning", "chip", "pipeline", "port"},
+    {"train"},
     {"report", "bench"},
     {"cli", "__init__", "__main__"},
 )
@@ -28,7 +29,8 @@ FLOORS = (
 # show a size, the command line is a client of the public names, and `python -m anytpu` is the command line.
 ALLOWED_SIBLINGS = {
     ("program", "anytpu.system.cores"),
-    *((part, "anytpu.errors") for part in ("units", "_env", "_keras", "showing")),
+    *(("_env", module) for module in ("anytpu.errors", "anytpu._jax")),
+    ("showing", "anytpu._by_name"),
     *(("files", module) for module in ("anytpu.units", "anytpu._env")),
     ("cli", "anytpu"),
     ("__main__", "anytpu.cli"),
@@ -37,20 +39,8 @@ MAX_FAN_OUT = 12
 
 # Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
 PLAIN_PARTS = {
-    "_calls",
-    "_env",
-    "_keras",
-    "bench",
-    "cli",
-    "errors",
-    "files",
-    "pipeline",
-    "planning",
-    "port",
-    "report",
-    "showing",
-    "train",
-    "units",
+    *("__init__", "__main__", "_by_name", "_calls", "_env", "_jax", "_keras", "errors", "showing", "units"),
+    *("bench", "cli", "engine", "files", "pipeline", "planning", "port", "program", "report", "system", "train"),
 }
 
 BANNED_NAMES = {
@@ -68,6 +58,7 @@ BANNED_NAMES = {
 }
 READS_ENVIRONMENT = {"anytpu._env"}
 READS_PRIVATE_KERAS = {"anytpu._keras"}
+READS_PRIVATE_JAX = {"anytpu._jax"}
 
 # Modules that are a table of facts, with next to no code; only they may be longer than MAX_FILE_LINES.
 FACT_TABLES: frozenset[str] = frozenset({"anytpu._replaced"})
@@ -78,6 +69,9 @@ USUAL_FUNCTION_LINES, MAX_FUNCTION_LINES = 30, 100
 BUILD_PATH = re.compile(
     r"(?<![\w.}$<-])/(?:work|root|home/[\w.-]+|Users/[\w.-]+|opt/(?:wheels|pypi[\w-]*)|mnt/[\w.-]+)/"
 )
+
+# The path of a private name of JAX: below `jaxlib`, or with a part that begins with an underscore.
+PRIVATE_JAX = re.compile(r"(jaxlib\.|jax\.(\w+\.)*_)\S*")
 
 
 def part_of(name: str) -> str:
@@ -246,6 +240,63 @@ def test_private_keras_is_in_one_file():
         if names_private_keras(node)
     ]
     assert not faults, report(faults)
+
+
+def names_private_jax(module: Module) -> Iterator[ast.AST]:
+    """Yield the imports, attributes and strings that name `jaxlib`, or a name of JAX with an underscore."""
+    from_jax: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            home = f"{node.module}." if isinstance(node, ast.ImportFrom) and not node.level else ""
+            for alias in node.names:
+                path = f"{home}{alias.name}"
+                if PRIVATE_JAX.match(f"{path}."):
+                    yield node
+                if path.split(".")[0] == "jax":
+                    from_jax.add(alias.asname or (alias.name if home else "jax"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PRIVATE_JAX.fullmatch(node.value):
+            yield node
+    for node in ast.walk(module.tree):
+        is_private = isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr)
+        if is_private and ast.unparse(node.value).split(".")[0] in from_jax:  # pyright: ignore[reportAttributeAccessIssue]
+            yield node
+
+
+def test_private_names_of_jax_are_found():
+    text = """
+import jax
+import jaxlib.mlir
+from jax._src import core
+from jax.interpreters import mlir
+rules, devices = mlir._lowerings, jax.devices()._value
+bridge = sys.modules.get("jax._src.xla_bridge")
+sentence = "jax._src is private", importlib.metadata.version("jaxlib")
+"""
+    module = Module("anytpu.engine.made_up", ROOT / "src/anytpu/engine/made_up.py", text, ast.parse(text))
+    assert sorted({node.lineno for node in names_private_jax(module)}) == [3, 4, 6, 7]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_private_jax_is_in_one_file():
+    faults = [
+        f"{module.at(node.lineno)}: uses a private name of JAX; only _jax.py may"  # pyright: ignore[reportAttributeAccessIssue]
+        for module in modules().values()
+        if module.name not in READS_PRIVATE_JAX
+        for node in names_private_jax(module)
+    ]
+    assert not faults, report(faults)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_what_is_loaded_by_name_exists(name: str):
+    assert OBJECTS[name].partition(":")[0] in modules()
+    assert load(name) is not None
+
+
+def test_contributing_shows_the_floors():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", text, re.MULTILINE)
+    shown = {int(floor): {re.sub(r"(\.py|/)$", "", part) for part in re.findall("`(.*?)`", row)} for floor, row in rows}
+    assert shown == dict(enumerate(FLOORS))
 
 
 def test_files_are_short():

@@ -140,64 +140,40 @@ __all__ = [
     "while_loop",
 ]
 
-_MODULES = {
-    "CrossShardOptimizer": "train.low_level",
-    "DeviceAttributes": "train.low_level",
-    "Evidence": "train.low_level",
-    "InputContext": "strategy",
-    "InputPipelineConfig": "train.estimator",
-    "ModeKeys": "train.estimator",
-    "PerReplica": "strategy",
-    "ReduceOp": "strategy",
-    "ReplicaContext": "strategy",
-    "RunConfig": "train.estimator",
-    "SessionRunHook": "train.estimator",
-    "TPUClusterResolver": "system",
-    "TPUConfig": "train.estimator",
-    "TPUContext": "train.low_level",
-    "TPUDistributionStrategy": "train",
-    "TPUEstimator": "train.estimator",
-    "TPUEstimatorSpec": "train.estimator",
-    "TPUStrategy": "strategy",
-    "batch_parallel": "train.low_level",
-    "bfloat16_scope": "train.low_level",
-    "check": "train",
-    "compare": "bench",
-    "compute_average_loss": "strategy",
-    "connect": "strategy",
-    "core": "train.low_level",
-    "cross_replica_sum": "train.low_level",
-    "device": "engine",
-    "evidence": "train.low_level",
-    "experimental_connect_to_cluster": "system",
-    "get_global_step": "train.estimator",
-    "get_replica_context": "strategy",
-    "get_strategy": "strategy",
-    "get_tpu_context": "train.low_level",
-    "has_strategy": "strategy",
-    "in_cross_replica_context": "strategy",
-    "initialize_system": "train.low_level",
-    "initialize_tpu_system": "system",
-    "input_shares": "train",
-    "keras_to_tpu_model": "train",
-    "list_devices": "train.low_level",
-    "list_logical_devices": "system",
-    "max_batch_size": "planning.planner",
-    "outside_compilation": "train.low_level",
-    "plan": "planning.planner",
-    "repeat": "train.low_level",
-    "replicate": "train.low_level",
-    "rewrite": "train.low_level",
-    "row_mask": "strategy",
-    "scale_regularization_loss": "strategy",
-    "scaling": "planning.planner",
-    "shard": "train.low_level",
-    "shutdown_system": "train.low_level",
-    "shutdown_tpu_system": "system",
-    "step_logs": "train",
-    "value_and_grad": "strategy",
-    "while_loop": "train.low_level",
+_NAMES = {
+    "bench": """
+        compare
+    """,
+    "engine": """
+        device
+    """,
+    "planning.planner": """
+        max_batch_size plan scaling
+    """,
+    "strategy": """
+        InputContext PerReplica ReduceOp ReplicaContext TPUStrategy compute_average_loss connect get_replica_context
+        get_strategy has_strategy in_cross_replica_context row_mask scale_regularization_loss value_and_grad
+    """,
+    "system": """
+        TPUClusterResolver experimental_connect_to_cluster initialize_tpu_system list_logical_devices
+        shutdown_tpu_system
+    """,
+    "train": """
+        TPUDistributionStrategy check input_shares keras_to_tpu_model step_logs
+    """,
+    "train.estimator": """
+        InputPipelineConfig ModeKeys RunConfig SessionRunHook TPUConfig TPUEstimator TPUEstimatorSpec
+        get_global_step
+    """,
+    "train.low_level": """
+        CrossShardOptimizer DeviceAttributes Evidence TPUContext batch_parallel bfloat16_scope core
+        cross_replica_sum evidence get_tpu_context initialize_system list_devices outside_compilation repeat
+        replicate rewrite shard shutdown_system while_loop
+    """,
 }
+"""The public names of each module."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBMODULES = frozenset(__all__) - _MODULES.keys()
 
 _env.set_keras_backend()
@@ -212,7 +188,9 @@ def __getattr__(name: str) -> object:
     elif name in _MODULES:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     else:
-        raise AttributeError(_unknown_name_message(name))
+        # Python asks for a submodule as an attribute first, so the import of a private file gets no search for advice.
+        private = f"anytpu has no name {name!r}"
+        raise AttributeError(private if name.startswith("_") else _unknown_name_message(name))
     globals()[name] = value
     return value
 

@@ -3,8 +3,8 @@
 Idea: the backend of Keras and the devices of JAX are fixed before either is imported. They depend on environment
 variables and on the machine's devices. This module reads both without importing JAX or Keras.
 
-Rule: no other file reads or writes an environment variable. An invalid value is rejected with the list of valid ones.
-A value that the user set is never changed.
+Rule: no other file reads or writes an environment variable. An invalid value is rejected with the list of valid ones. A
+value that the user set is never changed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from anytpu import _jax
 from anytpu.errors import SettingError
 
 TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
@@ -80,8 +81,6 @@ _CGROUP_FILES = {
 }
 
 _BOOLEANS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
-# Program of the child process. The first use of XLA parses XLA_FLAGS; no device is started.
-_FLAGS_CHECK = "from jaxlib import _jax; _jax.CompileOptions()"
 _CHECKED_FLAGS: set[str] = set()
 
 # First words of JAX's error; jax/_src/xla_bridge.py of jax 0.10 to 0.12.
@@ -292,7 +291,7 @@ def check_jax_settings() -> None:
 
 def _accepts_xla_flags(flags: str) -> bool:
     """Return whether XLA accepts its flags; False if the check failed for another reason, which JAX reports itself."""
-    command = [sys.executable, "-P", "-c", _FLAGS_CHECK]  # -P: do not import a jaxlib.py of the working folder.
+    command = [sys.executable, "-P", "-c", _jax.PARSE_FLAGS]  # -P: do not import a jaxlib.py of the working folder.
     options = {"env": trial_environment(), "stdin": subprocess.DEVNULL, "timeout": FLAGS_TIMEOUT_S}
     try:
         child = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **options)
@@ -425,10 +424,7 @@ def _is_set_by_user(name: str) -> bool:
 
 def _may_choose_platform() -> bool:
     """Return whether JAX's devices are still undecided: neither the user nor a running JAX has chosen them."""
-    if any(_is_set_by_user(name) for name in _CHOOSES_DEVICES) or jax_platforms():
-        return False
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bridge is None or not bridge.backends_are_initialized()
+    return not (any(map(_is_set_by_user, _CHOOSES_DEVICES)) or jax_platforms() or _jax.has_started())
 
 
 def _reserve_threads() -> None:

@@ -1,24 +1,19 @@
 """`report`: looks up the renderer of a kind of record.
 
 Idea: a record has a `show()` method, such as `plan.show()`. Its rendering code is on a higher floor, which this module
-must not import. So renderers are found through the entry points of the group "anytpu.reports", one object for each kind
-of record.
+must not import. So renderers are loaded by name (`_by_name.py`), one object for each kind of record.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
-from anytpu.errors import BackendError
-
-GROUP = "anytpu.reports"
-"""The entry point group of reports."""
+from anytpu import _by_name
 
 
 class Report(Protocol):
-    """The protocol of the objects in the entry point group "anytpu.reports"."""
+    """The protocol of a renderer."""
 
     def show(self, record: Any) -> None:
         """Print the record."""
@@ -54,12 +49,5 @@ def report(kind: Literal["chip"]) -> RunReport: ...
 @overload
 def report(kind: str) -> Report: ...
 def report(kind: str) -> Report:
-    """Return the report for a kind of record ("plan", "chip").
-
-    Raises:
-        BackendError: no report is registered for the kind: the installation is incomplete.
-    """
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        if entry.name == kind:
-            return entry.load()
-    raise BackendError(f"nothing here shows a {kind}: install anytpu again, with pip install --force-reinstall anytpu")
+    """Return the report for a kind of record ("plan", "chip")."""
+    return _by_name.load(f"{kind} report")

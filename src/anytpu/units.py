@@ -1,4 +1,4 @@
-"""Formatting and parsing of quantities: bytes, seconds, counts, rates.
+"""Formatting of quantities: bytes, seconds, counts, rates.
 
 Idea: in the code a quantity is a bare number in one unit (bytes, seconds, Hz, flop/s), and its name states the unit.
 Conversion to text happens only here, so a size reads the same in every report and every error.
@@ -8,28 +8,13 @@ Rule: three significant digits; memory sizes in powers of 1024 (KiB, MiB), every
 
 from __future__ import annotations
 
-import re
-
-from anytpu.errors import SettingError
-
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
 _BINARY = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024**4, "PiB": 1024**5}
-_DECIMAL_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-
-
-def cycles_to_seconds(cycles: float, clock_hz: float) -> float:
-    """Return the duration of a number of clock cycles, in seconds.
-
-    Example:
-        >>> cycles_to_seconds(700, 700e6)
-        1e-06
-    """
-    return cycles / clock_hz
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -99,24 +84,6 @@ def format_hertz(frequency_hz: float) -> str:
         '940 MHz'
     """
     return _format_scaled(frequency_hz, {f"{prefix}Hz": size for prefix, size in _PREFIXES.items()})
-
-
-def parse_bytes(text: str) -> int:
-    """Parse a memory size, "64 MiB", "1.5GB" or "4096", and return it in bytes.
-
-    Raises:
-        SettingError: `text` is not a size.
-
-    Example:
-        >>> parse_bytes("64 MiB"), parse_bytes("1.5GB"), parse_bytes("4096")
-        (67108864, 1500000000, 4096)
-    """
-    units = {unit.lower(): size for unit, size in {**_BINARY, **_DECIMAL_BYTES, "": 1}.items()}
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    if not match or match[2].lower() not in units:
-        known = ", ".join([*_BINARY, *_DECIMAL_BYTES])
-        raise SettingError(f"{text!r} is not a size in bytes; write a number and one of {known}, such as '64 MiB'")
-    return round(float(match[1]) * units[match[2].lower()])
 
 
 def _format_scaled(value: float, scale: dict[str, float] | dict[str, int]) -> str:

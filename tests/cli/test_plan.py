@@ -358,7 +358,7 @@ def test_a_sweep_of_what_has_one_batch(folder: Path, capsys: pytest.CaptureFixtu
     (folder / "net.mlir").write_text(jax.jit(lambda x: x * 2).lower(np.zeros((64, 128), "float32")).as_text())
     for kind, name, rows in (("program", "net.anytpu", " of 16 rows"), ("StableHLO", "net.mlir", "")):
         assert error_of(capsys, name, "--sweep-batch", "32") == (
-            f"The {kind} file {name!r} has one batch{rows} and one precision, and cannot be made again with "
-            "batch_size=32. Give the model or the function that it was made of in its place: anytpu.program.of(model, "
+            f"The {kind} file {name!r} has one batch{rows} and one precision, and cannot be changed to "
+            "batch_size=32. Give the model or the function instead: anytpu.program.of(model, "
             "batch_size=32)."
         )

@@ -6,14 +6,14 @@ from jax import lax
 
 from anytpu.engine import convolution as module
 from anytpu.engine.convolution import (
-    SPELLINGS,
+    FORMS,
     Convolution,
-    is_elementwise,
+    choose_form,
+    is_depthwise,
     is_faster_as_matmuls,
-    is_to_be_respelled,
-    respelled,
+    needs_rewriting,
+    rewrite_convolution,
     shape_of,
-    spelling,
 )
 from anytpu.engine.kernels import fast_kernels
 from engine.kernel_switch import compiled
@@ -78,19 +78,19 @@ def test_a_convolution_and_its_gradients_keep_their_numbers(double, dtype, kerne
         assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), dtype)
 
 
-@pytest.mark.parametrize("how", SPELLINGS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strides", [1, 2])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_every_spelling_computes_the_same(double, how, strides, groups):
+def test_every_form_computes_the_same(double, form, strides, groups):
     x, w = arrays("float64", (2, 8, 9, 3), (3, 3, 3 // groups, 3))
     for equation in convolutions(training(strides, "SAME", 1, groups), x, w):
-        shape = spelled_shape(equation)
-        if (how == "shifted products") != is_elementwise(shape) or (how.startswith("columns") and shape.groups > 1):
+        shape = rewritten_shape(equation)
+        if (form == "shifted products") != is_depthwise(shape) or (form.startswith("im2col") and shape.groups > 1):
             continue
-        if how.startswith("columns") and (how == "columns of places") != (shape.places < shape.taps):
+        if form.startswith("im2col") and (form == "im2col by position") != (shape.positions < shape.taps):
             continue
         image, kernel = arrays("float64", *(v.aval.shape for v in equation.invars))
-        got = respelled(image, kernel, how=how, **equation.params)
+        got = rewrite_convolution(image, kernel, form=form, **equation.params)
         want = equation.primitive.bind(image, kernel, **equation.params)
         assert_same(got, want, "float64")
 
@@ -137,7 +137,7 @@ def test_a_gradient_of_replicas_together_stays_one_convolution():
 def test_half_precision_is_only_put_in_order(dtype):
     x, w = arrays(dtype, (2, 6, 6, 3), (3, 3, 3, 4))
     for equation in convolutions(training(1, "SAME", 1, 1), x, w):
-        assert spelling(spelled_shape(equation)) == "fast order"
+        assert choose_form(rewritten_shape(equation)) == "channels last"
     got, want = (compiled(training(1, "SAME", 1, 1), x, w, fast=fast) for fast in (True, False))
     for ours, own in zip(got, want, strict=True):
         np.testing.assert_allclose(np.float32(ours), np.float32(own), rtol=0.05, atol=0.05)
@@ -160,11 +160,11 @@ def test_integers_and_empty_operands_are_left_alone():
     (equation,) = convolutions(
         lambda x, w: lax.conv(x, w, (1, 1), "SAME"), *arrays("int32", (1, 1, 4, 4), (1, 1, 3, 3))
     )
-    assert not is_to_be_respelled(*(v.aval for v in equation.invars), equation.params)
+    assert not needs_rewriting(*(v.aval for v in equation.invars), equation.params)
     (equation,) = convolutions(
         lambda x, w: lax.conv(x, w, (1, 1), "SAME"), *arrays("float32", (0, 1, 4, 4), (1, 1, 3, 3))
     )
-    assert not is_to_be_respelled(*(v.aval for v in equation.invars), equation.params)
+    assert not needs_rewriting(*(v.aval for v in equation.invars), equation.params)
 
 
 def shape(
@@ -197,38 +197,38 @@ def test_matrix_products_are_used_where_they_were_measured_to_be_faster(convolut
     ("convolution", "expected"),
     [
         (shape(), "padded"),
-        (shape(padding=(1, 1)), "fast order"),
+        (shape(padding=(1, 1)), "channels last"),
         (shape(features=32), "padded"),
-        (shape(features=31), "fast order"),
-        (shape(groups=2), "fast order"),
-        (shape(dtype="bfloat16"), "fast order"),
+        (shape(features=31), "channels last"),
+        (shape(groups=2), "channels last"),
+        (shape(dtype="bfloat16"), "channels last"),
         # The gradient of a kernel, over a batch of 64 that fits in the cache.
         (shape(batch=32, features=64, filters=32, kernel=(12, 12), output=(3, 3)), "padded"),
     ],
 )
 def test_a_convolution_without_padding_gets_some(convolution, expected):
-    assert spelling(convolution) == expected
+    assert choose_form(convolution) == expected
 
 
 @pytest.mark.parametrize("strides", [1, 2, 3])
 def test_a_convolution_that_gets_padding_keeps_its_numbers(strides):
     x, w = arrays("float32", (34, 9, 10, 33), (3, 3, 33, 35))
     train = training(strides, "VALID", 1, 1)
-    assert "padded" in {spelling(spelled_shape(equation)) for equation in convolutions(train, x, w)}
+    assert "padded" in {choose_form(rewritten_shape(equation)) for equation in convolutions(train, x, w)}
     assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float32")
 
 
 def test_a_large_kernel_over_a_large_image_is_never_written_out():
-    assert spelling(shape(kernel=(11, 11), dtype="float64")) == "fast order"
+    assert choose_form(shape(kernel=(11, 11), dtype="float64")) == "channels last"
 
 
-def spelled_shape(equation) -> Convolution:
-    """Return the shape of a traced convolution, as `respelled` sees it."""
+def rewritten_shape(equation) -> Convolution:
+    """Return the shape of a traced convolution, as `rewrite_convolution` sees it."""
     found = []
     image, kernel = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
 
     def note(image, kernel):
-        image, kernel = module._in_fast_order(image, kernel, equation.params)
+        image, kernel = module._channels_last(image, kernel, equation.params)
         found.append(shape_of(image, kernel, equation.params))
 
     jax.eval_shape(note, image, kernel)
@@ -238,7 +238,6 @@ def spelled_shape(equation) -> Convolution:
     return found[0]
 
 
-def test_flops_and_columns_are_counted():
+def test_columns_are_counted():
     found = shape(batch=2, features=3, filters=5, kernel=(3, 3), output=(4, 4))
-    assert found.flops == 2 * 2 * 16 * 9 * 3 * 5
     assert found.column_bytes == 2 * 16 * 9 * 3 * 4

@@ -16,7 +16,7 @@ from jax.extend.core import check_jaxpr
 from jax.sharding import Mesh, PartitionSpec
 
 from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.numerics import round_products, with_rounded_products
+from anytpu.engine.numerics import apply_numerics, round_products
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.program import REPLICATED, ROWS, of
 from anytpu.system.topologies import row_of_cores
@@ -51,7 +51,7 @@ def test_a_training_step_forward_and_backward():
         return state - 0.1 * back(jnp.ones_like(outputs))[0], outputs
 
     w, x = normal(32, 8, seed=1), normal(16, 32)
-    state, outputs = jax.jit(with_rounded_products(step))(w, x)
+    state, outputs = jax.jit(apply_numerics("tpu", step))(w, x)
     expected = jnp.tanh(product(x, w))
     slope = product(x.T, 1 - expected**2)
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
@@ -73,7 +73,7 @@ def test_convolutions_and_both_their_gradients(kernels: Callable):
     image, kernel = normal(2, 6, 5, 3), normal(3, 3, 3, 4, seed=1)
     with kernels():
         outputs, (image_slope, kernel_slope) = (
-            jax.jit(with_rounded_products(step)).lower(kernel, image).compile()(kernel, image)[1]
+            jax.jit(apply_numerics("tpu", step)).lower(kernel, image).compile()(kernel, image)[1]
         )
     wide = [np.asarray(half(one), "float32") for one in (image, kernel)]
     expected, back = jax.vjp(convolution, *wide)
@@ -104,14 +104,14 @@ def test_an_lstm_is_that_of_keras():
     backend = VirtualBackend(row_of_cores(2).cores, numerics="tpu")
     _, found = backend.compile(program).step(backend.put(weights, REPLICATED), backend.put(x, ROWS))
     for one, expected, exact in zip(
-        found, jax.jit(with_rounded_products(step))(weights, x)[1], step(weights, x)[1], strict=True
+        found, jax.jit(apply_numerics("tpu", step))(weights, x)[1], step(weights, x)[1], strict=True
     ):
         np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
         assert np.max(np.abs(expected - exact)) > 1e-4
 
 
 def test_half_way_goes_to_the_even_neighbour():
-    step = jax.jit(with_rounded_products(lambda state, batch: (state, jnp.eye(1) @ batch)))
+    step = jax.jit(apply_numerics("tpu", lambda state, batch: (state, jnp.eye(1) @ batch)))
     for given, expected in ((1 + 2**-8, 1), (1 + 3 * 2**-8, 1 + 2**-6), (1 + 2**-8 + 2**-20, 1 + 2**-7)):
         assert float(step((), jnp.full((1, 1), given, "float32"))[1][0, 0]) == expected
     for given in (np.inf, -np.inf, np.nan):
@@ -119,7 +119,7 @@ def test_half_way_goes_to_the_even_neighbour():
 
 
 def test_a_difference_of_near_values_is_lost_as_on_a_tpu():
-    step = with_rounded_products(lambda state, batch: (state, batch @ jnp.array([[1.0], [-1.0]])))
+    step = apply_numerics("tpu", lambda state, batch: (state, batch @ jnp.array([[1.0], [-1.0]])))
     near = jnp.array([[1.001, 1.0]])
     assert float(step((), near)[1][0, 0]) == 0
     assert float((near @ jnp.array([[1.0], [-1.0]]))[0, 0]) == pytest.approx(1e-3, rel=1e-3)
@@ -164,7 +164,7 @@ def test_an_operand_of_two_products_is_rounded_once():
 
 def test_ragged_products():
     given = normal(6, 4), normal(2, 4, 3, seed=1), jnp.array([2, 4])
-    outputs = with_rounded_products(lambda state, batch: (state, lax.ragged_dot(*batch)))((), given)[1]
+    outputs = apply_numerics("tpu", lambda state, batch: (state, lax.ragged_dot(*batch)))((), given)[1]
     expected = jnp.concatenate([product(given[0][:2], given[1][0]), product(given[0][2:], given[1][1])])
     np.testing.assert_allclose(outputs, expected, rtol=1e-5)
 
@@ -212,7 +212,7 @@ def test_however_deep(name: str):
     products, operands = count(INSIDE[name], x)
     assert products == 1
     assert operands in (1, 2)
-    outputs = with_rounded_products(lambda state, batch: (state, INSIDE[name](batch)))((), x)[1]
+    outputs = apply_numerics("tpu", lambda state, batch: (state, INSIDE[name](batch)))((), x)[1]
     assert outputs.shape[-1] == 3
     assert float(jnp.max(jnp.abs(outputs - INSIDE[name](x)))) > 0
 
@@ -220,10 +220,10 @@ def test_however_deep(name: str):
 def test_linear_algebra_is_exact_as_on_a_tpu():
     matrix, right = jnp.eye(5) + normal(5, 5) / 8, normal(5, 2, seed=1)
     for function in (jnp.linalg.solve, lambda m, r: jnp.linalg.cholesky(m @ m.T, symmetrize_input=False) + r[:, :1]):
-        outputs = with_rounded_products(lambda state, batch, f=function: (state, f(*batch)))((), (matrix, right))[1]
+        outputs = apply_numerics("tpu", lambda state, batch, f=function: (state, f(*batch)))((), (matrix, right))[1]
         assert outputs.dtype == jnp.float32
     np.testing.assert_array_equal(
-        with_rounded_products(lambda state, batch: (state, jnp.linalg.solve(*batch)))((), (matrix, right))[1],
+        apply_numerics("tpu", lambda state, batch: (state, jnp.linalg.solve(*batch)))((), (matrix, right))[1],
         jnp.linalg.solve(matrix, right),
     )
 
@@ -236,7 +236,7 @@ def test_inside_of_a_linear_solve():
 
     products, operands = count(solved, matrix, right)
     assert products and operands
-    outputs = with_rounded_products(lambda state, batch: (state, solved(*batch)))((), (matrix, right))[1]
+    outputs = apply_numerics("tpu", lambda state, batch: (state, solved(*batch)))((), (matrix, right))[1]
     assert 0 < float(jnp.max(jnp.abs(outputs - solved(matrix, right)))) < 0.1
 
 

@@ -152,8 +152,8 @@ def test_a_program_has_one_batch(hungry):
     with pytest.raises(ProgramError) as raised:
         tpu.plan(program, tpu="v2-8", sweep_batches=[128])
     assert str(raised.value) == (
-        "The program 'step/train' has one batch of 64 rows and one precision, and cannot be made again with "
-        "batch_size=128. Give the model or the function that it was made of in its place: "
+        "The program 'step/train' has one batch of 64 rows and one precision, and cannot be changed to "
+        "batch_size=128. Give the model or the function instead: "
         "anytpu.program.of(model, batch_size=128)."
     )
 

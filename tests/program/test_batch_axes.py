@@ -59,7 +59,7 @@ def test_an_axis_of_a_name_that_says_nothing(name):
         return program.rows, program.notes
 
     inside = (
-        f"If examples lie along axis 1 of '0', which is split over {name!r}, say so with batch_axis.",
+        f"If examples are along axis 1 of '0', which is split over {name!r}, say so with batch_axis.",
         "examples a step: axis 0 of the batch, as no sharding or batch_axis says another.",
     )
     assert notes(((16, 512, 64), None, name)) == (16, (f"16 {inside[1]} {inside[0]}",))
@@ -69,7 +69,7 @@ def test_an_axis_of_a_name_that_says_nothing(name):
     assert notes(((16, 512, 64), name)) == (
         16,
         (
-            f"16 examples a step: axis 0 of '0', which is split over {name!r}. If examples lie along another axis, say "
+            f"16 examples a step: axis 0 of '0', which is split over {name!r}. If examples are along another axis, say "
             "so with batch_axis.",
         ),
     )
@@ -81,7 +81,7 @@ def test_an_axis_of_unknown_name_beside_one_that_splits_examples_inside():
     assert (program.rows, program.notes) == (
         32,
         (
-            "32 examples a step: axis 1 of '0', which is split over 'x'. If examples lie along another axis, say so "
+            "32 examples a step: axis 1 of '0', which is split over 'x'. If examples are along another axis, say so "
             "with batch_axis.",
         ),
     )
@@ -90,7 +90,8 @@ def test_an_axis_of_unknown_name_beside_one_that_splits_examples_inside():
 def test_axis_0_split_over_what_splits_examples_inside():
     assert over({"seq": 2}, ((16, 32), "seq"), ((16,), "seq")).notes == (
         "16 examples a step: axis 0 of the batch, as no sharding or batch_axis says another. It is split over 'seq', "
-        "which splits examples inside by its name. If examples lie along another axis, say so with batch_axis.",
+        "which splits dimensions inside an example by its name. If examples are along another axis, "
+        "say so with batch_axis.",
     )
 
 
@@ -114,7 +115,7 @@ def test_other_rows_along_the_axis_of_the_layout():
 
 def test_two_axes_that_may_be_that_of_the_examples():
     assert over({"x": 4, "y": 2}, ((16, 32), "x", "y")).notes == (
-        "16 examples a step: axis 0 of '0', which is split over 'x'. If examples lie along the axis that is split over "
+        "16 examples a step: axis 0 of '0', which is split over 'x'. If examples are along the axis that is split over "
         "'y', say so with batch_axis.",
     )
 
@@ -198,6 +199,6 @@ def test_who_has_its_axis():
     with pytest.raises(ProgramError) as raised:
         of(program, batch_axis=3)
     assert str(raised.value) == (
-        "The program '<lambda>/train' defines the axes of its examples, and cannot be made again with "
-        "batch_axis=3. Give the function that it was made of in its place."
+        "The program '<lambda>/train' defines the axes of its examples, and cannot be changed to "
+        "batch_axis=3. Give the function instead."
     )

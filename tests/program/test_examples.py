@@ -15,9 +15,7 @@ from anytpu import program
 from program_samples import linear
 
 
-@pytest.mark.parametrize(
-    "name", ["program", "jaxprs", "leaves", "tree_json", "lowering", "makers", "file", "remembered"]
-)
+@pytest.mark.parametrize("name", ["program", "jaxprs", "manifest", "lowering", "makers", "file", "remembered"])
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     sample = linear()

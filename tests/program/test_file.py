@@ -202,7 +202,7 @@ def test_a_refused_program_leaves_the_file_that_is_there(path: Path):
 
 def test_tensors_of_another_structure(tmp_path: Path):
     assert error_of(write, linear().program, tmp_path / "a.anytpu", tensors=[1]) == (
-        "The tensors must be nested like the state of '_linear/train', PyTreeDef({'steps': *, 'w': *}), not "
+        "The tensors must have the structure of the state of '_linear/train', PyTreeDef({'steps': *, 'w': *}), not "
         "PyTreeDef([*])."
     )
 
@@ -231,7 +231,7 @@ def test_a_folder(tmp_path: Path):
 def test_mlir():
     assert error_of(read, "model.mlir") == (
         "'model.mlir' is the name of a StableHLO file, and a program file's ends in '.anytpu'. Make a Program of it "
-        "with anytpu.program.of('model.mlir'); lower(program).mlir_module() is the StableHLO of one."
+        "with anytpu.program.of('model.mlir'); lower(program).mlir_module() returns StableHLO."
     )
 
 
@@ -258,7 +258,7 @@ def test_another_zip_file(tmp_path: Path):
 def test_cut_short(path: Path):
     path.write_bytes(path.read_bytes()[:-100])
     assert error_of(read, path) == (
-        f"The program file {str(path)!r} is cut short or damaged: the list of its parts, which stands at its end, "
+        f"The program file {str(path)!r} is cut short or damaged: the list of its parts, which is at its end, "
         "cannot be read. Copy it again, or write it again with anytpu.program.write."
     )
 

@@ -92,7 +92,8 @@ def test_no_specs():
 
 
 @pytest.mark.parametrize(
-    ("specs", "what"), [((STATE, STATE, BATCH, 1), "a tuple of 4"), (3, "one int"), ({"state": 1}, "a dict of 1")]
+    ("specs", "what"),
+    [((STATE, STATE, BATCH, 1), "a tuple of 4"), (3, "an object of type int"), ({"state": 1}, "a dict of 1")],
 )
 def test_specs_that_are_no_pair(specs, what):
     assert error_of(step, specs) == (
@@ -129,7 +130,7 @@ def test_no_rows():
 
 def test_no_other_precision():
     assert error_of(step, (STATE, BATCH), precision="bfloat16") == (
-        "The function of 'step/train' computes in the precision that it is written in, and cannot be made again with "
+        "The function of 'step/train' computes in the precision that it is written in, and cannot be changed to "
         "precision='bfloat16'. Cast inside it, x.astype(jnp.bfloat16), or give it state and batch of that type."
     )
 

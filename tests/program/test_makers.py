@@ -61,7 +61,7 @@ def test_mode_that_is_none():
 
 
 def test_mode_that_it_does_not_have(tmp_path: Path):
-    text = "The program '_linear/train' is one for mode 'train'; it has none for 'infer'."
+    text = "The program '_linear/train' has the mode 'train', not 'infer'."
     write(linear().program, tmp_path / "a.anytpu")
     assert error_of(linear().program, mode="infer") == text
     assert error_of(tmp_path / "a.anytpu", mode="infer") == text
@@ -106,8 +106,8 @@ def test_what_a_program_is_made_for_is_fixed(asked: dict, said: str, tmp_path: P
     rows = sample.program.rows
     write(sample.program, tmp_path / "a.anytpu")
     told = (
-        f" has one batch of {rows} rows and one precision, and cannot be made again with {said}. Give the model or the "
-        f"function that it was made of in its place: anytpu.program.of(model, {said})."
+        f" has one batch of {rows} rows and one precision, and cannot be changed to {said}. Give the model or the "
+        f"function instead: anytpu.program.of(model, {said})."
     )
     assert error_of(sample.program, **asked) == "The program '_linear/train'" + told
     assert error_of(tmp_path / "a.anytpu", **asked) == f"The program file {str(tmp_path / 'a.anytpu')!r}" + told

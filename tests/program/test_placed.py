@@ -62,7 +62,7 @@ def test_two_meshes():
     with pytest.raises(ProgramError) as error:
         placement_of("step/train", {"a": spec((8,), "data")}, spec((8,), "replica", mesh=other))
     assert str(error.value) == (
-        "The leaves of 'step/train' lie on different meshes, {'data': 4, 'model': 2} and {'replica': 2}; a program has "
+        "The leaves of 'step/train' are on different meshes, {'data': 4, 'model': 2} and {'replica': 2}; a program has "
         "one."
     )
 

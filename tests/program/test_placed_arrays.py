@@ -124,7 +124,7 @@ def test_where_an_array_happens_to_be(found):
 
 def test_the_memory_of_the_host(found):
     assert found["host memory"] == (
-        "'state' of 'step/train' lies in the memory 'pinned_host' by its spec, and a program's inputs lie in the "
+        "'state' of 'step/train' is in the memory 'pinned_host' by its spec, and a program's inputs are in the "
         "memory of its devices. Leave memory_kind out; what a step keeps on the host is not planned."
     )
 

@@ -159,7 +159,7 @@ def test_types(name: str):
 def test_how_the_older_partitioner_lays_out():
     argument = 'tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"}'
     assert error_of(f"func.func @main(%a: {argument}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}") == (
-        "Its argument 0 is laid out by mhlo.sharding, which XLA's older partitioner reads. Lower it again with "
+        "Its argument 0 is sharded by mhlo.sharding, which XLA's older partitioner reads. Lower it again with "
         'jax.config.update("jax_use_shardy_partitioner", True), which writes sdy.sharding.'
     )
 
@@ -170,5 +170,5 @@ def test_meshes_that_cannot_be_kept():
     split = 'tensor<8xf32> {sdy.sharding = #sdy.sharding<@a, [{"x":(1)2}]>}'
     function = f"func.func @main(%a: {split}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}"
     assert error_of(f'module {{ sdy.mesh @a = <["x"=4]> {function} }}') == (
-        'Its argument 0 is laid out by #sdy.sharding<@a, [{"x":(1)2}]>, which splits an axis of the mesh in parts.'
+        'Its argument 0 is sharded by #sdy.sharding<@a, [{"x":(1)2}]>, which splits an axis of the mesh in parts.'
     )

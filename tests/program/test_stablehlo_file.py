@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import ProgramError
-from anytpu.program import REPLICATED, ROWS, Placement, lower, of, trial, write
+from anytpu.program import REPLICATED, ROWS, Placement, lower, of, stablehlo_file, write
 from anytpu.program.stablehlo_file import read_stablehlo
 
 W, X = np.arange(4, dtype="float32"), np.arange(12, dtype="float32").reshape(3, 4)
@@ -111,10 +111,10 @@ def test_what_it_does_not_have(file: Path):
     start = f"The StableHLO file {str(file)!r} "
     assert error_of(file, tensors=True) == start + "holds no values of a state: leave tensors out."
     assert error_of(file, batch_size=8) == start + (
-        "has one batch and one precision, and cannot be made again with batch_size=8. Give the model or the function "
-        "that it was made of in its place: anytpu.program.of(model, batch_size=8)."
+        "has one batch and one precision, and cannot be changed to batch_size=8. Give the model or the function "
+        "instead: anytpu.program.of(model, batch_size=8)."
     )
-    assert error_of(file, mode="infer") == "The program 'net/train' is one for mode 'train'; it has none for 'infer'."
+    assert error_of(file, mode="infer") == "The program 'net/train' has the mode 'train', not 'infer'."
 
 
 def test_a_file_that_is_none(tmp_path: Path):
@@ -163,8 +163,8 @@ MEMORY = (
 
 def child_that(monkeypatch: pytest.MonkeyPatch, end: str, begins: bool = True) -> None:
     """Put another process in the place of the parser's."""
-    begun = f"os.write(1, {trial._BEGAN!r})" if begins else ""
-    monkeypatch.setattr(trial, "_CHILD", f"import os, signal, sys\nsys.stdin.buffer.read()\n{begun}\n{end}")
+    begun = f"os.write(1, {stablehlo_file._BEGAN!r})" if begins else ""
+    monkeypatch.setattr(stablehlo_file, "_CHILD", f"import os, signal, sys\nsys.stdin.buffer.read()\n{begun}\n{end}")
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_a_parser_that_does_not_start(file: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_content_is_tried_once_and_not_kept(monkeypatch: pytest.MonkeyPatch):
     content = f"// once\n{jax.jit(step).lower(X, W).as_text()}".encode()
     before = sys.getrefcount(content)
-    trial.try_parsing(content)
+    stablehlo_file.try_parsing(content)
     assert sys.getrefcount(content) == before
     child_that(monkeypatch, "os.abort()")
-    trial.try_parsing(bytes(bytearray(content)))
+    stablehlo_file.try_parsing(bytes(bytearray(content)))
     with jax.enable_x64(True), pytest.raises(ProgramError, match="It is damaged"):
-        trial.try_parsing(content)
+        stablehlo_file.try_parsing(content)

@@ -184,7 +184,7 @@ def test_a_mesh_that_only_the_inside_of_a_step_names():
     program = of(inner, (STATE, jax.ShapeDtypeStruct((16, 8), "float32")))
     assert program.placement == Placement((("data", 4), ("model", 2)), ((), (("data", "model"),)))
     assert program.notes == (
-        "16 examples a step: axis 0 of the batch, as no sharding or batch_axis says another. The step lies on a mesh "
+        "16 examples a step: axis 0 of the batch, as no sharding or batch_axis says another. The step names a mesh "
         "(data=4, model=2) and does not say how its inputs do: its state is whole on each device, its examples are "
         "split over all axes that divide them. Give the specs shardings to change that.",
     )
@@ -232,13 +232,13 @@ def error_of(job: Any, *specs: Any) -> str:
 def test_shardings_that_contradict_each_other():
     rows = jax.ShapeDtypeStruct((16, 8), "float32", sharding=named("model"))
     assert error_of(jitted(**ASKED), STATE, rows) == (
-        "'batch' of 'step/train' lies as P('model',) by its spec, and the step takes it as P('data',) by jax.jit: JAX "
-        "refuses to call it. Give both the same sharding."
+        "'batch' of 'step/train' has the sharding P('model',) by its spec, and the step takes it as P('data',) by "
+        "jax.jit: JAX refuses to call it. Give both the same sharding."
     )
     returned = jitted(in_shardings=(named(None, "model"), None), out_shardings=(named(), None))
     assert error_of(returned) == (
-        "'state' of 'step/train' lies as P(None, 'model') by jax.jit, and the step returns it as P() by jax.jit: JAX "
-        "refuses to call it. Give both the same sharding."
+        "'state' of 'step/train' has the sharding P(None, 'model') by jax.jit, and the step returns it as P() by "
+        "jax.jit: JAX refuses to call it. Give both the same sharding."
     )
 
 
@@ -256,7 +256,7 @@ def test_a_step_for_one_device():
 def test_settings_of_jit_that_a_program_does_not_carry():
     assert error_of(jax.jit(step, compiler_options={"xla_cpu_enable_fast_math": "1"})) == (
         "The step of 'step/train' is jitted with compiler_options, which a program does not carry. Give them to "
-        "whoever compiles it, anytpu.plan(..., options={...}), and jax.jit none."
+        "the compilation, anytpu.plan(..., options={...}), and jax.jit none."
     )
     columns = Format(MemoryLayout((1, 0)), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     assert error_of(jax.jit(step, in_shardings=(columns, None))) == (
@@ -304,10 +304,10 @@ def test_what_an_input_cannot_lie_as():
         NamedSharding(explicit, PartitionSpec(unreduced=frozenset({"data"}))),
     ):
         assert error_of(step, STATE, given(sharding)) == (
-            f"'batch' of 'step/train' lies as {sharding.spec} by its spec; an input has for each axis names of the "
-            "mesh or None: jax.sharding.PartitionSpec('data', None)."
+            f"'batch' of 'step/train' has the sharding {sharding.spec} by its spec; an input has for each axis names "
+            "of the mesh or None: jax.sharding.PartitionSpec('data', None)."
         )
     assert error_of(step, STATE, given(NamedSharding(MESH, PartitionSpec(), memory_kind="pinned_host"))) == (
-        "'batch' of 'step/train' lies in the memory 'pinned_host' by its spec, and a program's inputs lie in the "
+        "'batch' of 'step/train' is in the memory 'pinned_host' by its spec, and a program's inputs are in the "
         "memory of its devices. Leave memory_kind out; what a step keeps on the host is not planned."
     )

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from anytpu import _env
-from anytpu.errors import BackendError, SettingError
+from anytpu.errors import SettingError
 from anytpu.system.cores import Address, LogicalDevice
 from anytpu.system.lifecycle import (
     current_system,
@@ -197,11 +197,6 @@ def test_a_device_type_that_does_not_exist():
 def test_connecting_to_what_is_here_does_nothing():
     experimental_connect_to_cluster(TPUClusterResolver("v2-8"))
     assert current_system() is None
-
-
-def test_connecting_to_a_worker():
-    with pytest.raises(BackendError, match="workers come with a later release"):
-        experimental_connect_to_cluster(TPUClusterResolver.from_address(Address("worker", target="a:1")))
 
 
 @pytest.mark.parametrize("call", [initialize_tpu_system, shutdown_tpu_system, experimental_connect_to_cluster])

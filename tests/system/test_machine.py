@@ -5,9 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-from anytpu.errors import BackendError
 from anytpu.system.cores import Address
 from anytpu.system.machine import topology_at, topology_of_devices
 from system.fake_devices import GPU, TPU, Client
@@ -46,15 +43,6 @@ def test_virtual_addresses():
     assert topology_at(Address("virtual", 3)).name == "3 virtual cores"
     assert topology_at(Address("twin", 4)).name == "4 twin cores"
     assert topology_at(Address("twin")).name == "8 twin cores"
-
-
-def test_a_worker_comes_later():
-    with pytest.raises(BackendError) as error:
-        topology_at(Address("worker", target="10.0.0.2:8470"))
-    assert str(error.value) == (
-        "'10.0.0.2:8470' is the address of an anytpu worker; workers come with a later release of anytpu. "
-        'Until then, connect("virtual") gives 8 virtual cores on this machine.'
-    )
 
 
 def test_a_local_system_of_forced_host_devices():

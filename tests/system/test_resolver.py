@@ -184,10 +184,6 @@ def test_the_old_methods():
     resolver = TPUClusterResolver("v2-8")
     assert (resolver.master(), resolver.get_master(), resolver.cluster_spec()) == ("", "", {})
     assert (resolver.get_job_name(), resolver.num_accelerators()) == ("worker", {"TPU": 8})
-    worker = TPUClusterResolver.from_address(Address("worker", target="10.0.0.2:8470"))
-    assert worker.master() == worker.get_master() == "grpc://10.0.0.2:8470"
-    assert worker.cluster_spec() == {"worker": ["10.0.0.2:8470"]}
-    assert repr(worker) == "TPUClusterResolver(worker: 10.0.0.2:8470)"
 
 
 def test_finding_a_virtual_tpu_does_not_start_jax():

@@ -3,15 +3,16 @@
 Idea: XLA:CPU has one fast convolution, for images `(rows, *space, features)` and kernels `(*space, in, out)`. XLA
 transposes every other order of axes to that one, but only outside loops: its `ConvCanonicalization` visits the entry
 computation alone. Inside a loop the other orders run up to hundreds of times slower, and both gradients of a
-convolution have another order. So each convolution is rewritten before XLA sees it, to one of four forms:
+convolution have another order. So each convolution is rewritten before XLA sees it, to one of five forms:
 
-1. with the fast order of axes;
-2. with one more column of padding, with which XLA's kernel is three times as fast;
-3. as one matrix product over all windows (im2col, here "columns");
-4. as products of shifted images, if the convolution is depthwise.
+- "channels last": the fast order of axes;
+- "padded": the same with one more column of padding, with which XLA's kernel is three times as fast;
+- "im2col": a matrix product over all windows, with a block of columns for each tap (element of the kernel);
+- "im2col by position": the same with a block of columns for each position of the output, for a kernel's gradient;
+- "shifted products": sums of products of shifted images, for a depthwise convolution.
 
-Rule: `spelling` chooses the form from shapes alone; `respelled` applies it. Groups of the batch become groups of
-features, so one form remains. Measured by benchmarks/kernels.py; see docs/decisions/0004.
+Rule: `choose_form` decides from shapes alone; `rewrite_convolution` applies the form. Groups of the batch become groups
+of features, so one kind of groups remains. Measured by benchmarks/kernels.py; see docs/decisions/0004.
 """
 
 from __future__ import annotations
@@ -27,25 +28,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-Spelling = Literal["fast order", "padded", "columns of taps", "columns of places", "shifted products"]
-"""How a convolution is spelled for XLA: as a convolution with the fast order of axes; as one that is padded by one
-more column, which is cut away again; as a matrix product over the windows, with a block of columns for each tap
-(element of the kernel) or each place (element of the output); or element by element."""
+ConvolutionForm = Literal["channels last", "padded", "im2col", "im2col by position", "shifted products"]
 
 Sizes = tuple[int, ...]
 
 COLUMN_BYTES = 1 << 24
-"""The most memory that columns take at once; larger ones are made and used piece by piece."""
+"""Maximum bytes of the columns of an im2col; larger columns are computed and used piece by piece."""
 
-MOST_WINDOWS = 64
-"""The most windows that are written out one by one: an 8x8 kernel."""
+MAX_WINDOWS = 64
+"""Maximum number of windows that are written out separately: an 8x8 kernel."""
 
-WIDE_INPUT = 32
+MIN_PADDED_FEATURES = 32
 """From this many input features on, XLA:CPU is 1.1 to 3.4 times faster with a convolution that has some padding."""
 
 CACHE_BYTES = 1 << 22
-"""A kernel's gradient convolves with the gradients of a whole batch; from this many bytes of them on, likewise (1.3
-to 4 times). Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
+"""Minimum bytes of the second operand from which a kernel's gradient is faster as a product (1.3 to 4 times). That
+operand is the gradient of a whole batch. Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +51,17 @@ class Convolution:
     """The shape of one convolution: a forward pass, or either of its gradients.
 
     Attributes:
-        batch: images, or what stands in their place in a gradient.
-        groups: groups of features, each with kernels of its own.
-        features: input features in one group.
-        filters: output features in one group.
-        kernel: the size of the kernel along each spatial axis.
-        output: the size of the output along each spatial axis.
-        strides: the step of the window along each spatial axis.
+        batch: number of images; in a kernel's gradient, number of input features.
+        groups: number of groups of features, each with its own kernels.
+        features: number of input features in one group.
+        filters: number of output features in one group.
+        kernel: size of the kernel along each spatial axis.
+        output: size of the output along each spatial axis.
+        strides: stride of the window along each spatial axis.
         padding: (before, after) along each spatial axis; negative values crop.
-        spread: the distance between neighbours of the input, 1 when it is dense (the input's own dilation).
-        dilation: the distance between neighbours of the kernel, 1 when it is dense.
-        dtype: of image and kernel.
+        image_dilation: dilation of the image along each spatial axis, 1 for none.
+        kernel_dilation: dilation of the kernel along each spatial axis, 1 for none.
+        dtype: dtype of image and kernel.
     """
 
     batch: int
@@ -74,42 +72,37 @@ class Convolution:
     output: tuple[int, ...]
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
-    spread: tuple[int, ...]
-    dilation: tuple[int, ...]
+    image_dilation: tuple[int, ...]
+    kernel_dilation: tuple[int, ...]
     dtype: np.dtype
 
     @property
     def taps(self) -> int:
-        """The number of elements of one kernel."""
+        """Number of elements of one kernel."""
         return math.prod(self.kernel)
 
     @property
-    def places(self) -> int:
-        """The number of places of one output image."""
+    def positions(self) -> int:
+        """Number of positions in one output image."""
         return math.prod(self.output)
 
     @property
-    def flops(self) -> int:
-        """Multiplications and additions of the whole convolution."""
-        return 2 * self.batch * self.places * self.taps * self.groups * self.features * self.filters
-
-    @property
     def kernel_bytes(self) -> int:
-        """Memory that the kernel takes."""
+        """Size of the kernel in bytes."""
         return self.taps * self.groups * self.features * self.filters * self.dtype.itemsize
 
     @property
     def column_bytes(self) -> int:
-        """Memory that all windows take, side by side."""
-        return self.batch * self.places * self.taps * self.groups * self.features * self.dtype.itemsize
+        """Size in bytes of the columns of all windows."""
+        return self.batch * self.positions * self.taps * self.groups * self.features * self.dtype.itemsize
 
 
 def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> Convolution:
-    """Return the shape of the convolution of operands in the fast order, `(batch, *spatial, features)`."""
-    spread, dilation = parameters["lhs_dilation"], parameters["rhs_dilation"]
+    """Return the shape of a convolution whose operands have the fast order of axes, `(batch, *spatial, features)`."""
+    image_dilation, kernel_dilation = parameters["lhs_dilation"], parameters["rhs_dilation"]
     strides, padding = parameters["window_strides"], parameters["padding"]
     groups = parameters["feature_group_count"] * parameters["batch_group_count"]
-    sizes = zip(image.shape[1:-1], kernel.shape[:-2], spread, dilation, strides, padding, strict=True)
+    sizes = zip(image.shape[1:-1], kernel.shape[:-2], image_dilation, kernel_dilation, strides, padding, strict=True)
     output = tuple(((n - 1) * s + 1 + sum(p) - ((k - 1) * d + 1)) // step + 1 for n, k, s, d, step, p in sizes)
     return Convolution(
         batch=image.shape[0],
@@ -120,92 +113,98 @@ def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> Convolu
         output=output,
         strides=tuple(strides),
         padding=tuple(padding),
-        spread=tuple(spread),
-        dilation=tuple(dilation),
+        image_dilation=tuple(image_dilation),
+        kernel_dilation=tuple(kernel_dilation),
         dtype=np.dtype(image.dtype),
     )
 
 
-def spelling(shape: Convolution) -> Spelling:
-    """Decide how a convolution is spelled for XLA's CPU compiler."""
-    if min(shape.taps, shape.places) > MOST_WINDOWS:
-        return "fast order"
-    if is_elementwise(shape):
+def choose_form(shape: Convolution) -> ConvolutionForm:
+    """Return the form of a convolution for XLA's CPU compiler."""
+    if min(shape.taps, shape.positions) > MAX_WINDOWS:
+        return "channels last"
+    if is_depthwise(shape):
         return "shifted products"
     if is_faster_as_matmuls(shape):
-        return "columns of places" if _is_over_places(shape) else "columns of taps"
-    return "padded" if is_faster_padded(shape) else "fast order"
+        return "im2col by position" if _is_over_positions(shape) else "im2col"
+    return "padded" if is_faster_padded(shape) else "channels last"
 
 
-def is_elementwise(shape: Convolution) -> bool:
-    """Say whether no two features meet: the depthwise convolution and its two gradients."""
-    others = shape.batch if _is_over_places(shape) else shape.features
+def is_depthwise(shape: Convolution) -> bool:
+    """Return whether a convolution is depthwise, or a gradient of one: no sum is over features."""
+    others = shape.batch if _is_over_positions(shape) else shape.features
     return shape.groups > 1 and shape.filters == 1 and others == 1
 
 
 def is_faster_as_matmuls(shape: Convolution) -> bool:
-    """Say whether one matrix product over the windows is faster than XLA's own convolution on a CPU.
+    """Return whether a matrix product over the windows is faster than XLA's own convolution on a CPU.
 
     Example:
-        >>> one, none = (1, 1), ((0, 0), (0, 0))
-        >>> pointwise = Convolution(64, 1, 64, 64, one, (8, 8), one, none, one, one, np.dtype("float32"))
+        >>> unit, unpadded = (1, 1), ((0, 0), (0, 0))
+        >>> pointwise = Convolution(64, 1, 64, 64, unit, (8, 8), unit, unpadded, unit, unit, np.dtype("float32"))
         >>> is_faster_as_matmuls(pointwise)
         True
     """
     if shape.groups > 1 or shape.dtype not in (np.float32, np.float64):
         return False
-    if shape.dtype == np.float64 or min(shape.taps, shape.places) == 1:  # XLA:CPU has no fast float64 convolution.
+    if shape.dtype == np.float64 or min(shape.taps, shape.positions) == 1:  # XLA:CPU has no fast float64 convolution.
         return True
-    return _is_over_places(shape) and shape.kernel_bytes >= CACHE_BYTES
+    return _is_over_positions(shape) and shape.kernel_bytes >= CACHE_BYTES
 
 
 def is_faster_padded(shape: Convolution) -> bool:
-    """Say whether a convolution has no padding, and is faster with some."""
-    bare = not any(map(any, shape.padding)) and math.prod(shape.spread) == 1 and math.prod(shape.dilation) == 1
-    return bare and shape.groups == 1 and shape.dtype == np.float32 and shape.features >= WIDE_INPUT
+    """Return whether a convolution has no padding, and is faster with some."""
+    is_dense = math.prod(shape.image_dilation) == math.prod(shape.kernel_dilation) == 1
+    return (
+        not any(map(any, shape.padding))
+        and is_dense
+        and shape.groups == 1
+        and shape.dtype == np.float32
+        and shape.features >= MIN_PADDED_FEATURES
+    )
 
 
-def respelled(image: Array, kernel: Array, how: Spelling | None = None, **parameters: Any) -> Array:
-    """Compute what `jax.lax.conv_general_dilated_p` computes with these parameters, spelled for the CPU.
+def rewrite_convolution(image: Array, kernel: Array, form: ConvolutionForm | None = None, **parameters: Any) -> Array:
+    """Compute `jax.lax.conv_general_dilated_p` in a form for the CPU.
 
     Args:
-        image: the left operand, axes as `parameters["dimension_numbers"].lhs_spec` says.
-        kernel: the right operand.
-        how: the spelling; None lets `spelling` decide.
-        **parameters: those of the primitive.
+        image: the left operand, with the axes of `parameters["dimension_numbers"].lhs_spec`.
+        kernel: the right operand, with the axes of `rhs_spec`.
+        form: the form; None: that of `choose_form`.
+        **parameters: parameters of the primitive.
 
     Returns:
-        The convolution, axes as `out_spec` says.
+        The convolution, with the axes of `out_spec`.
     """
-    image, kernel = _in_fast_order(image, kernel, parameters)
+    image, kernel = _channels_last(image, kernel, parameters)
     shape = shape_of(image, kernel, parameters)
-    result = SPELLINGS[how or spelling(shape)](image, kernel, shape, parameters["precision"])
+    result = FORMS[form or choose_form(shape)](image, kernel, shape, parameters["precision"])
     return jnp.transpose(result, _inverse(_image_axes(parameters["dimension_numbers"].out_spec)))
 
 
-def is_to_be_respelled(image: Any, kernel: Any, parameters: dict[str, Any]) -> bool:
-    """Say whether a convolution gains from `respelled`: False for what is in the fast order already and belongs there.
+def needs_rewriting(image: Any, kernel: Any, parameters: dict[str, Any]) -> bool:
+    """Return whether a convolution is faster in another form than it has.
 
     Args:
-        image: the left operand, or anything with its shape and dtype.
-        kernel: the right operand, likewise.
-        parameters: those of the primitive.
+        image: the left operand, or an object with its shape and dtype.
+        kernel: the right operand, or an object with its shape and dtype.
+        parameters: parameters of `jax.lax.conv_general_dilated_p`.
     """
     if not jnp.issubdtype(image.dtype, jnp.floating) or 0 in (*image.shape, *kernel.shape):
         return False
     if parameters["preferred_element_type"] not in (None, image.dtype):
         return False
-    if not _lies_in_fast_order(parameters):
+    if not _is_channels_last(parameters):
         return True
     shape = shape_of(image, kernel, parameters)
-    return spelling(shape) != "fast order" and shape.places > 0
+    return choose_form(shape) != "channels last" and shape.positions > 0
 
 
 def _inverse(axes: Sizes) -> Sizes:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
-def _lies_in_fast_order(parameters: dict[str, Any]) -> bool:
+def _is_channels_last(parameters: dict[str, Any]) -> bool:
     image, kernel, out = parameters["dimension_numbers"]
     plain = list(range(len(image)))
     axes = [list(_image_axes(image)), list(_kernel_axes(kernel)), list(_image_axes(out))]
@@ -213,17 +212,17 @@ def _lies_in_fast_order(parameters: dict[str, Any]) -> bool:
 
 
 def _image_axes(spec: tuple[int, ...]) -> tuple[int, ...]:
-    """Return (batch, feature, *spatial) as (batch, *spatial, feature)."""
+    """Return axes (batch, feature, *spatial) in the order (batch, *spatial, feature)."""
     return (spec[0], *spec[2:], spec[1])
 
 
 def _kernel_axes(spec: tuple[int, ...]) -> tuple[int, ...]:
-    """Return (out, in, *spatial) as (*spatial, in, out)."""
+    """Return axes (out, in, *spatial) in the order (*spatial, in, out)."""
     return (*spec[2:], spec[1], spec[0])
 
 
-def _in_fast_order(image: Array, kernel: Array, parameters: dict[str, Any]) -> tuple[Array, Array]:
-    """Transpose both operands, and turn groups of the batch into groups of features."""
+def _channels_last(image: Array, kernel: Array, parameters: dict[str, Any]) -> tuple[Array, Array]:
+    """Transpose both operands, and convert groups of the batch to groups of features."""
     numbers, groups = parameters["dimension_numbers"], parameters["batch_group_count"]
     image = jnp.transpose(image, _image_axes(numbers.lhs_spec))
     if groups > 1:
@@ -233,7 +232,7 @@ def _in_fast_order(image: Array, kernel: Array, parameters: dict[str, Any]) -> t
 
 
 def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """Leave it to XLA."""
+    """Compute the convolution by XLA's own."""
     plain = tuple(range(image.ndim))
     order = lax.ConvDimensionNumbers(
         (0, plain[-1], *plain[1:-1]), (plain[-1], plain[-2], *plain[:-2]), (0, plain[-1], *plain[1:-1])
@@ -243,8 +242,8 @@ def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any
         kernel,
         window_strides=shape.strides,
         padding=shape.padding,
-        lhs_dilation=shape.spread,
-        rhs_dilation=shape.dilation,
+        lhs_dilation=shape.image_dilation,
+        rhs_dilation=shape.kernel_dilation,
         dimension_numbers=order,
         feature_group_count=shape.groups,
         precision=precision,
@@ -252,14 +251,14 @@ def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any
 
 
 def _padded(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """Leave it to XLA with one more column of zeros, and cut away what comes of that."""
+    """Compute it by XLA's own with one more column of padding, and cut the additional output."""
     *others, (before, after) = shape.padding
-    more = dataclasses.replace(shape, padding=(*others, (before, after + 1)))
-    return _convolution(image, kernel, more, precision)[..., : shape.output[-1], :]
+    padded = dataclasses.replace(shape, padding=(*others, (before, after + 1)))
+    return _convolution(image, kernel, padded, precision)[..., : shape.output[-1], :]
 
 
-def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """One matrix product: (all places, taps x features) by (taps x features, filters); some images at a time."""
+def _im2col(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+    """Compute it as (positions, taps x features) by (taps x features, filters), some images at a time."""
     flat = kernel.reshape(-1, shape.filters)
 
     def product(images: Array) -> Array:
@@ -271,88 +270,88 @@ def _columns_of_taps(image: Array, kernel: Array, shape: Convolution, precision:
     return result.reshape(shape.batch, *shape.output, -1)
 
 
-def _columns_of_places(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """One matrix product: (all places, features x taps) by (features x taps, filters); some features at a time."""
-    # Features first: they are the images of the pass whose gradient this is, and lie apart in memory.
+def _im2col_by_position(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+    """Compute it as (positions, features x taps) by (features x taps, filters), some features at a time."""
+    # Features first: they are the images of the forward pass, so each is contiguous in memory.
     image, kernel = jnp.moveaxis(image, -1, 1), jnp.moveaxis(kernel, -2, 0)
     pieces = _pieces(shape, shape.features)
-    some = shape.features // pieces
+    count = shape.features // pieces
 
     def add(i: Any, total: Array) -> Array:
-        images, kernels = (lax.dynamic_slice_in_dim(one, i * some, some, at) for one, at in ((image, 1), (kernel, 0)))
-        columns = jnp.concatenate(_place_windows(images, 2, shape), axis=0)
+        images = lax.dynamic_slice_in_dim(image, i * count, count, 1)
+        kernels = lax.dynamic_slice_in_dim(kernel, i * count, count, 0)
+        columns = jnp.concatenate(_position_windows(images, 2, shape), axis=0)
         flat = kernels.reshape(-1, shape.filters)
         return total + jnp.dot(columns.reshape(-1, flat.shape[0]), flat, precision=precision)
 
-    zero = jnp.zeros((shape.places * shape.batch, shape.filters), image.dtype)
+    zero = jnp.zeros((shape.positions * shape.batch, shape.filters), image.dtype)
     result = add(0, zero) if pieces == 1 else lax.fori_loop(0, pieces, add, zero)
     return jnp.moveaxis(result.reshape(*shape.output, shape.batch, -1), -2, 0)
 
 
 def _shifted_products(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
-    """Element by element: a sum over shifted images, or for the kernel's gradient a sum over each shifted image."""
-    del precision  # nothing is left to XLA's matrix product
-    if not _is_over_places(shape):
+    """Compute it elementwise: add shifted images; for the kernel's gradient, add the elements of each shifted image."""
+    del precision  # It concerns matrix products only.
+    if not _is_over_positions(shape):
         products = zip(_tap_windows(image, shape), kernel.reshape(-1, shape.groups), strict=True)
         return functools.reduce(jnp.add, [window * tap for window, tap in products])
     image = image[0].reshape(*image.shape[1:-1], shape.groups, shape.features)
-    windows = _place_windows(image, 0, shape)
+    windows = _position_windows(image, 0, shape)
     sums = [jnp.einsum("...gf,...fg->g", window, kernel) for window in windows]
     return jnp.stack(sums).reshape(1, *shape.output, shape.groups)
 
 
-SPELLINGS: dict[Spelling, Callable[[Array, Array, Convolution, Any], Array]] = {
-    "fast order": _convolution,
+FORMS: dict[ConvolutionForm, Callable[[Array, Array, Convolution, Any], Array]] = {
+    "channels last": _convolution,
     "padded": _padded,
-    "columns of taps": _columns_of_taps,
-    "columns of places": _columns_of_places,
+    "im2col": _im2col,
+    "im2col by position": _im2col_by_position,
     "shifted products": _shifted_products,
 }
 
 
-def _is_over_places(shape: Convolution) -> bool:
-    """Say whether the output has fewer places than the kernel has taps: so it is in a kernel's gradient."""
-    return shape.places < shape.taps
+def _is_over_positions(shape: Convolution) -> bool:
+    """Return whether the output has fewer positions than the kernel has taps, as in a kernel's gradient."""
+    return shape.positions < shape.taps
 
 
-def _pieces(shape: Convolution, among: int) -> int:
-    """Return into how many equal pieces `among` things are cut so that the columns of a piece are not too large."""
-    return next(
-        n for n in range(1, among + 1) if among % n == 0 and (shape.column_bytes <= n * COLUMN_BYTES or n == among)
-    )
+def _pieces(shape: Convolution, count: int) -> int:
+    """Return the smallest divisor of `count` for which the columns of one piece fit into COLUMN_BYTES, or `count`."""
+    divisors = (n for n in range(1, count + 1) if count % n == 0)
+    return next(n for n in divisors if shape.column_bytes <= n * COLUMN_BYTES or n == count)
 
 
 def _tap_windows(image: Array, shape: Convolution) -> list[Array]:
-    """Return for each tap of the kernel what it meets, `(batch, *output, features)`."""
-    return _windows(image, 1, shape, (shape.kernel, shape.dilation), (shape.output, shape.strides))
+    """Return the elements of the image that each tap multiplies, `(batch, *output, features)`."""
+    return _windows(image, 1, shape, (shape.kernel, shape.kernel_dilation), (shape.output, shape.strides))
 
 
-def _place_windows(image: Array, first: int, shape: Convolution) -> list[Array]:
-    """Return for each place of the output what the kernel meets there; the axes of space begin at `first`."""
-    return _windows(image, first, shape, (shape.output, shape.strides), (shape.kernel, shape.dilation))
+def _position_windows(image: Array, first: int, shape: Convolution) -> list[Array]:
+    """Return the window of the image at each output position; its spatial axes begin at `first`."""
+    return _windows(image, first, shape, (shape.output, shape.strides), (shape.kernel, shape.kernel_dilation))
 
 
 def _windows(
     image: Array, first: int, shape: Convolution, starts: tuple[Sizes, Sizes], spans: tuple[Sizes, Sizes]
 ) -> list[Array]:
-    """Cut windows out of an image, one for each start.
+    """Return the windows of an image.
 
     Args:
-        image: its axes of space begin at `first`.
-        first: see there.
-        shape: gives padding and spread of the image.
-        starts: how many windows begin along each axis of space, and how far apart.
-        spans: how many elements a window has along each axis of space, and how far apart.
+        image: the image.
+        first: index of its first spatial axis.
+        shape: padding and dilation of the image.
+        starts: number of windows along each spatial axis, and their distance.
+        spans: number of elements of a window along each spatial axis, and their distance.
     """
     space = range(first, first + len(shape.kernel))
     borders = [(0, 0, 0)] * image.ndim
-    for axis, (before, after), spread in zip(space, shape.padding, shape.spread, strict=True):
-        borders[axis] = before, after, spread - 1
+    for axis, (before, after), dilation in zip(space, shape.padding, shape.image_dilation, strict=True):
+        borders[axis] = before, after, dilation - 1
     image = lax.pad(image, jnp.zeros((), image.dtype), borders)
-    cuts = []
+    windows = []
     for position in itertools.product(*map(range, starts[0])):
-        cut = [slice(None)] * image.ndim
-        for axis, at, apart, size, step in zip(space, position, starts[1], *spans, strict=True):
-            cut[axis] = slice(at * apart, at * apart + (size - 1) * step + 1, step)
-        cuts.append(image[tuple(cut)])
-    return cuts
+        slices = [slice(None)] * image.ndim
+        for axis, index, distance, size, step in zip(space, position, starts[1], *spans, strict=True):
+            slices[axis] = slice(index * distance, index * distance + (size - 1) * step + 1, step)
+        windows.append(image[tuple(slices)])
+    return windows

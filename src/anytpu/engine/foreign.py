@@ -1,10 +1,10 @@
-"""The kernels of the distribution `anytpu-kernels`, where it is installed.
+"""The kernels of the distribution `anytpu-kernels`, if it is installed.
 
-Idea: XLA's CPU compiler computes everything, some of it slowly. oneDNN computes some of that fast, and is called from
-XLA's code as a foreign function. It is a distribution of its own, because it is compiled C++.
+Idea: XLA's CPU compiler computes everything, some of it slowly. These kernels compute some of that fast: oneDNN's, and
+a few in C++. XLA's code calls them as foreign functions. They are a separate distribution, because they are compiled.
 
-Rule: without it, with one that this machine cannot load, or with ANYTPU_KERNELS=xla, everything is XLA's, and the
-numbers agree within float32's rounding.
+Rule: XLA computes everything in three cases: the distribution is not installed, this machine cannot load it, or
+ANYTPU_KERNELS is "xla". The results agree within float32's rounding.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from types import ModuleType
 
 from anytpu import _env
 
-NEEDED = {
+REQUIRED_NAMES = {
     *["convolution", "lstm_backward", "lstm_forward", "lstm_weights", "onednn_version", "takes_convolution"],
     "use_huge_pages",
 }
-"""The names that are used of the module."""
+"""The names of the module `anytpu_kernels` that anytpu uses."""
 
 
 @functools.cache
 def foreign_kernels() -> ModuleType | None:
-    """Return the module `anytpu_kernels`; None where XLA computes everything."""
+    """Return the module `anytpu_kernels`, or None if XLA computes everything."""
     return None if why_not() else _module()
 
 
 @functools.cache
 def why_not() -> str | None:
-    """Return why XLA computes everything, or None where it does not.
+    """Return the reason why XLA computes everything, or None if the foreign kernels are used.
 
     Raises:
-        SettingError: ANYTPU_KERNELS has another value than onednn and xla.
+        SettingError: ANYTPU_KERNELS is neither "onednn" nor "xla".
     """
     if _env.kernels() == "xla":
         return "ANYTPU_KERNELS=xla"
     try:
-        missing = sorted(NEEDED - set(dir(_module())))
+        missing = sorted(REQUIRED_NAMES - set(dir(_module())))
         if missing:
             return f"the installed anytpu_kernels has no {missing[0]}: scripts/venv builds it again"
         _module().onednn_version()

@@ -3,6 +3,10 @@
 Idea: convolutions, small products and loops are rewritten when JAX lowers them for the CPU, after differentiation and
 batching. An LSTM is replaced at the hook that Keras has for a backend's own LSTM. One switch controls all of them.
 
+A product with a vector of about a thousand multiplications is lowered as a sum. XLA:CPU runs a matrix product as a
+library call, and fuses nothing with it; the call takes longer than the arithmetic. XLA fuses a sum with the operations
+around it. So a training step of a small network on one example takes half as long.
+
 Rule: the switch is on only in the thread that turned it on; elsewhere JAX and Keras behave as always. Trace AND lower
 inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not depend on it. If
 anytpu-kernels is installed (`engine/foreign.py`), oneDNN computes the convolutions that it supports.
@@ -13,22 +17,26 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from jax import lax
+import jax.numpy as jnp
+from jax import Array, lax
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
-from anytpu import _keras
-from anytpu.engine.convolution import is_to_be_respelled, respelled
+from anytpu import _jax, _keras
+from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.foreign import foreign_kernels
 from anytpu.engine.lstm import lstm
-from anytpu.engine.product import as_sums, is_small
 from anytpu.engine.small_loops import lower_while
 
 _MAPPED_BYTES = 2**25
-"""From this size on, glibc maps a block for each allocation and gives it back when it is freed."""
+"""Minimum size of an allocation for which glibc maps memory, and returns it to the system when it is freed."""
+
+MAX_MULTIPLICATIONS = 5 * 256
+"""Maximum number of multiplications of a product lowered as a sum; above it the library is up to ten times faster."""
 
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
 _LSTM_ON = contextvars.ContextVar("anytpu_fast_lstm", default=False)
@@ -36,10 +44,10 @@ _LSTM_ON = contextvars.ContextVar("anytpu_fast_lstm", default=False)
 
 @contextlib.contextmanager
 def fast_kernels(lstm: bool = True) -> Iterator[None]:
-    """Return a context in which all of these are lowered the way XLA:CPU runs them fast.
+    """Return a context in which these operations are lowered to the forms that XLA:CPU runs fast.
 
     Args:
-        lstm: whether the LSTM is one of them. Its products are not those of Keras's own: the bias is in them.
+        lstm: whether LSTMs are included. Their products differ from those of Keras's LSTM: they contain the bias.
 
     Example:
         >>> with fast_kernels():
@@ -57,10 +65,10 @@ def fast_kernels(lstm: bool = True) -> Iterator[None]:
 
 
 def prepare_memory(temporary_bytes: int) -> None:
-    """Ask Linux for huge pages, where a call allocates so much that glibc maps a block of its own for it.
+    """Request huge pages from Linux if a call allocates so much that glibc maps memory for it.
 
     Args:
-        temporary_bytes: what a call of an executable allocates.
+        temporary_bytes: bytes that a call of an executable allocates.
     """
     foreign = foreign_kernels() if temporary_bytes >= _MAPPED_BYTES else None
     if foreign is not None:
@@ -69,36 +77,34 @@ def prepare_memory(temporary_bytes: int) -> None:
 
 @functools.cache
 def _install() -> None:
-    """Put the hooks in place, for good: they do nothing while the switch is off."""
-    plain = mlir._lowerings[lax.conv_general_dilated_p].rule
-    mlir.register_lowering(lax.conv_general_dilated_p, functools.partial(_lower, plain), platform="cpu")
-    product = mlir._platform_specific_lowerings["cpu"][lax.dot_general_p].rule
-    mlir.register_lowering(lax.dot_general_p, functools.partial(_lower_product, product), platform="cpu")
-    loop = mlir._lowerings[while_p].rule
-    mlir.register_lowering(while_p, functools.partial(_lower_loop, loop), platform="cpu")
+    """Register the lowering rules permanently: while the switch is off, each calls JAX's own rule, `plain`."""
+    rules = {lax.conv_general_dilated_p: _lower_convolution, lax.dot_general_p: _lower_product, while_p: _lower_loop}
+    for primitive, rule in rules.items():
+        plain = _jax.cpu_lowering(primitive)
+        mlir.register_lowering(primitive, functools.partial(rule, plain), platform="cpu")
 
 
 @functools.cache
 def _install_lstm() -> None:
-    """Offer Keras the LSTM, for good. It imports Keras."""
+    """Offer Keras the LSTM permanently. This imports Keras."""
     _keras.offer_lstm(lstm, lambda: _LSTM_ON.get())
 
 
 def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
-    """Lower a loop: JAX's rule, called `plain` here, or that for a small one."""
+    """Lower a loop: as a single kernel if it is small, or by JAX's rule."""
     if not _ON.get():
         return plain(context, *operands, **parameters)
     return lower_while(plain, context, *operands, **parameters)
 
 
-def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
-    """Lower a convolution: as a call of oneDNN, respelled, or by JAX's rule, called `plain` here."""
+def _lower_convolution(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
+    """Lower a convolution: as a call of oneDNN, in another form, or by JAX's rule."""
     operands = context.avals_in[0], context.avals_in[1]
     foreign = foreign_kernels() if _ON.get() else None
     if foreign is not None and foreign.takes_convolution(*operands, parameters):
         computed = foreign.convolution
-    elif _ON.get() and is_to_be_respelled(*operands, parameters):
-        computed = respelled
+    elif _ON.get() and needs_rewriting(*operands, parameters):
+        computed = rewrite_convolution
     else:
         return plain(context, image, kernel, **parameters)
     lower: Any = mlir.lower_fun(functools.partial(computed, **parameters), multiple_results=False)
@@ -106,9 +112,43 @@ def _lower(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any)
 
 
 def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters: Any) -> Any:
-    """Lower a matrix product: JAX's rule, called `plain` here, or as sums."""
+    """Lower a matrix product: as a sum if it is small, or by JAX's rule."""
     operands = context.avals_in
     if not (_ON.get() and is_small(operands[0], operands[1], parameters)):
         return plain(context, left, right, **parameters)
-    respell: Any = mlir.lower_fun(functools.partial(as_sums, **parameters), multiple_results=False)
-    return respell(context, left, right)
+    lower: Any = mlir.lower_fun(functools.partial(as_sum, **parameters), multiple_results=False)
+    return lower(context, left, right)
+
+
+def is_small(left: Any, right: Any, parameters: dict[str, Any]) -> bool:
+    """Return whether a product is faster as a sum. Batched products and half precision are not.
+
+    Args:
+        left: left operand, or an object with its shape and dtype.
+        right: right operand, or an object with its shape and dtype.
+        parameters: parameters of `jax.lax.dot_general_p`.
+    """
+    (over_left, over_right), (batch, _) = parameters["dimension_numbers"]
+    if batch or left.dtype != right.dtype or left.dtype not in (jnp.float32, jnp.float64):
+        return False
+    result_dtype = parameters["preferred_element_type"]
+    if result_dtype is not None and result_dtype != left.dtype:
+        return False
+    depth = math.prod(left.shape[axis] for axis in over_left)
+    rows = math.prod(left.shape) // max(1, depth)
+    columns = math.prod(right.shape[axis] for axis in range(len(right.shape)) if axis not in over_right)
+    return min(rows, columns, depth) == 1 and 0 < rows * columns * depth <= MAX_MULTIPLICATIONS
+
+
+def as_sum(left: Array, right: Array, **parameters: Any) -> Array:
+    """Compute `jax.lax.dot_general_p` with these parameters by a broadcast multiplication and a sum."""
+    (over_left, over_right), _ = parameters["dimension_numbers"]
+    free_left = [axis for axis in range(left.ndim) if axis not in over_left]
+    free_right = [axis for axis in range(right.ndim) if axis not in over_right]
+    # Contracted axes first, then the free axes of the left, then those of the right.
+    left = jnp.transpose(left, (*over_left, *free_left))
+    right = jnp.transpose(right, (*over_right, *free_right))
+    left = left.reshape(left.shape + (1,) * len(free_right))
+    contracted = right.shape[: len(over_right)]
+    right = right.reshape(contracted + (1,) * len(free_left) + right.shape[len(over_right) :])
+    return jnp.sum(left * right, range(len(contracted)))

@@ -20,8 +20,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from anytpu.engine.backend import Loop
 from anytpu.errors import SettingError
-from anytpu.program.contract import check_pair, check_result
 from anytpu.program.program import Program, Tree
+from anytpu.program.refusals import check_pair, check_result
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 

@@ -1,7 +1,7 @@
 """`listener_of`: the receiver of the measured durations of a program's calls.
 
 Idea: measured step times on a real TPU or GPU check the predictions. The loops time their calls anyway, to choose the
-step count of the next call. The receiver, such as the planning on a floor above, is found by an entry point.
+step count of the next call. The receiver is the recorder of `planning`, a floor above; it is loaded by name.
 
 Rule: only calls on real accelerators are reported, unless ANYTPU_RECORD_RUNS says otherwise. Without a listener a call
 has no extra cost. A listener that fails is dropped, so it never ends a run.
@@ -9,17 +9,12 @@ has no extra cost. A listener that fails is dropped, so it never ends a run.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Callable
 
-from anytpu import _env
+from anytpu import _by_name, _env
 from anytpu.program.program import Program
 from anytpu.system.cores import Core
-
-GROUP = "anytpu.measurements"
-"""Group of the entry points of listeners. Each is called with a Program and its cores, and returns None or a function
-`report(steps, duration_s)`, which is called for each timed call."""
 
 ENOUGH_CALLS = 64
 """Number of calls that a loop of fixed step count times for a listener."""
@@ -65,12 +60,8 @@ def listener_of(program: Program, cores: tuple[Core, ...]) -> Listener | None:
     is_real = all(core.platform in ("tpu", "gpu") and not core.virtual for core in cores)
     if recorded == "none" or not (is_real or recorded == "all"):
         return None
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            listener = entry.load()(program, cores)
-        except Exception as error:  # A broken listener must not end the run.
-            _LOG.info("the runs of %s are not recorded: %s", program.name, error)
-            continue
-        if listener is not None:
-            return Listener(listener)
-    return None
+    try:
+        return Listener(_by_name.load("run recorder")(program, cores))
+    except Exception as error:  # A broken recorder must not end the run.
+        _LOG.info("the runs of %s are not recorded: %s", program.name, error)
+        return None

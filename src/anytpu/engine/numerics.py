@@ -40,23 +40,18 @@ Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 
 
 def apply_numerics(numerics: Numerics, step: Step) -> Step:
-    """Return the step unchanged for numerics "machine", and with rounded products for "tpu"."""
-    return with_rounded_products(step) if numerics == "tpu" else step
-
-
-def with_rounded_products(step: Step) -> Step:
-    """Return a step equal to `step`, with the operands of its float32 products rounded to bfloat16.
+    """Return the step: unchanged for "machine", with the operands of its products rounded to bfloat16 for "tpu".
 
     Args:
+        numerics: "machine" or "tpu".
         step: `(state, batch) -> (state, outputs)`, after all other transformations.
 
     Example:
-        >>> step = with_rounded_products(lambda state, batch: (state, state @ batch))
+        >>> step = apply_numerics("tpu", lambda state, batch: (state, state @ batch))
         >>> float(step(jnp.ones((1, 1)), jnp.full((1, 1), 1 + 2.0**-10))[1][0, 0])
         1.0
     """
-
-    return with_rewritten_trace(step, round_products)
+    return with_rewritten_trace(step, round_products) if numerics == "tpu" else step
 
 
 def round_products(closed: ClosedJaxpr) -> ClosedJaxpr:

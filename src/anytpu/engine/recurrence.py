@@ -3,14 +3,13 @@
 Idea: the features are the first axis and the batch is the last, so the values of a gate are contiguous. A step is one
 matrix product of the weights and a column: the inputs, a 1 for the bias, and the hidden state. A sigmoid is computed as
 `tanh(x / 2) / 2 + 1 / 2`, which XLA:CPU vectorises. Halving is exact, so the weights are halved before the loop. The
-forward pass keeps the operands of the product, the tanhs and the cells. The weights' gradient is one product after the
-backward loop.
+forward pass keeps residuals of each step: the column, the tanh of the gates, and the cell state. The weights' gradient
+is one product after the backward loop. Under `vmap` the rows of replicas that share weights are one batch
+(`replica_rows`).
 
-Under `vmap` the rows of replicas that share weights are one batch (`replica_rows`).
-
-Rule: a step does not compute with a slice that it reads itself: XLA:CPU would compute the start of the slice for each
-element, and would not vectorise. The forward step computes its operands; the backward step finds them in the carry,
-where the previous step put them. docs/decisions/0004 lists the other forms that were measured.
+Rule: a step does not compute with a slice that it reads itself. Otherwise XLA:CPU computes the start of the slice for
+each element, and does not vectorise. The forward step computes its operands. The backward step has them in the carry,
+where the previous step stored them. docs/decisions/0004 lists the other forms that were measured.
 """
 
 from __future__ import annotations
@@ -26,12 +25,8 @@ from jax import Array, lax
 
 from anytpu.engine.replica_rows import RowFunction
 
-Kept = tuple[Array, Array, Array, Array]
-"""Of each step: what went into the product `(time, features + 1 + units, batch)`, tangents of the gates
-`(time, 4, units, batch)`, cell before it and tangent of the cell after it, `(time, units, batch)`."""
-
-PART = 32
-"""The rows of a part of the batch, two vector registers of float32: its steps and their gradients stay in the cache."""
+PART_ROWS = 32
+"""Number of rows in a part of the batch, two vector registers of float32: a part's values stay in the cache."""
 
 
 def forward(
@@ -46,29 +41,36 @@ def forward(
     every: bool,
     keeps: bool,
 ) -> list[Array]:
-    """Run an LSTM, and keep what the backward pass needs.
+    """Run an LSTM, and return the residuals for the backward pass.
 
     Args:
         inputs: `(batch, time, features)`.
-        hidden: the hidden state before the first step, `(batch, units)`.
-        cell: the cell state before it.
-        mask: `(batch, time)`, False where the state stays as it is; `(batch, 0)` where it never does.
+        hidden: hidden state before the first step, `(batch, units)`.
+        cell: cell state before the first step, `(batch, units)`.
+        mask: `(batch, time)`, False where a step does not change the state; `(batch, 0)` for no mask.
         kernel: `(features, 4 x units)`.
         bias: `(4 x units,)`.
         recurrent: `(units, 4 x units)`.
-        every: whether the hidden states of all steps are wanted; else none are returned, `(batch, 0, units)`.
-        keeps: whether what is kept is wanted. XLA removes what nobody uses.
+        every: whether to return the hidden states of all steps; otherwise their array is `(batch, 0, units)`.
+        keeps: whether the caller uses the residuals. They are always returned, and XLA removes unused ones.
 
     Returns:
-        The last hidden and cell state, the hidden states `(batch, time, units)`, and what is kept.
+        Seven arrays:
+
+        - the last hidden and the last cell state, `(batch, units)`;
+        - the hidden states of all steps, `(batch, time, units)`;
+        - residuals of each step: the column, `(time, features + 1 + units, batch)`;
+        - the tanh of the gates, `(time, 4, units, batch)`;
+        - the cell state before the step, and the tanh of the cell state after it, `(time, units, batch)`.
     """
     product = _halved(kernel, bias, recurrent)
-    ran = [_forward_part(product, *part) for part in _parts((inputs, 0), (hidden, 0), (cell, 0), (mask, 0))]
-    states, hiddens, cells, kept = zip(*ran, strict=True)
-    axes = zip(zip(*kept, strict=True), KEPT_AXES, strict=True)
+    results = [_forward_part(product, *part) for part in _parts((inputs, 0), (hidden, 0), (cell, 0), (mask, 0))]
+    states, hiddens, cells, residuals = zip(*results, strict=True)
+    by_kind = zip(zip(*residuals, strict=True), RESIDUAL_AXES, strict=True)
     states = jnp.concatenate(states)
     states = states if every else states[:, :0]
-    return [jnp.concatenate(hiddens), jnp.concatenate(cells), states, *(jnp.concatenate(*one) for one in axes)]
+    joined = [jnp.concatenate(parts, axis) for parts, axis in by_kind]
+    return [jnp.concatenate(hiddens), jnp.concatenate(cells), states, *joined]
 
 
 def backward(
@@ -76,67 +78,67 @@ def backward(
     cell: Array,
     every: Array,
     mask: Array,
-    tangents: Array,
+    tanh_gates: Array,
     cells: Array,
-    cell_tangents: Array,
+    tanh_cells: Array,
     kernel: Array,
     recurrent: Array,
 ) -> list[Array]:
-    """Go back over an LSTM.
+    """Run the backward pass of an LSTM.
 
     Args:
-        hidden: the gradient of the last hidden state.
-        cell: the gradient of the last cell state.
-        every: the gradient of the hidden states, `(batch, time, units)`; `(batch, 0, units)` for none.
-        mask: what `forward` got.
-        tangents: what `forward` kept of the gates.
-        cells: what it kept of the cells.
-        cell_tangents: what it kept of their tangents.
+        hidden: gradient of the last hidden state, `(batch, units)`.
+        cell: gradient of the last cell state, `(batch, units)`.
+        every: gradient of the hidden states of all steps, `(batch, time, units)`; `(batch, 0, units)` for none.
+        mask: the mask of `forward`.
+        tanh_gates: residual of `forward`: the tanh of the gates.
+        cells: residual of `forward`: the cell state before each step.
+        tanh_cells: residual of `forward`: the tanh of the cell state after each step.
         kernel: `(features, 4 x units)`.
         recurrent: `(units, 4 x units)`.
 
     Returns:
-        The gradients of inputs and initial state, and those of the gates' sums, `(time, 4 x units, batch)`.
+        The gradients of the inputs, of the initial hidden and of the initial cell state. The last result is the
+        gradient of the gates before their activation, `(time, 4 x units, batch)`.
     """
     back = jnp.concatenate([kernel, recurrent])
-    kept = zip((tangents, cells, cell_tangents), KEPT_AXES[1:], strict=True)
-    parts = _parts((hidden, 0), (cell, 0), (every, 0), (mask, 0), *kept)
-    ran = [_backward_part(back, part[4:], *part[:4]) for part in parts]
-    inputs, hiddens, states, slopes = zip(*ran, strict=True)
+    residuals = zip((tanh_gates, cells, tanh_cells), RESIDUAL_AXES[1:], strict=True)
+    parts = _parts((hidden, 0), (cell, 0), (every, 0), (mask, 0), *residuals)
+    results = [_backward_part(back, part[4:], *part[:4]) for part in parts]
+    inputs, hiddens, states, slopes = zip(*results, strict=True)
     return [jnp.concatenate(inputs), jnp.concatenate(hiddens), jnp.concatenate(states), jnp.concatenate(slopes, 2)]
 
 
-def weights(rows: Array, slopes: Array, *, replicas: int) -> list[Array]:
-    """Return the gradients of kernel, bias and recurrent kernel, below one another.
+def weights(columns: Array, slopes: Array, *, replicas: int) -> list[Array]:
+    """Return the gradients of kernel, bias and recurrent kernel, concatenated along the first axis.
 
     Args:
-        rows: what `forward` kept of what went into the products.
-        slopes: the gradients of the gates' sums.
-        replicas: equal parts of the batch that have a gradient each.
+        columns: residual of `forward`: the columns.
+        slopes: gradients of the gates before their activation.
+        replicas: number of equal parts of the batch with a separate gradient.
 
     Returns:
-        `(replicas, features + 1 + units, 4 x units)`.
+        A list of one array, `(replicas, features + 1 + units, 4 x units)`.
     """
     if replicas > 1:
-        split = [one.reshape(*one.shape[:2], replicas, -1) for one in (rows, slopes)]
+        split = [array.reshape(*array.shape[:2], replicas, -1) for array in (columns, slopes)]
         return [jnp.einsum("twrb,tgrb->rwg", *split)]
-    products = [_product(*part) for part in _parts((rows, 2), (slopes, 2))]
+    products = [_product(*part) for part in _parts((columns, 2), (slopes, 2))]
     return [functools.reduce(jnp.add, products)[None]]
 
 
-KEPT_AXES = 2, 3, 2, 2
-"""Where the batch is in what is kept."""
+RESIDUAL_AXES = 2, 3, 2, 2
+"""Index of the batch axis in each residual."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Passes:
-    """An LSTM in one implementation.
+class LSTMPasses:
+    """The passes of one implementation of an LSTM.
 
     Attributes:
-        forward: operands and first three results as `forward` has them; then what goes into `weights`, and three arrays
-            that go into `backward`.
-        backward: operands as `backward` has them; the last result goes into `weights`.
-        weights: makes the gradient of the weights.
+        forward: has the operands and the first three results of `forward` here, then four residuals.
+        backward: has the operands of `backward` here, with the last three residuals.
+        weights: takes the first residual and the last result of `backward`, and returns the weights' gradient.
     """
 
     forward: RowFunction
@@ -144,24 +146,25 @@ class Passes:
     weights: RowFunction
 
 
-XLA = Passes(
-    RowFunction(forward, (0, 0, 0, 0, None, None, None), (0, 0, 0, *KEPT_AXES), forward),
-    RowFunction(backward, (0, 0, 0, 0, *KEPT_AXES[1:], None, None), (0, 0, 0, 2), backward),
+XLA = LSTMPasses(
+    RowFunction(forward, (0, 0, 0, 0, None, None, None), (0, 0, 0, *RESIDUAL_AXES), forward),
+    RowFunction(backward, (0, 0, 0, 0, *RESIDUAL_AXES[1:], None, None), (0, 0, 0, 2), backward),
     RowFunction(weights, (2, 2), (0,), weights),
 )
-"""As XLA's CPU compiler runs it fast."""
+"""The passes in the form that XLA's CPU compiler runs fast."""
 
 
 def _parts(*whole: tuple[Array, int]) -> list[list[Any]]:
-    """Cut arrays along their axes of rows, into parts of `PART` rows where that is possible."""
-    first, axis = whole[0]
-    count = first.shape[axis] // PART if first.shape[axis] % PART == 0 else 1
-    return [list(part) for part in zip(*(jnp.split(one, count, along) for one, along in whole), strict=True)]
+    """Split (array, row axis) pairs into parts of `PART_ROWS` rows; into one part if the rows do not divide."""
+    first, row_axis = whole[0]
+    rows = first.shape[row_axis]
+    count = rows // PART_ROWS if rows % PART_ROWS == 0 else 1
+    return [list(part) for part in zip(*(jnp.split(array, count, axis) for array, axis in whole), strict=True)]
 
 
-def _product(rows: Array, slopes: Array) -> Array:
-    rows, slopes = (jnp.swapaxes(one, 0, 1) for one in (rows, slopes))
-    return jnp.einsum("rk,gk->rg", rows.reshape(len(rows), -1), slopes.reshape(len(slopes), -1))
+def _product(columns: Array, slopes: Array) -> Array:
+    columns, slopes = jnp.swapaxes(columns, 0, 1), jnp.swapaxes(slopes, 0, 1)
+    return jnp.einsum("rk,gk->rg", columns.reshape(len(columns), -1), slopes.reshape(len(slopes), -1))
 
 
 def _halved(kernel: Array, bias: Array, recurrent: Array) -> Array:
@@ -174,116 +177,127 @@ def _forward_part(product: Array, inputs: Array, hidden: Array, cell: Array, mas
     (batch, time, _), units = inputs.shape, hidden.shape[1]
     rows = jnp.transpose(inputs, (1, 2, 0))
     rows = jnp.concatenate([rows, jnp.ones_like(rows[:, :1])], 1)
-    keep = _flat_mask(mask, units)
+    flat_mask = _flat_mask(mask, units)
 
     def step(t: Any, carry: Any) -> Any:
-        hidden, cell, kept = carry
-        both = jnp.concatenate([rows[t], hidden.reshape(units, batch)])
-        tangents = jnp.tanh(product @ both).reshape(4, -1)
-        into, forget, candidate, out = gates(tangents)
-        new = forget * cell + into * candidate
-        tangent = jnp.tanh(new)
-        kept = [_put(stack, one, t) for stack, one in zip(kept, (both, tangents, cell, tangent), strict=True)]
-        now = None if keep is None else keep[t]
-        return _where(now, out * tangent, hidden), _where(now, new, cell), kept
+        hidden, cell, stacks = carry
+        column = jnp.concatenate([rows[t], hidden.reshape(units, batch)])
+        tanh_gates = jnp.tanh(product @ column).reshape(4, -1)
+        update, forget, candidate, output = gates(tanh_gates)
+        new_cell = forget * cell + update * candidate
+        tanh_cell = jnp.tanh(new_cell)
+        residuals = column, tanh_gates, cell, tanh_cell
+        stacks = [_put(stack, residual, t) for stack, residual in zip(stacks, residuals, strict=True)]
+        is_active = None if flat_mask is None else flat_mask[t]
+        return _where(is_active, output * tanh_cell, hidden), _where(is_active, new_cell, cell), stacks
 
-    empty, n = _empty(inputs), units * batch
-    kept = [empty(time, product.shape[1], batch), empty(time, 4, n), empty(time, n), empty(time, n)]
-    hidden, cell, kept = lax.fori_loop(0, time, step, (hidden.T.reshape(-1), cell.T.reshape(-1), kept))
+    empty, size = _empty(inputs), units * batch
+    stacks = [empty(time, product.shape[1], batch), empty(time, 4, size), empty(time, size), empty(time, size)]
+    hidden, cell, stacks = lax.fori_loop(0, time, step, (hidden.T.reshape(-1), cell.T.reshape(-1), stacks))
     last = hidden.reshape(units, batch)
-    every = jnp.concatenate([kept[0][1:, -units:], last[None]])
+    every = jnp.concatenate([stacks[0][1:, -units:], last[None]])
     shapes = (time, -1, batch), (time, 4, units, batch), (time, units, batch), (time, units, batch)
-    kept = [one.reshape(shape) for one, shape in zip(kept, shapes, strict=True)]
-    return jnp.transpose(every, (2, 0, 1)), last.T, cell.reshape(units, batch).T, kept
+    residuals = [stack.reshape(shape) for stack, shape in zip(stacks, shapes, strict=True)]
+    return jnp.transpose(every, (2, 0, 1)), last.T, cell.reshape(units, batch).T, residuals
 
 
-def _backward_part(back: Array, kept: Any, hidden: Array, cell: Array, every: Array, mask: Array) -> Any:
-    time, _, units, batch = kept[0].shape
-    features, n = len(back) - units, units * batch
+def _backward_part(back: Array, residuals: Any, hidden: Array, cell: Array, every: Array, mask: Array) -> Any:
+    tanh_gates, cells, tanh_cells = residuals
+    time, _, units, batch = tanh_gates.shape
+    features, size = len(back) - units, units * batch
     outer = jnp.transpose(every, (1, 2, 0)).reshape(time, -1) if every.shape[1] else None
-    tangents, *others = kept
-    flat = tangents.reshape(time, 4, n), *(one.reshape(time, n) for one in others)
-    keep = _flat_mask(mask, units)
-    stacks = (*flat, keep, outer)
+    flat_mask = _flat_mask(mask, units)
+    flat = tanh_gates.reshape(time, 4, size), cells.reshape(time, size), tanh_cells.reshape(time, size)
+    stacks = (*flat, flat_mask, outer)
 
     def step(i: Any, carry: Any) -> Any:
         hidden, cell, loaded, (inputs, slopes) = carry
         t = time - 1 - i
-        earlier, of_gates = _step_back(hidden, cell, *loaded)
-        for gate, slope in enumerate(of_gates):
+        (direct_hidden, cell), gate_slopes = _step_back(hidden, cell, *loaded)
+        for gate, slope in enumerate(gate_slopes):
             slopes = lax.dynamic_update_slice(slopes, slope[None, None], (t, gate, 0))
-        both = back @ slopes[t].reshape(4 * units, batch)
-        inputs = _put(inputs, both[:features], t)
-        hidden = both[features:].reshape(-1) + earlier[0] if keep is not None else both[features:].reshape(-1)
-        return hidden, earlier[1], _load(stacks, jnp.maximum(t - 1, 0)), (inputs, slopes)
+        column = back @ slopes[t].reshape(4 * units, batch)
+        inputs = _put(inputs, column[:features], t)
+        hidden = column[features:].reshape(-1)
+        hidden = hidden if flat_mask is None else hidden + direct_hidden
+        return hidden, cell, _load(stacks, jnp.maximum(t - 1, 0)), (inputs, slopes)
 
-    empty = _empty(tangents)
+    empty = _empty(tanh_gates)
     carry = hidden.T.reshape(-1), cell.T.reshape(-1), _load(stacks, time - 1)
-    gradients = empty(time, features, batch), empty(time, 4, n)
+    gradients = empty(time, features, batch), empty(time, 4, size)
     hidden, cell, _, (inputs, slopes) = lax.fori_loop(0, time, step, (*carry, gradients))
     slopes = slopes.reshape(time, 4 * units, batch)
     return jnp.transpose(inputs, (2, 0, 1)), hidden.reshape(units, -1).T, cell.reshape(units, -1).T, slopes
 
 
 def _step_back(
-    hidden: Array, cell: Array, tangents: Array, before: Array, tangent: Array, keep: Array | None, outer: Array | None
+    hidden: Array,
+    cell: Array,
+    tanh_gates: Array,
+    cell_before: Array,
+    tanh_cell: Array,
+    is_active: Array | None,
+    outer: Array | None,
 ) -> tuple[tuple[Array, Array], list[Array]]:
     """Compute the backward pass of one step, except the product.
 
     Args:
-        hidden: the gradient of the hidden state after the step, as far as later steps give it; `(units x batch,)`.
-        cell: the gradient of the cell state after the step.
-        tangents: the tangents of the gates.
-        before: the cell state before the step.
-        tangent: the tangent of the cell state after it.
-        keep: the mask; None for none.
-        outer: the gradient of the step's output; None for none.
+        hidden: gradient of the hidden state after the step from later steps, `(units x batch,)`.
+        cell: gradient of the cell state after the step, `(units x batch,)`.
+        tanh_gates: tanh of the gates, `(4, units x batch)`.
+        cell_before: cell state before the step.
+        tanh_cell: tanh of the cell state after the step.
+        is_active: the mask; None for none.
+        outer: gradient of the step's output; None for none.
 
     Returns:
         The part of the previous state's gradient that does not come through the product, and the gradients of the
-        four sums.
+        four gates before their activation.
     """
     hidden = hidden if outer is None else hidden + outer
     zero = jnp.zeros_like(hidden)
-    here, inner = _where(keep, hidden, zero), _where(keep, cell, zero)
-    into, forget, candidate, out = gates(tangents)
-    inner = inner + here * out * (1 - tangent * tangent)
+    new_hidden, new_cell = _where(is_active, hidden, zero), _where(is_active, cell, zero)
+    update, forget, candidate, output = gates(tanh_gates)
+    new_cell = new_cell + new_hidden * output * (1 - tanh_cell * tanh_cell)
     slopes = [
-        inner * candidate * into * (1 - into),
-        inner * before * forget * (1 - forget),
-        inner * into * (1 - candidate * candidate),
-        here * tangent * out * (1 - out),
+        new_cell * candidate * update * (1 - update),
+        new_cell * cell_before * forget * (1 - forget),
+        new_cell * update * (1 - candidate * candidate),
+        new_hidden * tanh_cell * output * (1 - output),
     ]
-    if keep is None:
-        return (zero, inner * forget), slopes
-    return (jnp.where(keep, zero, hidden), inner * forget + jnp.where(keep, zero, cell)), slopes
+    if is_active is None:
+        return (zero, new_cell * forget), slopes
+    return (jnp.where(is_active, zero, hidden), new_cell * forget + jnp.where(is_active, zero, cell)), slopes
 
 
 def _empty(like: Array) -> Callable[..., Array]:
-    """Return what makes arrays to be filled: of one constant XLA would make one array, and copy it for each loop."""
-    nothing = like[(0,) * like.ndim] * 0
-    return lambda *shape: jnp.broadcast_to(nothing, shape)
+    """Return a function that makes arrays to be filled.
+
+    They depend on an argument, `like`: XLA would make a single array of a constant, and copy it for each loop.
+    """
+    zero = like[(0,) * like.ndim] * 0
+    return lambda *shape: jnp.broadcast_to(zero, shape)
 
 
 def _flat_mask(mask: Array, units: int) -> Array | None:
-    """Return a mask `(batch, time)` as booleans `(time, units x batch)`; None for none."""
+    """Return a mask `(batch, time)` as booleans `(time, units x batch)`; None if it has no time axis."""
     batch, time = mask.shape
     return jnp.broadcast_to(mask.T[:, None], (time, units, batch)).reshape(time, -1) if time else None
 
 
-def gates(tangents: Any) -> tuple[Array, Array, Array, Array]:
-    """Return input, forget, candidate and output gate out of their tangents."""
-    into, forget, candidate, out = tangents
-    return 0.5 * into + 0.5, 0.5 * forget + 0.5, candidate, 0.5 * out + 0.5
+def gates(tanh_gates: Any) -> tuple[Array, Array, Array, Array]:
+    """Return the input, forget, candidate and output gate, from the tanh of each."""
+    update, forget, candidate, output = tanh_gates
+    return 0.5 * update + 0.5, 0.5 * forget + 0.5, candidate, 0.5 * output + 0.5
 
 
 def _load(stacks: tuple[Array | None, ...], t: Any) -> Any:
     return jax.tree.map(lambda stack: stack[t], stacks)
 
 
-def _put(stack: Array, one: Array, t: Any) -> Array:
-    return lax.dynamic_update_index_in_dim(stack, one, t, 0)
+def _put(stack: Array, entry: Array, t: Any) -> Array:
+    return lax.dynamic_update_index_in_dim(stack, entry, t, 0)
 
 
-def _where(keep: Array | None, new: Array, old: Array) -> Array:
-    return new if keep is None else jnp.where(keep, new, old)
+def _where(is_active: Array | None, new: Array, old: Array) -> Array:
+    return new if is_active is None else jnp.where(is_active, new, old)

@@ -1,7 +1,7 @@
 """The in-memory twin: a backend whose handles raise on any use except `get`.
 
-Idea: a front door that reads a handle directly works on the backends of this process and fails on a worker. On the twin
-it fails at once, in a test.
+Idea: a front door that reads a handle directly works on the backends of this process, and fails on one in another
+process. On the twin it fails at once, in a test.
 
 Rule: any misuse that another backend may tolerate is an error here. A call invalidates the handles of its state, even
 if XLA did not reuse the buffers.
@@ -34,7 +34,7 @@ class Handle:
     def __getattr__(self, name: str) -> NoReturn:
         raise HandleError(f"a handle has no {name!r}: pass it on as it is, or open it with backend.get(handle)")
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise HandleError("a handle is not an array: pass it on as it is, or open it with backend.get(handle)")
 
     __array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __format__ = _refuse

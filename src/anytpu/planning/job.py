@@ -21,9 +21,8 @@ import jax
 from anytpu import program as programs
 from anytpu.errors import ProgramError
 from anytpu.planning.quoting import quoted
-from anytpu.program.makers import is_job, repeats_of
+from anytpu.program.makers import Repeats, is_job, repeats_of
 from anytpu.program.program import Layout, Program
-from anytpu.program.repeats import Repeats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -77,7 +77,7 @@ class RunLog:
 
 
 def start(program: Program, cores: tuple[Core, ...]) -> RunLog:
-    """Return the recorder for the calls of a program on some cores: an entry point of "anytpu.measurements"."""
+    """Return the recorder for the calls of a program on some cores; the engine loads it by name."""
     kind = _device_kind(cores[0])
     chip = chip_of_kind(kind)
     name = chip.name if chip else kind

@@ -3,8 +3,11 @@
 Idea: the sharding of a batch over a mesh shows its example axis: the axis that a data axis of the mesh splits. Images
 may be `(rows, height, width, channels)` or `(height, width, channels, rows)`, so the shapes alone are ambiguous.
 
-Rule: an assumed axis is reported in a sentence that becomes one of `Program.notes`. The axis is not assumed in three
-cases: the user names it, a mesh axis with a name in `DATA_AXES` splits it, or the shapes allow no other.
+Rule: an assumed axis is reported in a sentence that becomes one of `Program.notes`. In three cases it is not assumed:
+
+- the user names it;
+- a mesh axis with a name in `DATA_AXES` splits it;
+- the shapes allow no other.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ from typing import Any
 import jax
 
 from anytpu.errors import ProgramError
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import REPLICATED, Layout, Placement, Tree
+from anytpu.program.program import REPLICATED, Layout, Placement, Tree, leaf_names
 
 DATA_AXES = (
     *("data", "batch", "replica", "dp", "fsdp", "replicas", "data_parallel", "ddp", "hsdp"),
@@ -27,7 +29,7 @@ DATA_AXES = (
 INNER_AXES = ("model", "tensor", "tp", "mp", "seq", "sequence", "context", "cp", "sp")
 """Names of mesh axes that split dimensions inside an example in JAX programs."""
 
-_ELSE = "If examples lie along another axis, say so with batch_axis."
+_ELSE = "If examples are along another axis, say so with batch_axis."
 
 
 def batch_layout(
@@ -40,8 +42,8 @@ def batch_layout(
         batch: tree of `jax.ShapeDtypeStruct`.
         placement: shardings of state and batch over a mesh; None for code without shardings.
         batch_axis: one axis, or a tree of axes (None: no examples) like `in_axes` of `jax.vmap`: a prefix of the
-            batch's tree. With one axis, a leaf of another size there uses axis 0 if that has as many rows as the first
-            leaf; otherwise it holds no examples. None: from the placement, or axis 0.
+            batch's tree. With one axis, some leaves may have another size there. Such a leaf uses axis 0 if that has as
+            many rows as the first leaf; otherwise it holds no examples. None: from the placement, or axis 0.
         batch_size: number of examples stated in the sentence; None: that of the batch.
 
     Returns:
@@ -167,8 +169,7 @@ def _split(
 ) -> tuple[list[int | None], str] | None:
     """Return the axes that a data axis of the mesh splits, and the reason if that is assumed; None if no axis is split.
 
-    A mesh axis with another name is a candidate only if it splits axis 0, or if axis 0 is known to be inside an
-    example.
+    A mesh axis with another name is a candidate if it splits axis 0, or if axis 0 is known to be inside an example.
     """
     # 1. Candidates: mesh axes that may split examples.
     specs, splits = _specs(leaves, placement), _splits(leaves, placement)
@@ -185,7 +186,7 @@ def _split(
     other = next((part for part in splits if any(axes[index] != axis for index, axis in splits[part].items())), None)
     reasons = []
     if other is not None:
-        reasons.append(f"If examples lie along the axis that is split over {other!r}, say so with batch_axis.")
+        reasons.append(f"If examples are along the axis that is split over {other!r}, say so with batch_axis.")
     elif best not in DATA_AXES:
         reasons.append(_ELSE)
     if (count := _stacked(leaves, specs, axes)) is not None:
@@ -289,12 +290,12 @@ def _doubts(
     for part, split in _splits(leaves, placement).items():
         index, axis = next(iter(split.items()))
         return [
-            f"If examples lie along axis {axis} of {names[index]!r}, which is split over {part!r}, say so with "
+            f"If examples are along axis {axis} of {names[index]!r}, which is split over {part!r}, say so with "
             "batch_axis."
         ]
     for index, axis, parts in _parts(_specs(leaves, placement)):
         if axis == 0 and axes[index] == 0:
-            return [f"It is split over {parts[0]!r}, which splits examples inside by its name. {_ELSE}"]
+            return [f"It is split over {parts[0]!r}, which splits dimensions inside an example by its name. {_ELSE}"]
     return []
 
 

@@ -26,15 +26,13 @@ import jax
 import jax.export
 
 from anytpu.errors import ProgramError
-from anytpu.program.archive import ArchiveParts, write_parts
-from anytpu.program.fixed import check_fixed
-from anytpu.program.leaves import leaf_names, leaf_text, state_names
+from anytpu.program.archive import ArchiveParts, max_npy_bytes, npy_to_tensors, tensor_part, tensors_to_npy, write_parts
 from anytpu.program.lowering import check_platforms, lower_traced, trace
+from anytpu.program.makers import check_fixed
 from anytpu.program.manifest import FORMAT, ProgramManifest, format_of, from_json, to_json, tree_entry, tree_of
-from anytpu.program.program import Layout, Program, Tree
+from anytpu.program.program import Layout, Program, Tree, leaf_names, leaf_text, state_names
 from anytpu.program.stablehlo_file import SUFFIX as STABLEHLO_SUFFIX
 from anytpu.program.stablehlo_file import read_stablehlo
-from anytpu.program.tensors import max_npy_bytes, npy_to_tensors, tensor_part, tensors_to_npy
 
 SUFFIX = ".anytpu"
 """File name suffix of a program file."""
@@ -97,8 +95,8 @@ def read(path: str | Path, tensors: bool = False) -> Program:
         tensors: also read the values of the state into `program.tensors`, as NumPy arrays.
 
     Raises:
-        ProgramError: the file is missing, is not a program file, is truncated, was altered, or has a newer format; or
-            `tensors` is true and the file has no values of the state.
+        ProgramError: the file is missing, is not a program file, is truncated, was altered, or has a newer format.
+            Also raised if `tensors` is true and the file has no values of the state.
 
     Example:
         >>> write(program, "step.anytpu")
@@ -184,7 +182,7 @@ def _checked_path(path: str | Path) -> Path:
     if place.suffix == STABLEHLO_SUFFIX:
         raise ProgramError(
             f"{str(path)!r} is the name of a StableHLO file, and a program file's ends in {SUFFIX!r}. Make a Program "
-            f"of it with anytpu.program.of({str(path)!r}); lower(program).mlir_module() is the StableHLO of one."
+            f"of it with anytpu.program.of({str(path)!r}); lower(program).mlir_module() returns StableHLO."
         )
     if place.suffix != SUFFIX:
         raise ProgramError(f"The name of a program file must end in {SUFFIX!r}, unlike {str(path)!r}.")

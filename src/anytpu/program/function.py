@@ -19,9 +19,6 @@ import numpy as np
 
 from anytpu.errors import ProgramError
 from anytpu.program.batch_axes import batch_layout, with_rows
-from anytpu.program.contract import check_result
-from anytpu.program.jax_refusals import OTHER_MESH, explained
-from anytpu.program.leaves import leaf_names
 from anytpu.program.placed import (
     axes_text,
     check_divides,
@@ -32,7 +29,8 @@ from anytpu.program.placed import (
     this_kind,
     whole_state,
 )
-from anytpu.program.program import Placement, Program, Tree, spec_of
+from anytpu.program.program import Placement, Program, Tree, leaf_names, spec_of
+from anytpu.program.refusals import OTHER_MESH, check_result, explained
 from anytpu.program.step_shardings import StepShardings, step_shardings
 
 
@@ -68,9 +66,9 @@ class FunctionMaker:
                 None: the axis that the sharding of the batch splits over a data axis, or else axis 0.
 
         Raises:
-            ProgramError: the specs are missing or have another form; the step does not take (state, batch) and return
-                (state, outputs) with a state of the same form; a precision is requested; a sharding is not supported;
-                or `batch_axis` does not fit the batch.
+            ProgramError: the specs are missing or have another form. The step does not take (state, batch), or does
+                not return (state, outputs) with a state of the same form. A precision is requested, a sharding is not
+                supported, or `batch_axis` does not fit the batch.
         """
         # 1. Check the arguments.
         name = f"{_name(job)}/{mode}"
@@ -81,14 +79,14 @@ class FunctionMaker:
         _check_takes_two(name, job)
         # 2. Trace the step with the shardings of the inputs.
         first = placement_of(name, *examples)
-        request = _BatchRequest(batch_size, batch_axis)
-        batch, layout, note = _batch(name, examples[1], first, request)
+        describe_batch = functools.partial(_batch, name, examples[1], batch_size, batch_axis)
+        batch, layout, note = describe_batch(first)
         step, result, placement = _traced(name, job, state, batch, first)
         # 3. Add the shardings that the step requests. They may change the batch; then trace again.
         if any((*step.inputs, *step.outputs)):
             placement = placement_of(name, *examples, step, device=placement.device if placement else None)
             before = batch
-            batch, layout, note = _batch(name, examples[1], placement, request)
+            batch, layout, note = describe_batch(placement)
             if batch != before:
                 step, result, placement = _traced(name, job, state, batch, placement)
         check_result(name, state, result)
@@ -114,19 +112,6 @@ class FunctionMaker:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _BatchRequest:
-    """Requested settings of the batch.
-
-    Attributes:
-        batch_size: number of rows, or None.
-        batch_axis: the example axis, or a tree of axes, or None.
-    """
-
-    batch_size: int | None
-    batch_axis: Tree
-
-
 FUNCTION_MAKER = FunctionMaker()
 """The entry point "function" of the group "anytpu.programs"."""
 
@@ -142,7 +127,7 @@ A step takes that pair and returns one, step(state, batch) -> (state, outputs):
 def _briefly(value: Any) -> str:
     """Return a short description of a value, without its content."""
     kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"one {kind}"
+    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"an object of type {kind}"
 
 
 def _name(job: Any) -> str:
@@ -178,12 +163,14 @@ def _specs(name: str, examples: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
     return spec_of(examples[0]), spec_of(examples[1])
 
 
-def _batch(name: str, example: Tree, placement: Placement | None, request: _BatchRequest) -> tuple[Tree, Tree, str]:
+def _batch(
+    name: str, example: Tree, batch_size: int | None, batch_axis: Tree, placement: Placement | None
+) -> tuple[Tree, Tree, str]:
     """Return the specs of the batch with the requested rows, its layout, and a sentence on assumptions."""
     batch = spec_of(example)
-    layout, note = batch_layout(name, batch, placement, request.batch_axis, request.batch_size)
-    if request.batch_size is not None:
-        batch = with_rows(name, batch, layout, request.batch_size)
+    layout, note = batch_layout(name, batch, placement, batch_axis, batch_size)
+    if batch_size is not None:
+        batch = with_rows(name, batch, layout, batch_size)
     return batch, layout, note
 
 
@@ -193,8 +180,8 @@ def _traced(
     """Trace the step, and return its requested shardings, the specs of its result, and the placement of the trace.
 
     Raises:
-        ProgramError: the step names a missing mesh, or uses a JAX setting that only the outermost jit may use; or an
-            axis of a leaf is not divisible by its devices.
+        ProgramError: the step names a missing mesh, or uses a JAX setting that only the outermost jit may use.
+            Also raised if an axis of a leaf is not divisible by its devices.
     """
     if placement is not None:
         check_divides(name, state, batch, placement)
@@ -234,7 +221,7 @@ def _in_its_mesh(job: Any, state: Tree, batch: Tree, placement: Placement | None
 
 def _inner_mesh(placement: Placement) -> str:
     return (
-        f"The step lies on a mesh ({axes_text(placement.axes)}) and does not say how its inputs do: its state is whole "
+        f"The step names a mesh ({axes_text(placement.axes)}) and does not say how its inputs do: its state is whole "
         "on each device, its examples are split over all axes that divide them. Give the specs shardings to change "
         "that."
     )
@@ -279,7 +266,7 @@ def _check_takes_two(name: str, job: Any) -> None:
 
 def _precision_message(name: str, precision: str) -> str:
     return (
-        f"The function of {name!r} computes in the precision that it is written in, and cannot be made again with "
+        f"The function of {name!r} computes in the precision that it is written in, and cannot be changed to "
         f"precision={precision!r}. Cast inside it, x.astype(jnp.{precision}), or give it state and batch of that type."
     )
 

@@ -1,13 +1,13 @@
 """Lowering of a Program: to one function on stacked arrays, and to StableHLO.
 
-Idea: per-replica code runs on any ONE device in its `jax.vmap` form: each split array has a leading axis with one entry
+Idea: per-replica code runs on any ONE device in its `jax.vmap` form. Each split array has a leading axis with one entry
 per replica, and collectives over `REPLICA_AXIS` become reductions over that axis. Whole-batch code is already a
 function of whole arrays. So each Program has a form for one device, `one_device_step`; the virtual backend runs it, and
 `lower` converts it to StableHLO.
 
-Rule: the lowered function takes and returns FLAT lists of arrays: leaves of the state, then of the batch; leaves of the
-new state, then of the outputs. `jax.export` rejects unknown container types. Weights are inputs, never constants, and
-the function does not call back into Python.
+Rule: the lowered function takes and returns FLAT lists of arrays. It takes leaves of the state, then of the batch. It
+returns leaves of the new state, then of the outputs. `jax.export` rejects unknown container types. Weights are inputs,
+never constants, and the function does not call back into Python.
 """
 
 from __future__ import annotations
@@ -23,16 +23,12 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 from jax.stages import Traced
 
+from anytpu import _jax
 from anytpu.errors import ProgramError, ReplicaError, SettingError
-from anytpu.program.contract import check_pair, check_result
-from anytpu.program.debugging import without_debugging
-from anytpu.program.jax_refusals import explained
-from anytpu.program.jaxprs import with_rewritten_trace
-from anytpu.program.leaves import state_names
-from anytpu.program.mapped import is_mapped
+from anytpu.program.jaxprs import with_rewritten_trace, without_debugging
 from anytpu.program.placed import inside, placed_specs
-from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree
-from anytpu.program.refusals import refuse_callbacks, refuse_large_constants
+from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree, state_names
+from anytpu.program.refusals import check_pair, check_result, explained, refuse_callbacks, refuse_large_constants
 from anytpu.program.summed_products import with_summed_products
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -193,7 +189,7 @@ class _OutputSharing:
         A value that `vmap` does not map belongs to the outer trace, so it may be used outside.
         """
         leaves, self._tree = jax.tree.flatten(outputs)
-        self._shared = {index: leaf for index, leaf in enumerate(leaves) if not is_mapped(leaf)}
+        self._shared = {index: leaf for index, leaf in enumerate(leaves) if not _jax.is_mapped(leaf)}
         return [leaf for index, leaf in enumerate(leaves) if index not in self._shared]
 
     def merge(self, mapped: list[Any]) -> Tree:

@@ -8,19 +8,35 @@ without importing a framework to reject it, and makes a Program from it. Exactly
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import inspect
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from anytpu.errors import ProgramError, SettingError
-from anytpu.program.fixed import check_fixed
 from anytpu.program.program import Program, Tree
-from anytpu.program.repeats import Repeats
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeats:
+    """Consecutive equal blocks of layers of a job.
+
+    Attributes:
+        count: number of blocks, at least 2.
+        block: names of the layers in the first block.
+        with_count: returns the job with a given number of blocks, 1 to `count`; a job for `program.of`.
+    """
+
+    count: int
+    block: tuple[str, ...]
+    with_count: Callable[[int], Any] = dataclasses.field(repr=False)
+
 
 GROUP = "anytpu.programs"
 """The entry point group of makers."""
 
-_ROWS_FIRST = ": its examples lie along axis 0"
+_ROWS_FIRST = ": its examples are along axis 0"
 
 
 class Maker(Protocol):
@@ -71,8 +87,8 @@ def of(
     """Return the Program of a job.
 
     Args:
-        job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, the path of a program file or of a
-            StableHLO file (".mlir"), or a Program, which is returned unchanged.
+        job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, or the path of a ".anytpu" or a
+            ".mlir" (StableHLO) file. A Program is returned unchanged.
         input_specs: shapes of the inputs in the form of the job's maker: for a function the pair (state, batch) of
             trees of arrays or `jax.ShapeDtypeStruct`; None for a job with known shapes.
         mode: "train" or "infer"; None means the mode of the job, which is "train" if the job supports both.
@@ -106,7 +122,7 @@ def of(
         options = {name: value for name, value in options.items() if value is not None}
         program = _make(job, (input_specs, mode or "train", tensors), options)
     if mode is not None and program.mode != mode:
-        raise ProgramError(f"The program {program.name!r} is one for mode {program.mode!r}; it has none for {mode!r}.")
+        raise ProgramError(f"The program {program.name!r} has the mode {program.mode!r}, not {mode!r}.")
     return program
 
 
@@ -186,3 +202,33 @@ def _check_unchanged(program: Program, input_specs: Any, tensors: bool) -> None:
             f"The program {program.name!r} does not carry the values of its state. Make it with "
             "anytpu.program.of(job, tensors=True)."
         )
+
+
+def check_fixed(
+    owner: str, program: Program, batch_size: int | None, precision: str | None, batch_axis: Tree = None
+) -> None:
+    """Check that the requested settings are those of the program.
+
+    Args:
+        owner: description of the program, as the start of a sentence: "The program file 'a.anytpu'".
+        program: the program.
+        batch_size: requested number of rows; None, or the program's own number, is valid.
+        precision: requested precision; only None is valid.
+        batch_axis: requested axis of the batch; only None is valid.
+
+    Raises:
+        ProgramError: another batch size, a precision or a batch axis is requested.
+    """
+    if batch_axis is not None:
+        raise ProgramError(
+            f"{owner} defines the axes of its examples, and cannot be changed to batch_axis={batch_axis!r}. Give "
+            "the function instead."
+        )
+    if batch_size in (None, program.rows) and precision is None:
+        return
+    has = "" if program.rows is None else f" of {program.rows} rows"
+    setting = f"batch_size={batch_size!r}" if precision is None else f"precision={precision!r}"
+    raise ProgramError(
+        f"{owner} has one batch{has} and one precision, and cannot be changed to {setting}. Give the model or the "
+        f"function instead: anytpu.program.of(model, {setting})."
+    )

@@ -20,8 +20,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytpu.errors import ProgramError
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Placement, Program, Tree, spec_of
+from anytpu.program.program import Placement, Program, Tree, leaf_names, spec_of
 from anytpu.program.step_shardings import JIT, Ask, StepShardings
 from anytpu.units import MIB, format_bytes
 
@@ -39,9 +38,8 @@ def placement_of(
 ) -> Placement | None:
     """Return the placement requested by specs, arrays, a step and the current mesh; None without any request.
 
-    A leaf without a request is replicated. An array on one device is not a request: its device is accidental. If the
-    step requests a sharding for a new state only, the state has it from the second step on, so it is used from the
-    first.
+    A leaf without a request is replicated. An array on one device is not a request: its device is accidental. A
+    sharding that the step requests for a new state only is used from the first step, as it is from the second step on.
 
     Args:
         name: name of the program, for errors.
@@ -68,7 +66,7 @@ def placement_of(
     device = device or next((mesh.abstract_device for mesh in named if mesh.abstract_device is not None), None)
     if len(meshes) > 1:
         listed = " and ".join(_mesh_text(*mesh) for mesh in sorted(meshes))
-        raise ProgramError(f"The leaves of {name!r} lie on different meshes, {listed}; a program has one.")
+        raise ProgramError(f"The leaves of {name!r} are on different meshes, {listed}; a program has one.")
     axes, explicit = meshes.pop()
     specs = tuple(() if ask is None else _spec(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
     return Placement(axes, specs, explicit, device)
@@ -152,7 +150,7 @@ def inside(placement: Placement | None, device: Any = None) -> contextlib.Abstra
     Args:
         placement: placement of the program, or None.
         device: kind of device for the trace of hand-written kernels, a `jax.sharding.AbstractDevice`; None: this
-            machine's. It is ignored for a program with a mesh: the step may pass its own mesh to `shard_map`, and JAX
+            machine's. It is ignored for a program with a mesh. The step may pass its own mesh to `shard_map`, and JAX
             demands that both meshes are equal.
     """
     if placement is not None and placement.axes:
@@ -177,7 +175,7 @@ def tpu_kind(device_kind: str, cores: int) -> Any:
 
 def this_kind() -> Any:
     """Return the kind of this machine's devices, a `jax.sharding.AbstractDevice`."""
-    return Mesh(np.array(jax.devices()[:1]), ("one",)).abstract_mesh.abstract_device
+    return Mesh(np.array(jax.devices()[:1]), ("device",)).abstract_mesh.abstract_device
 
 
 def axes_text(axes: Sequence[tuple[str, int]]) -> str:
@@ -219,7 +217,7 @@ def _merge_requests(name: str, leaf_name: str, own: Ask | None, taken: Ask | Non
     for before, after, verb in ((own, taken, "takes"), (own or taken, returned, "returns")):
         if before is not None and after is not None and after.by == JIT and _differ(before, after):
             raise ProgramError(
-                f"{leaf_name!r} of {name!r} lies as {_text(before)} by {before.by}, and the step {verb} it as "
+                f"{leaf_name!r} of {name!r} has the sharding {_text(before)} by {before.by}, and the step {verb} it as "
                 f"{_text(after)} by {after.by}: JAX refuses to call it. Give both the same sharding."
             )
     return own or taken or returned
@@ -252,15 +250,15 @@ def _check(name: str, leaf_name: str, ask: Ask) -> None:
         )
     if sharding.memory_kind not in _device_memories(sharding):
         raise ProgramError(
-            f"{leaf_name!r} of {name!r} lies in the memory {sharding.memory_kind!r} by {ask.by}, and a program's "
-            "inputs lie in the memory of its devices. Leave memory_kind out; what a step keeps on the host "
+            f"{leaf_name!r} of {name!r} is in the memory {sharding.memory_kind!r} by {ask.by}, and a program's "
+            "inputs are in the memory of its devices. Leave memory_kind out; what a step keeps on the host "
             "is not planned."
         )
     spec = sharding.spec
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in spec:
         raise ProgramError(
-            f"{leaf_name!r} of {name!r} lies as {spec} by {ask.by}; an input has for each axis names of the mesh or "
-            "None: jax.sharding.PartitionSpec('data', None)."
+            f"{leaf_name!r} of {name!r} has the sharding {spec} by {ask.by}; an input has for each axis names of the "
+            "mesh or None: jax.sharding.PartitionSpec('data', None)."
         )
 
 

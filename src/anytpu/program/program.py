@@ -1,12 +1,13 @@
 """`Program`: a pure step with the shapes and layouts of its inputs; the common input of `engine`, `plan` and `chip`.
 
-Idea: a Keras model, a JAX function and a custom step all reduce to `step(state, batch) -> (state, outputs)`, a pure
-function of arrays, and the shapes of its inputs. The engine needs no more to run it, `plan` to time it, or `chip` to
-compile it.
+Idea: a Keras model, a JAX function and a custom step all reduce to a pure function of arrays and the shapes of its
+inputs. The function is `step(state, batch) -> (state, outputs)`. The engine needs no more to run it, `plan` to time it,
+or `chip` to compile it.
 
 Rule: a Program holds an unlowered function of this process, and each backend lowers it in its own way. There are two
 kinds. **Whole-batch** code (`replicas` is None) is written for the global batch; XLA partitions it. **Per-replica**
-code (`replicas` is an integer) is written for one core and runs once on each, with collectives over `REPLICA_AXIS`.
+code (`replicas` is an integer) is written for one core and runs once on each, with collectives over `REPLICA_AXIS`. A
+leaf of a tree has a readable name: its path, joined by "/". A tree that is a single leaf has the name of its root.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Placement:
 
     Attributes:
         axes: (name, size) of each mesh axis, in the order of its devices.
-        specs: for each leaf of the state, then of the batch: for each dimension the names of the mesh axes that split
-            it, or () if it is not split. Omitted trailing dimensions are not split.
+        specs: partition of each leaf of the state, then of the batch. It has for each dimension the names of the mesh
+            axes that split it, or () if it is not split. Omitted trailing dimensions are not split.
         explicit: mesh axes whose shardings are part of the array types (`jax.sharding.AxisType.Explicit`).
         device: kind of the mesh's devices if the step names it, a `jax.sharding.AbstractDevice`; otherwise None. JAX
             treats meshes of other kinds as different meshes.
@@ -110,8 +111,8 @@ class Program:
         placement: the code's own shardings, which take precedence over `layout` in a plan; None for code without
             shardings. It requires as many devices as its mesh has.
         notes: sentences on assumptions of the conversion, for the reader of a plan.
-        shares_outputs: True if an output that is equal on all replicas of per-replica code is returned once, as a
-            `SharedOutput`, and not as `(replicas, ...)`.
+        shares_outputs: for per-replica code, True to return an output that is equal on all replicas once, as a
+            `SharedOutput`. Otherwise each output is `(replicas, ...)`.
         sums_products: True if per-replica code sums products over the replicas, which one device computes as one
             product (`summed_products.py`).
     """
@@ -162,3 +163,33 @@ def _leaf_spec(leaf: Any) -> jax.ShapeDtypeStruct:
     dtype = leaf.dtype if typed else np.asarray(leaf).dtype
     # Drop the sharding and the weak type of the leaf: they would make another program of the same shapes.
     return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))
+
+
+def leaf_names(tree: Tree, root: str) -> tuple[str, ...]:
+    """Return the name of each leaf, in the order of `jax.tree.leaves`.
+
+    Args:
+        tree: any pytree.
+        root: the name of the leaf if the tree is a single leaf.
+
+    Example:
+        >>> leaf_names({"dense": {"kernel": 1.0, "bias": 2.0}}, "state")
+        ('dense/bias', 'dense/kernel')
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return tuple(jax.tree_util.keystr(path, simple=True, separator="/") or root for path in paths)
+
+
+def state_names(program: Program) -> tuple[str, ...]:
+    """Return the program's names of its state leaves, or their paths if it has no names."""
+    return program.state_names or leaf_names(program.state, "state")
+
+
+def leaf_text(leaf: Any) -> str:
+    """Return the dtype and shape of an array, or of a `jax.ShapeDtypeStruct`, as a short text.
+
+    Example:
+        >>> leaf_text(jax.ShapeDtypeStruct((784, 128), "float32"))
+        'float32[784,128]'
+    """
+    return f"{leaf.dtype.name}[{','.join(map(str, leaf.shape))}]"

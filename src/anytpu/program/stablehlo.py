@@ -161,7 +161,7 @@ def _arguments(main: Any) -> Iterator[MainArgument]:
         known = {entry.name: entry.attr for entry in ir.DictAttr(dictionary)} if dictionary is not None else {}
         if _OLD_SHARDING in known:
             raise ProgramError(
-                f"Its argument {index} is laid out by {_OLD_SHARDING}, which XLA's older partitioner reads. Lower it "
+                f"Its argument {index} is sharded by {_OLD_SHARDING}, which XLA's older partitioner reads. Lower it "
                 'again with jax.config.update("jax_use_shardy_partitioner", True), which writes sdy.sharding.'
             )
         yield MainArgument(
@@ -212,7 +212,7 @@ def _sharding(index: int, text: str) -> tuple[tuple[str, ...], ...]:
     """Return the axes of each dimension, from '#sdy.sharding<@mesh, [{"x"}, {}]>'."""
     dimensions = re.search(r"\[(.*?)\]", text)
     if dimensions is None or ":(" in text:
-        raise ProgramError(f"Its argument {index} is laid out by {text}, which splits an axis of the mesh in parts.")
+        raise ProgramError(f"Its argument {index} is sharded by {text}, which splits an axis of the mesh in parts.")
     return tuple(tuple(re.findall(r'"([^"]+)"', axes)) for axes in re.findall(r"\{(.*?)\}", dimensions.group(1)))
 
 

@@ -5,9 +5,9 @@ the replicas. The sum over a batch axis of a product is the product that contrac
 with an eighth of the memory, and a twentieth of the time for a large Dense layer. So code that was written for
 `jax.pmap` (`jax.grad` and `jax.lax.pmean`) takes as long as `jax.jit` on one device.
 
-Rule: a sum moves back to the product through operations that are linear and act on each replica alike: transpositions,
-reshapes that keep the axis, conversions, products with a number, additions. A sum that does not reach a product stays
-as it is. Only the order of additions changes.
+Rule: a sum moves back to the product through operations that are linear and act on each replica separately. These are
+transpositions, reshapes that keep the axis, conversions, products with a scalar, and additions. A sum that does not
+reach a product stays as it is. Only the order of additions changes.
 """
 
 from __future__ import annotations

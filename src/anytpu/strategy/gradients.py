@@ -25,9 +25,8 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.extend.core import jaxpr_as_fun
 
-from anytpu import _keras
+from anytpu import _jax, _keras
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.program.mapped import is_mapped
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.recorded import record_gradients
@@ -276,7 +275,7 @@ def _of_summed_losses(loss: Callable) -> Callable:
 
         def lane(values: list[Any], rest: list[Any]) -> Any:
             out = loss(values, rest)
-            mapped[:] = [is_mapped(leaf) for leaf in jax.tree.leaves(out)]
+            mapped[:] = [_jax.is_mapped(leaf) for leaf in jax.tree.leaves(out)]
             return out
 
         lanes = jax.vmap(lane, in_axes=tuple(axes), axis_name=REPLICA_AXIS, axis_size=axis_size)

@@ -1,8 +1,8 @@
 """The scope of a strategy, and its wrappers around Keras.
 
 Idea: inside a scope, each new variable records its system. Inside a replica, `apply_gradients` sums over the replicas,
-and random seeds differ between replicas. Wrappers of higher floors (the one for `model.compile`) are found through
-entry points and installed together with these.
+and random seeds differ between replicas. Wrappers of higher floors (the one for `model.compile`) are loaded by
+name and installed together with these.
 
 Rule: the wrappers are installed once and stay; outside a scope and outside a replica they do nothing.
 """
@@ -13,13 +13,12 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import entry_points
 from typing import Any
 
 import jax
 import keras
 
-from anytpu import _keras
+from anytpu import _by_name, _keras
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy import assignments
 from anytpu.strategy.current import CURRENT
@@ -88,8 +87,7 @@ def install() -> None:
     _keras.wrap(keras.losses.Loss, "__call__", _summable)
     # The name of `reset_state` in TensorFlow 2.
     _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
-    for entry in entry_points(group="anytpu.scopes"):
-        entry.load()()
+    _by_name.load("keras scope")()
 
 
 def system_of(variable: Any) -> Any | None:

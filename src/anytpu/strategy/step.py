@@ -20,11 +20,10 @@ import keras
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from anytpu import _jax
 from anytpu.errors import ReplicaError, StrategyError
-from anytpu.program.contract import check_result
-from anytpu.program.leaves import leaf_names
-from anytpu.program.mapped import is_mapped
-from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, spec_of
+from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, leaf_names, spec_of
+from anytpu.program.refusals import check_result
 from anytpu.strategy.aggregation import Merge, merge_of
 from anytpu.strategy.arguments import ArgumentForm
 from anytpu.strategy.gradient_notice import check_replica_gradients
@@ -180,7 +179,7 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
         scope.begins_here()
         _, outputs = call(own, arrays)
         written.update(id(variable) for variable, _ in scope.written())
-        differs.update(id(variable) for variable, value in scope.written() if is_mapped(value))
+        differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
         return outputs
 
     with scope:

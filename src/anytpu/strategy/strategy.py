@@ -13,8 +13,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, final
 
-from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.opening import backend_of
+from anytpu.engine.backend import Backend, Executable, Loop, backend_of
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Program
 from anytpu.strategy import scopes

@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Kind = Literal["virtual", "local", "worker", "twin"]
-"""The kinds of system: simulated on the CPU, this machine's accelerators, a worker process, the tests' in-memory twin.
-"""
+Kind = Literal["virtual", "local", "twin"]
+"""The kinds of system: simulated on the CPU, this machine's accelerators, the tests' in-memory twin."""
 
 Numerics = Literal["machine", "tpu"]
 """The rounding of float32 products: that of this machine's compiler, or that of a TPU's matrix units."""
@@ -64,12 +63,10 @@ class Address:
         kind: kind of the system; also the name of the backend's entry point.
         cores: number of cores, or None for all existing ones.
         shape: name of the real or simulated slice, "v2-8", or None.
-        target: "host:port" of a worker, otherwise None.
         numerics: the rounding of float32 products.
     """
 
     kind: Kind
     cores: int | None = None
     shape: str | None = None
-    target: str | None = None
     numerics: Numerics = "machine"

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from anytpu._calls import users_stacklevel
-from anytpu.errors import BackendError, SettingError
+from anytpu.errors import SettingError
 from anytpu.system.cores import Address, Core, LogicalDevice
-from anytpu.system.machine import topology_at, worker_message
+from anytpu.system.machine import topology_at
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import Topology
 
@@ -114,19 +114,12 @@ def experimental_connect_to_cluster(resolver: TPUClusterResolver) -> None:
 
     Raises:
         SettingError: `resolver` is not a resolver.
-        BackendError: the system is a worker, which only a later release can reach.
     """
-    address = _checked_resolver(resolver).address
-    if address.kind == "worker":
-        raise BackendError(worker_message(address.target or ""))
+    _checked_resolver(resolver)
 
 
 def running_system(address: Address) -> System:
-    """Return the system at an address, and start it if it does not run.
-
-    Raises:
-        BackendError: the system is not reachable from this process.
-    """
+    """Return the system at an address, and start it if it does not run."""
     global _announced
     with _lock:
         if address not in _running:

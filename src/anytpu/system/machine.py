@@ -9,7 +9,6 @@ import contextlib
 from typing import Any
 
 from anytpu import _env
-from anytpu.errors import BackendError
 from anytpu.system.chips import CHIPS, Chip, chip_of_kind
 from anytpu.system.cores import Address, Core
 from anytpu.system.topologies import Bounds, Topology, row_of_cores, slice_sizes, topology_of
@@ -47,26 +46,12 @@ def local_devices() -> list[Any]:
 
 
 def topology_at(address: Address) -> Topology:
-    """Return the topology of the system at an address. For a local system this starts JAX.
-
-    Raises:
-        BackendError: the system is not reachable from this process.
-    """
+    """Return the topology of the system at an address. For a local system this starts JAX."""
     if address.kind == "local":
         return topology_of_devices(local_devices()[: address.cores])
-    if address.kind == "worker":
-        raise BackendError(worker_message(address.target or ""))
     if address.shape is not None:
         return topology_of(address.shape)
     return row_of_cores(address.cores or 8, kind=address.kind)
-
-
-def worker_message(target: str) -> str:
-    """Return the error text for a worker's address, which this release cannot open."""
-    return (
-        f"{target!r} is the address of an anytpu worker; workers come with a later release of anytpu. "
-        'Until then, connect("virtual") gives 8 virtual cores on this machine.'
-    )
 
 
 def topology_of_devices(devices: list[Any]) -> Topology:

@@ -67,9 +67,9 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
     """
     if value.lower() == "local":
         answers = [probe_tpu(cores), probe_gpu(cores)]
-        found = next((answer for answer in answers if isinstance(answer, Found)), None)
+        first = next((answer for answer in answers if isinstance(answer, Found)), None)
         reasons = "; ".join(answer.why for answer in answers if isinstance(answer, Reason))
-        return Found(found.address, name) if found else Reason(name, f"{value!r}, but {reasons}")
+        return Found(first.address, name) if first else Reason(name, f"{value!r}, but {reasons}")
     try:
         address = slice_address(value)
     except UnknownTPUError:

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from anytpu import _env
 from anytpu.errors import BackendError, SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system.cores import Address, Numerics
-from anytpu.system.machine import topology_at, worker_message
+from anytpu.system.machine import topology_at
 from anytpu.system.probes import (
     Found,
     Probe,
@@ -97,19 +97,19 @@ class TPUClusterResolver:
         return self.address.kind in ("virtual", "twin")
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """Return the session target: "grpc://host:port" of a worker, "" for a system in this process.
+        """Return the session target: "", because the system is in this process.
 
         The arguments are those of TensorFlow's resolvers; they are ignored.
         """
-        return f"grpc://{self.address.target}" if self.address.target else ""
+        return ""
 
     def get_master(self) -> str:
         """Return the same as `master()`."""
         return self.master()
 
     def cluster_spec(self) -> dict[str, list[str]]:
-        """Return the addresses of each job: `{"worker": ["host:port"]}`, or `{}` for a system in this process."""
-        return {"worker": [self.address.target]} if self.address.target else {}
+        """Return the addresses of each job: `{}`, because the system is in this process."""
+        return {}
 
     def get_job_name(self) -> str:
         """Return "worker", the job whose tasks hold the cores."""
@@ -125,7 +125,7 @@ class TPUClusterResolver:
         count = "" if address.cores is None else f"{address.cores} {'virtual ' * self.is_virtual}cores"
         shape = f", shape {address.shape}" if address.shape else ""
         numerics = "" if address.numerics == "machine" else f", numerics {address.numerics}"
-        return f"TPUClusterResolver({address.kind}: {address.target or count}{shape}{numerics})"
+        return f"TPUClusterResolver({address.kind}: {count}{shape}{numerics})"
 
 
 def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
@@ -180,7 +180,10 @@ def _named_address(name: str, cores: int | None) -> Address:
     if name.lower() == "twin":
         return Address("twin", cores or 8)
     if target := worker_target(name):
-        raise BackendError(worker_message(target))
+        raise BackendError(
+            f"{target!r} is the address of an anytpu worker; workers come with a later release of anytpu. "
+            'Until then, connect("virtual") gives 8 virtual cores on this machine.'
+        )
     if "-" not in name or not name.rpartition("-")[2].isdigit():
         raise UnknownTPUError(
             f'{name!r} is not a TPU that anytpu knows. {did_you_mean(name)}Known are: "" to look for one, "local", '

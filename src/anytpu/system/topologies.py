@@ -4,14 +4,16 @@ Idea: a slice is a box of chips along x, y and z, divided into one block of chip
 The size determines the coordinates of each core, the host of each core, and the number of replicas.
 
 Rule: the number in a name follows the cloud's convention. It counts TensorCores for v2, v3, v4, v5p and v7x ("v2-8" is
-4 chips of 2 cores), and chips for v5e and v6e. A replica is one JAX device. v4 and v5p join the two cores of a chip to
-a megacore, so "v4-8" has 4 replicas, not 8. Caution: for "v4:2x2x1" without the chip configuration "megacore", the TPU
-compiler returns 8 single cores, and no real v4 job runs on these. Coordinates, the order of cores (host by host, x
+4 chips of 2 cores), and chips for v5e and v6e. A replica is one JAX device. On v4 and v5p the two cores of a chip are
+one megacore, so "v4-8" has 4 replicas, not 8. Caution: for "v4:2x2x1" without the chip configuration "megacore", the
+TPU compiler returns 8 single cores, and no real v4 job runs on these. Coordinates, the order of cores (host by host, x
 fastest) and the hosts' blocks are those of libtpu 0.0.51 for the same slice.
 
-Sources of the sizes: the pages of v4, v5e, v5p, v6e and tpu7x under https://cloud.google.com/tpu/docs, SkyPilot's
-table of TPU pods for v2 and v3, `accelerator_to_spec_map.py` of AI-Hypercomputer/maxtext for the boxes of the large
-3D slices.
+Sources of the sizes:
+
+- the pages of v4, v5e, v5p, v6e and tpu7x under https://cloud.google.com/tpu/docs;
+- SkyPilot's table of TPU pods for v2 and v3;
+- `accelerator_to_spec_map.py` of AI-Hypercomputer/maxtext for the boxes of the large 3D slices.
 """
 
 from __future__ import annotations

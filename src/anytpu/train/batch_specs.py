@@ -18,8 +18,7 @@ import keras
 from jax.sharding import NamedSharding, Sharding
 
 from anytpu.errors import ProgramError
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Tree, spec_of
+from anytpu.program.program import Tree, leaf_names, spec_of
 
 _SPARSE = (
     keras.losses.SparseCategoricalCrossentropy,

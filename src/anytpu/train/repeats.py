@@ -21,7 +21,7 @@ import keras
 
 from anytpu import _keras
 from anytpu.errors import ProgramError
-from anytpu.program.repeats import Repeats
+from anytpu.program.makers import Repeats
 from anytpu.train import clones
 
 MIN_SHARE = 0.5

@@ -9,8 +9,7 @@ import numpy as np
 
 from anytpu.chip.network.nodes import HostStep, Network, Reshape
 from anytpu.errors import QuantizationError
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Program
+from anytpu.program.program import Program, leaf_names
 
 
 def check_program(program: Program) -> None:

@@ -22,8 +22,7 @@ from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
 from anytpu.planning.job import batch_parts, weights_of
 from anytpu.program.jaxprs import inner_jaxprs, level_of
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Program
+from anytpu.program.program import Program, leaf_names
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -23,10 +23,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
 from anytpu.planning.compiler.refusal import describe_refusal
-from anytpu.program.debugging import without_debugging
-from anytpu.program.leaves import leaf_names, leaf_text, state_names
+from anytpu.program.jaxprs import without_debugging
 from anytpu.program.lowering import TRACING, lower_traced, trace_for_plan
-from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, spec_of
+from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, leaf_names, leaf_text, spec_of, state_names
 from anytpu.program.remembered import Remembered
 
 # Source locations in MLIR's text: ` loc(#loc5)`, and lines `#loc5 = loc("file":1:2)`.

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from anytpu import _jax
 from anytpu.planning.timing.kernel_blocks import MovedBlocks, array_bytes, blocks_of
 
 _BODY = re.compile(r'"custom_call_config":\{"body":"([A-Za-z0-9+/=]+)"')
@@ -83,9 +84,9 @@ def code_of(text: str) -> KernelCode | None:
 def _read(body: str) -> KernelCode | None:
     try:
         # Imported here: it loads native code that few plans need, and another jaxlib may keep it elsewhere.
-        from jaxlib.mlir import ir
+        from jax.extend.mlir import ir
 
-        context = _context(ir)
+        context = _jax.kernel_context()
     except (ImportError, AttributeError):
         return None
     try:
@@ -93,19 +94,6 @@ def _read(body: str) -> KernelCode | None:
             return _counted(ir.Module.parse(base64.b64decode(body)))
     except (ir.MLIRError, binascii.Error, KeyError, ValueError):
         return None
-
-
-def _context(ir: Any) -> Any:
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mosaic.python import tpu
-
-    context, registry = ir.Context(), ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    tpu.register_dialect(context)
-    context.allow_unregistered_dialects = True
-    return context
 
 
 def _counted(module: Any) -> KernelCode | None:

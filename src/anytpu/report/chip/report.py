@@ -1,4 +1,4 @@
-"""`ChipReport`: the entry point "chip" of the group "anytpu.reports", through which chip programs are shown.
+"""`ChipReport`: shows chip programs. `anytpu.showing` loads it by name.
 
 Rule: traces, pages and pictures are imported on use; the terminal needs none of them.
 """
@@ -71,4 +71,4 @@ class ChipReport:
 
 
 CHIP_REPORT = ChipReport()
-"""The entry point "chip" of the group "anytpu.reports"."""
+"""The report that `anytpu.showing` loads."""

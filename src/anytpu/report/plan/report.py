@@ -1,4 +1,4 @@
-"""`PlanReport`: the entry point "plan" of the group "anytpu.reports", through which plans are shown.
+"""`PlanReport`: shows plans. `anytpu.showing` loads it by name.
 
 Rule: pages and pictures are imported on use; the terminal needs none of them.
 """
@@ -55,7 +55,7 @@ class PlanReport:
 
 
 PLAN_REPORT = PlanReport()
-"""The entry point "plan" of the group "anytpu.reports"."""
+"""The report that `anytpu.showing` loads."""
 
 
 def print_plan(console: Console, plan: Plan) -> None:

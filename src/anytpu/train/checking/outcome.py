@@ -17,8 +17,7 @@ import numpy as np
 
 from anytpu.engine import backend_of
 from anytpu.program import REPLICATED, read
-from anytpu.program.leaves import leaf_names
-from anytpu.program.program import Tree
+from anytpu.program.program import Tree, leaf_names
 from anytpu.system.cores import Address
 from anytpu.system.lifecycle import running_system
 

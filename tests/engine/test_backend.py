@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from anytpu import engine
-from anytpu.engine import opening
+from anytpu.engine import backend
 from anytpu.engine.twin import TwinBackend
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.errors import BackendError
@@ -43,7 +43,7 @@ def test_once_for_each_system():
 
 
 def test_once_for_two_threads(monkeypatch: pytest.MonkeyPatch):
-    plain, both, opened = opening.open, threading.Barrier(2), []
+    plain, both, opened = backend.open, threading.Barrier(2), []
 
     def slow(*given):
         opened.append(given)
@@ -51,7 +51,7 @@ def test_once_for_two_threads(monkeypatch: pytest.MonkeyPatch):
             both.wait(0.3)
         return plain(*given)
 
-    monkeypatch.setattr(opening, "open", slow)
+    monkeypatch.setattr(backend, "open", slow)
     system = running_system(Address("twin", 6))
     threads = [threading.Thread(target=engine.backend_of, args=(system,)) for _ in range(2)]
     for thread in threads:

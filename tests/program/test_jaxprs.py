@@ -1,4 +1,4 @@
-"""What only prints or watches is left out of a traced step, however deep; nothing else is."""
+"""Debugging callbacks are removed from a traced step at any depth; nothing else is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from anytpu.errors import ProgramError
-from anytpu.program import ROWS, Program, debugging
-from anytpu.program.debugging import without_debugging
+from anytpu.program import ROWS, Program, jaxprs
+from anytpu.program.jaxprs import without_debugging
 from anytpu.program.lowering import trace_for_plan
 
 SCALAR = jax.ShapeDtypeStruct((), "float32")
@@ -139,4 +139,4 @@ def test_what_returns_a_value_stays_and_is_refused():
 
 
 def test_the_examples_run():
-    assert doctest.testmod(debugging, extraglobs={"jax": jax}).failed == 0
+    assert doctest.testmod(jaxprs, extraglobs={"jax": jax}).failed == 0

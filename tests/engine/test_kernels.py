@@ -1,11 +1,12 @@
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
-from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.product import is_small
+from anytpu.engine.kernels import fast_kernels, is_small
 from engine.kernel_switch import compiled
 
 

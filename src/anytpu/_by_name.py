@@ -1,0 +1,31 @@
+"""`load`: loads an object of a higher floor by its name.
+
+Idea: imports only go down the floors. A lower floor may need an object of a higher one, such as the report of a plan.
+It loads that object from this table on use.
+
+Rule: the structure test checks that each object exists. Backends and makers of Programs are not here. Other packages
+may add some, so they are entry points in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+OBJECTS = {
+    "keras scope": "anytpu.train.adopt:install",
+    "run recorder": "anytpu.planning.run_log:start",
+    "plan report": "anytpu.report.plan.report:PLAN_REPORT",
+    "chip report": "anytpu.report.chip.report:CHIP_REPORT",
+}
+"""Module and attribute of each object: the changes of a Keras scope, the recorder of step times, and the reports."""
+
+
+def load(name: str) -> Any:
+    """Import the module of an object, and return the object.
+
+    Args:
+        name: a key of `OBJECTS`.
+    """
+    module, _, attribute = OBJECTS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
