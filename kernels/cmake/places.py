@@ -1,4 +1,4 @@
-"""Print where the headers of XLA's foreign calls lie, and where oneDNN does: `INCLUDE;ROOT`."""
+"""Print the folder of the headers of XLA's foreign calls, and the root folder of oneDNN: `INCLUDE;ROOT`."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -7,12 +7,12 @@ import jaxlib
 
 
 def onednn_root() -> Path | str:
-    """Return the folder above `lib/libdnnl.so.3` of the package onednn-cpu-gomp; "" where it is not installed."""
+    """Return the folder above `lib/libdnnl.so.3` of the package onednn-cpu-gomp; "" if it is not installed."""
     try:
         files = distribution("onednn-cpu-gomp").files or []
     except PackageNotFoundError:
         return ""
-    return next(Path(str(one.locate())).resolve().parents[1] for one in files if one.name == "libdnnl.so.3")
+    return next(Path(str(file.locate())).resolve().parents[1] for file in files if file.name == "libdnnl.so.3")
 
 
 print(Path(jaxlib.__file__).parent / "include", onednn_root(), sep=";")

@@ -1,12 +1,12 @@
-// An LSTM over a sequence, forward and back.
+// The forward and the backward pass of an LSTM over a sequence.
 //
-// Idea: rows of a batch do not depend on each other, so each thread runs all steps of its rows and waits for nobody. A step
-// is one product of what was read, a one for the bias and the hidden state with the weights, which are packed once; the
-// gates follow while their sums lie in the cache. oneDNN's own LSTM divides each step among the threads, which wait for
-// each other at each.
+// Idea: rows of a batch are independent, so each thread runs all steps of its rows and never waits. A step is one product
+// of the weights, which are packed once, and a column: the inputs, a 1 for the bias, and the hidden state. The gates are
+// computed while their sums are in the cache. oneDNN's own LSTM divides each step among the threads, which wait for each
+// other at each step.
 //
-// Sequences are `(batch, time, ...)`; what the forward pass keeps for the backward pass is `(time, batch, ...)`, which is
-// written in long pieces. Gates lie in Keras's order: input, forget, candidate, output.
+// Sequences are `(batch, time, ...)`. The residuals of the forward pass are `(time, batch, ...)`, so that they are written
+// in long pieces. Gates have Keras's order: input, forget, candidate, output.
 
 #include <algorithm>
 #include <cstring>
@@ -22,8 +22,8 @@ namespace {
 namespace ffi = xla::ffi;
 using Mask = ffi::Buffer<ffi::PRED>;
 
-constexpr double kSmallFlops = 1e6;      // about 10 us of one core: less is not divided
-constexpr int64_t kMostRows = 32;        // of a block: its sums stay in the cache
+constexpr double kSmallFlops = 1e6;      // below it, about 10 us of one core, one thread computes
+constexpr int64_t kMaxRows = 32;         // rows of a block: its sums stay in the cache
 
 struct LstmShape {
   int64_t batch, time, features, units;
@@ -31,7 +31,7 @@ struct LstmShape {
   bool is_small() const { return 8.0 * batch * time * depth() * units < kSmallFlops; }
 };
 
-// What is null is not there.
+// Null pointers: arrays that are absent or not requested.
 struct Forward {
   const float *inputs, *hidden, *cell, *kernel, *bias, *recurrent;
   const bool* mask;
@@ -55,7 +55,7 @@ struct Weights {
 // Calls `work(first, count)` for blocks of rows, on all threads.
 void share_rows(const LstmShape& size, const std::function<void(int64_t, int64_t)>& work) {
   const int count = threads();
-  const int64_t each = std::max<int64_t>(1, (size.batch + count * kMostRows - 1) / (count * kMostRows)) * count;
+  const int64_t each = std::max<int64_t>(1, (size.batch + count * kMaxRows - 1) / (count * kMaxRows)) * count;
   const int64_t blocks = std::min(size.batch, each);
   team([&](int thread) {
     for (int64_t block = thread; block < blocks; block += count) {

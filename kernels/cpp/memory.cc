@@ -1,11 +1,11 @@
 // Huge pages for XLA's large buffers.
 //
-// XLA allocates the temporary memory of each call anew. glibc maps blocks of 32 MB and more from the kernel and gives
-// them back at once, so each call pays a page fault for every 4 KB it touches. Huge pages make that one for every 2 MB.
-// Linux hands them out where it is told to (`madvise`, its default), and XLA does not tell it.
+// XLA allocates the temporary memory of each call anew. glibc maps blocks of 32 MB and more from the kernel and returns
+// them at once, so each call has a page fault for every 4 KB that it touches. With huge pages it has one for every 2 MB.
+// Linux provides them on request (`madvise`, its default), and XLA does not request them.
 //
-// Idea: jaxlib calls `posix_memalign` through its import table. Its entry is replaced with a function that calls glibc's
-// and advises the kernel. The memory stays glibc's: `free` and all sizes are as before, and nothing is kept.
+// Idea: jaxlib calls `posix_memalign` through its import table. Its entry is replaced by a function that calls glibc's
+// and advises the kernel. The memory belongs to glibc: `free` and all sizes are unchanged, and no memory is cached.
 
 #include <elf.h>
 #include <link.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-// From this size on, glibc maps a block by itself (DEFAULT_MMAP_THRESHOLD_MAX).
+// Minimum size for which glibc maps a block of its own (DEFAULT_MMAP_THRESHOLD_MAX).
 constexpr size_t kMappedBytes = size_t{32} << 20;
 
 constexpr char kAllocate[] = "posix_memalign";
@@ -34,7 +34,7 @@ int allocate(void** block, size_t alignment, size_t bytes) {
   return error;
 }
 
-// The parts of a loaded library's dynamic section that say what it imports.
+// The imports of a loaded library, from its dynamic section.
 struct Imports {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
@@ -58,7 +58,7 @@ Imports imports(const dl_phdr_info& library) {
   return is_whole ? found : Imports{};
 }
 
-// Replaces the entry of a library of jaxlib; adds to the number of entries replaced.
+// Replaces the entry in a library of jaxlib, and increments the number of replaced entries.
 int replace(dl_phdr_info* library, size_t, void* replaced) {
   if (std::strstr(library->dlpi_name, kFolder) == nullptr) return 0;
   const Imports there = imports(*library);
@@ -67,7 +67,7 @@ int replace(dl_phdr_info* library, size_t, void* replaced) {
     if (std::strcmp(there.names + there.symbols[ELF64_R_SYM(call.r_info)].st_name, kAllocate) != 0) continue;
     const auto entry = library->dlpi_addr + call.r_offset;
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    // Read-only where the library was linked with `-z now`.
+    // It is read-only if the library was linked with `-z now`.
     if (mprotect(reinterpret_cast<void*>(entry / page * page), page, PROT_READ | PROT_WRITE) != 0) continue;
     reinterpret_cast<std::atomic<decltype(&allocate)>*>(entry)->store(&allocate);
     ++*static_cast<int*>(replaced);
@@ -77,7 +77,7 @@ int replace(dl_phdr_info* library, size_t, void* replaced) {
 
 }  // namespace
 
-// Asks Linux for huge pages for jaxlib's large blocks from now on. Returns whether they are asked for.
+// Requests huge pages from Linux for jaxlib's large blocks from now on. Returns whether they are requested.
 extern "C" int anytpu_use_huge_pages() {
   int replaced = 0;
   dl_iterate_phdr(replace, &replaced);

@@ -1,9 +1,9 @@
 """oneDNN's convolutions and kernels of our own for JAX on the CPU, as foreign calls of XLA.
 
-Idea: each module computes one thing that XLA's CPU compiler computes slowly, says what it takes, and leaves the rest
-to whoever asks. Nothing here changes JAX: `anytpu` asks for it where its virtual backend lowers for the CPU.
+Idea: each module computes one operation that XLA's CPU compiler computes slowly, and reports the cases that it
+supports. Nothing here changes JAX: the virtual backend of `anytpu` calls these functions when it lowers for the CPU.
 
-Rule: float32 on one CPU device, outside of tracing for anything that travels.
+Rule: float32 on one CPU device. The calls need this library, so a program that leaves the process contains none.
 """
 
 from anytpu_kernels.convolution import convolution, takes_convolution

@@ -1,11 +1,11 @@
-"""Convolutions by oneDNN: forward, and both gradients, which JAX spells as convolutions too.
+"""Convolutions by oneDNN: the forward pass, and both gradients, which are convolutions in JAX too.
 
-Idea: JAX has one operation, `conv_general_dilated`, for a convolution and its gradients; oneDNN has three. Which one
-it is can be read off: an image with zeros between its elements is the gradient of an image; where the windows are
-larger than the output, or groups lie in the batch, it is the gradient of a kernel. Each is told to oneDNN with the
-axes as they lie in memory, so nothing is transposed before.
+Idea: JAX has a single operation, `conv_general_dilated`, for a convolution and its gradients; oneDNN has three. The
+parameters show the role. With zeros between the elements of the image, it is the gradient of an image. With windows
+larger than the output, or groups in the batch, it is the gradient of a kernel. For oneDNN, each axis has its stride in
+memory, so no operand is transposed before the call.
 
-Rule: `describe` decides from shapes alone and is the only place that knows both languages.
+Rule: `describe` decides from shapes alone. Only this module translates between JAX's and oneDNN's terms.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FORWARD, IMAGE_GRADIENT, KERNEL_GRADIENT = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Lying:
-    """An array in oneDNN's order of axes.
+class ArrayLayout:
+    """The layout of an array in memory, with its axes in oneDNN's order.
 
     Attributes:
-        sizes: of its axes: `(batch, features, *space)`, or for a kernel `([groups,] out, in, *space)`.
-        strides: for each of them, how many numbers lie between neighbours.
+        sizes: size of each axis: `(batch, features, *space)`, or for a kernel `([groups,] out, in, *space)`.
+        strides: stride of each axis, in elements.
     """
 
     sizes: Sizes
@@ -40,26 +40,26 @@ class Lying:
 
 
 @dataclasses.dataclass(frozen=True)
-class Description:
+class ConvolutionDescription:
     """A convolution in oneDNN's terms.
 
     Attributes:
         role: FORWARD, IMAGE_GRADIENT or KERNEL_GRADIENT.
-        image: what the forward pass reads.
-        kernel: its kernel.
-        output: what it makes.
-        strides: the step of the window along each axis of space.
-        dilation: the places left out between neighbours of the kernel, 0 when it is dense.
-        before: the padding before the image along each axis of space.
-        after: likewise after it; may be negative.
-        parts: how many such convolutions there are.
-        steps: numbers between one and the next in the left operand, the right operand and the result.
+        image: the input of the forward pass, or its gradient.
+        kernel: the kernel of the forward pass, or its gradient.
+        output: the output of the forward pass, or its gradient.
+        strides: stride of the window along each spatial axis.
+        dilation: dilation of the kernel along each spatial axis in oneDNN's count, 0 for none.
+        before: padding before the image along each spatial axis.
+        after: padding after the image along each spatial axis; negative values crop.
+        parts: number of such convolutions in the call.
+        steps: number of elements between the starts of two parts, in the left operand, the right operand, the result.
     """
 
     role: int
-    image: Lying
-    kernel: Lying
-    output: Lying
+    image: ArrayLayout
+    kernel: ArrayLayout
+    output: ArrayLayout
     strides: Sizes
     dilation: Sizes
     before: Sizes
@@ -69,24 +69,24 @@ class Description:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What the kernel in the library gets beside its operands."""
+        """The attributes of the call, for the kernel in the library."""
         arrays = {"strides": self.strides, "dilation": self.dilation, "before": self.before, "after": self.after}
         for name in ("image", "kernel", "output"):
-            lying = getattr(self, name)
-            arrays |= {name: lying.sizes, f"{name}_strides": lying.strides}
+            layout = getattr(self, name)
+            arrays |= {name: layout.sizes, f"{name}_strides": layout.strides}
         arrays["parts"] = (self.parts, *self.steps)
-        return {"role": np.int64(self.role)} | {name: np.asarray(one, np.int64) for name, one in arrays.items()}
+        return {"role": np.int64(self.role)} | {name: np.asarray(array, np.int64) for name, array in arrays.items()}
 
 
 def takes_convolution(image: Any, kernel: Any, parameters: dict[str, Any]) -> bool:
-    """Say whether oneDNN computes a convolution here.
+    """Return whether `convolution` supports a convolution and is faster than XLA.
 
     Args:
         image: the left operand, or its abstract value.
-        kernel: the right operand, likewise.
-        parameters: those of `jax.lax.conv_general_dilated_p`.
+        kernel: the right operand, or its abstract value.
+        parameters: parameters of `jax.lax.conv_general_dilated_p`.
     """
-    if any(np.dtype(one.dtype) != np.float32 for one in (image, kernel)):
+    if any(np.dtype(operand.dtype) != np.float32 for operand in (image, kernel)):
         return False
     if parameters["preferred_element_type"] not in (None, np.dtype("float32")):
         return False
@@ -94,8 +94,8 @@ def takes_convolution(image: Any, kernel: Any, parameters: dict[str, Any]) -> bo
     return described is not None and _is_fast(described)
 
 
-def _is_fast(described: Description) -> bool:
-    """Say whether oneDNN has more for a convolution than plain loops."""
+def _is_fast(described: ConvolutionDescription) -> bool:
+    """Return whether oneDNN has an optimized implementation of a convolution, not only its reference loops."""
     arrays = [
         described.image.sizes,
         described.kernel.sizes,
@@ -105,21 +105,21 @@ def _is_fast(described: Description) -> bool:
         described.before,
         described.after,
     ]
-    numbers = [described.role, described.parts, *map(len, arrays), *(size for one in arrays for size in one)]
+    numbers = [described.role, described.parts, *map(len, arrays), *(size for array in arrays for size in array)]
     return bool(load().anytpu_is_fast_convolution((ctypes.c_int64 * len(numbers))(*numbers)))
 
 
 def convolution(image: Array, kernel: Array, **parameters: Any) -> Array:
-    """Compute what `jax.lax.conv_general_dilated_p` does, by oneDNN.
+    """Compute `jax.lax.conv_general_dilated_p` by oneDNN.
 
     Args:
         image: the left operand, float32.
         kernel: the right operand, float32.
-        **parameters: those of the primitive; `takes_convolution` must have said yes.
+        **parameters: parameters of the primitive, for which `takes_convolution` is true.
     """
     load()
     described = describe(image.shape, kernel.shape, parameters)
-    assert described is not None, "takes_convolution said no"
+    assert described is not None, "this convolution is not supported: check it with takes_convolution"
     if described.role == IMAGE_GRADIENT:
         kernel = lax.rev(kernel, parameters["dimension_numbers"].rhs_spec[2:])
     result = jax.ShapeDtypeStruct(result_shape(image.shape, kernel.shape, parameters), np.float32)
@@ -146,14 +146,14 @@ def result_shape(image: Sizes, kernel: Sizes, parameters: dict[str, Any]) -> Siz
     return tuple(shape)
 
 
-def describe(image: Sizes, kernel: Sizes, parameters: dict[str, Any]) -> Description | None:
-    """Put a convolution in oneDNN's terms; None for one that it does not take."""
+def describe(image: Sizes, kernel: Sizes, parameters: dict[str, Any]) -> ConvolutionDescription | None:
+    """Return a convolution in oneDNN's terms, or None if oneDNN does not support it."""
     numbers = parameters["dimension_numbers"]
     result = result_shape(image, kernel, parameters)
     if not 1 <= len(image) - 2 <= 3 or 0 in (*image, *kernel, *result):
         return None
     left, right, out = (
-        _lying(shape, spec)
+        _layout(shape, spec)
         for shape, spec in ((image, numbers.lhs_spec), (kernel, numbers.rhs_spec), (result, numbers.out_spec))
     )
     if any(spread > 1 for spread in parameters["lhs_dilation"]):
@@ -165,11 +165,13 @@ def describe(image: Sizes, kernel: Sizes, parameters: dict[str, Any]) -> Descrip
     return described if described is not None and min(described.before) >= 0 else None
 
 
-def _forward(left: Lying, right: Lying, out: Lying, parameters: dict[str, Any]) -> Description:
+def _forward(
+    left: ArrayLayout, right: ArrayLayout, out: ArrayLayout, parameters: dict[str, Any]
+) -> ConvolutionDescription:
     groups = parameters["feature_group_count"]
     before = tuple(low for low, _ in parameters["padding"])
     return _with_padding(
-        Description(
+        ConvolutionDescription(
             role=FORWARD,
             image=left,
             kernel=_grouped(right, groups),
@@ -182,16 +184,18 @@ def _forward(left: Lying, right: Lying, out: Lying, parameters: dict[str, Any]) 
     )
 
 
-def _image_gradient(left: Lying, right: Lying, out: Lying, parameters: dict[str, Any]) -> Description | None:
-    """The output's gradient comes from the left, spread by the strides; the kernel is the forward one, reversed."""
+def _image_gradient(
+    left: ArrayLayout, right: ArrayLayout, out: ArrayLayout, parameters: dict[str, Any]
+) -> ConvolutionDescription | None:
+    """Describe an image's gradient: the left operand is the output's gradient, dilated; the kernel is reversed."""
     if any(step > 1 for step in parameters["window_strides"]) or parameters["batch_group_count"] > 1:
         return None
     kernel = _grouped(right, parameters["feature_group_count"])
-    kernel = Lying(*(_swapped(one, len(one) - len(left.sizes)) for one in (kernel.sizes, kernel.strides)))
+    kernel = ArrayLayout(*(_swapped(axes, len(axes) - len(left.sizes)) for axes in (kernel.sizes, kernel.strides)))
     dilation = parameters["rhs_dilation"]
     lows = (low for low, _ in parameters["padding"])
     return _with_padding(
-        Description(
+        ConvolutionDescription(
             role=IMAGE_GRADIENT,
             image=out,
             kernel=kernel,
@@ -204,23 +208,25 @@ def _image_gradient(left: Lying, right: Lying, out: Lying, parameters: dict[str,
     )
 
 
-def _kernel_gradient(left: Lying, right: Lying, out: Lying, parameters: dict[str, Any]) -> Description | None:
-    """The image comes from the left with its features as batch; the output's gradient is the kernel."""
+def _kernel_gradient(
+    left: ArrayLayout, right: ArrayLayout, out: ArrayLayout, parameters: dict[str, Any]
+) -> ConvolutionDescription | None:
+    """Describe a kernel's gradient: the left operand is the image with features as batch, the right the gradient."""
     groups, parts = parameters["batch_group_count"], parameters["feature_group_count"]
     if groups > 1 and parts > 1:
         return None
-    image = Lying(_swapped(left.sizes), _swapped(left.strides))
-    output = Lying(_swapped(right.sizes), _swapped(right.strides))
-    kernel = Lying(_swapped(out.sizes), _swapped(out.strides))
+    image = ArrayLayout(_swapped(left.sizes), _swapped(left.strides))
+    output = ArrayLayout(_swapped(right.sizes), _swapped(right.strides))
+    kernel = ArrayLayout(_swapped(out.sizes), _swapped(out.strides))
     steps = (0, 0, 0)
-    if parts > 1:  # Replicas that each have a kernel: their rows lie one after the other.
+    if parts > 1:  # A kernel for each replica: the rows of the replicas are concatenated.
         rows, filters = image.sizes[0] // parts, output.sizes[1] // parts
         steps = rows * image.strides[0], filters * output.strides[1], filters * kernel.strides[0]
         image = dataclasses.replace(image, sizes=(rows, *image.sizes[1:]))
         output = dataclasses.replace(output, sizes=(output.sizes[0], filters, *output.sizes[2:]))
         kernel = dataclasses.replace(kernel, sizes=(filters, *kernel.sizes[1:]))
     return _with_padding(
-        Description(
+        ConvolutionDescription(
             role=KERNEL_GRADIENT,
             image=image,
             kernel=_grouped(kernel, groups),
@@ -235,8 +241,8 @@ def _kernel_gradient(left: Lying, right: Lying, out: Lying, parameters: dict[str
     )
 
 
-def _with_padding(described: Description) -> Description | None:
-    """Add the padding after the image, which follows from all else; None where oneDNN does not take it."""
+def _with_padding(described: ConvolutionDescription) -> ConvolutionDescription | None:
+    """Add the padding after the image, which follows from the other fields; None if oneDNN does not support it."""
     space = len(described.image.sizes) - 2
     axes = zip(
         described.image.sizes[2:],
@@ -253,25 +259,25 @@ def _with_padding(described: Description) -> Description | None:
     return dataclasses.replace(described, after=after)
 
 
-def _lying(shape: Sizes, spec: Sizes) -> Lying:
-    """Return an array of a shape, row after row, in the order of axes of a spec."""
+def _layout(shape: Sizes, spec: Sizes) -> ArrayLayout:
+    """Return the layout of a contiguous array, with its axes in the order of a spec."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return Lying(tuple(shape[axis] for axis in spec), tuple(strides[axis] for axis in spec))
+    return ArrayLayout(tuple(shape[axis] for axis in spec), tuple(strides[axis] for axis in spec))
 
 
-def _grouped(kernel: Lying, groups: int) -> Lying:
-    """Give a kernel an axis of groups, where there are any; its first axis has them one after the other."""
+def _grouped(kernel: ArrayLayout, groups: int) -> ArrayLayout:
+    """Split the first axis of a kernel into an axis of groups and the filters of each, if there are several groups."""
     if groups == 1:
         return kernel
     filters = kernel.sizes[0] // groups
-    return Lying((groups, filters, *kernel.sizes[1:]), (filters * kernel.strides[0], *kernel.strides))
+    return ArrayLayout((groups, filters, *kernel.sizes[1:]), (filters * kernel.strides[0], *kernel.strides))
 
 
 def _swapped(sizes: Sizes, at: int = 0) -> Sizes:
-    """Swap two neighbours."""
+    """Swap two adjacent entries."""
     return (*sizes[:at], sizes[at + 1], sizes[at], *sizes[at + 2 :])
 
 
-def _span(size: int, apart: int) -> int:
-    """Return the places from the first to the last of neighbours that lie apart, or 0 of none."""
-    return (size - 1) * apart + 1 if size else 0
+def _span(size: int, dilation: int) -> int:
+    """Return the size of a dilated axis; 0 for an empty axis."""
+    return (size - 1) * dilation + 1 if size else 0

@@ -1,4 +1,4 @@
-"""The compiled library: loaded once, its kernels made known to XLA by name."""
+"""The compiled library: it is loaded once, and its kernels are registered with XLA by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load() -> ctypes.CDLL:
     """Load the library and register its kernels for the CPU.
 
     Raises:
-        OSError: this machine cannot load it.
+        OSError: this machine cannot load the library.
     """
     library = ctypes.CDLL(str(Path(__file__).with_name("libanytpu_kernels.so")))
     for name, symbol in KERNELS.items():
@@ -40,7 +40,7 @@ def onednn_version() -> str:
     class Version(ctypes.Structure):
         _fields_ = [(name, ctypes.c_int) for name in ("major", "minor", "patch")]
 
-    asked = load().dnnl_version
-    asked.restype = ctypes.POINTER(Version)
-    version = asked().contents
+    get_version = load().dnnl_version
+    get_version.restype = ctypes.POINTER(Version)
+    version = get_version().contents
     return f"{version.major}.{version.minor}.{version.patch}"

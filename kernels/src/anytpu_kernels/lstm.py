@@ -1,11 +1,13 @@
 """The two passes of an LSTM over a sequence.
 
 Idea: rows of a batch are independent, so each thread runs all steps of some rows; the library's loop is in
-`cpp/lstm_steps.inc`. The forward pass keeps what went into each product and what the gates gave. The backward pass
-returns the gradient of the gates' sums, and the weights' gradient is one product of those two.
+`cpp/lstm_steps.inc`. The forward pass returns residuals: the column of each product, and the gates. The backward pass
+returns the gradients of the gates before their activation. The weights' gradient is one product of these and the
+columns.
 
-Rule: float32, tanh and sigmoid. Sequences have the batch first; what is kept has the time first, and is written in long
-pieces, three times as fast. Gates lie in Keras's order: input, forget, candidate, output.
+Rule: float32, tanh and sigmoid. Sequences have the batch as the first axis. Residuals have the time as the first axis,
+so they are written in long pieces, which is three times as fast. Gates have Keras's order: input, forget, candidate,
+output.
 """
 
 from __future__ import annotations
@@ -32,26 +34,29 @@ def lstm_forward(
 
     Args:
         inputs: `(batch, time, features)`.
-        hidden: the hidden state before the first step, `(batch, units)`.
-        cell: the cell state before it.
-        mask: booleans `(batch, time)`, False where the state stays as it is; `(batch, 0)` where it never does.
+        hidden: hidden state before the first step, `(batch, units)`.
+        cell: cell state before the first step, `(batch, units)`.
+        mask: booleans `(batch, time)`, False where a step does not change the state; `(batch, 0)` for no mask.
         kernel: `(features, 4 x units)`.
         bias: `(4 x units,)`.
         recurrent: `(units, 4 x units)`.
-        every: whether the hidden states of all steps are returned.
-        keeps: whether what `lstm_backward` needs is returned.
+        every: whether to return the hidden states of all steps.
+        keeps: whether to return the residuals for `lstm_backward`.
 
     Returns:
-        The last hidden and cell state; all hidden states, `(batch, time, units)`; then of each step the inputs, a one
-        and the hidden state before it, `(time, batch, features + 1 + units)`, the gates `(time, batch, 4 x units)`, the
-        cell state before it and the tangent of that after it, `(time, batch, units)`. The axis of time is 0 long in
-        what is not wanted.
+        Seven arrays; the time axis of an array that is not requested has length 0:
+
+        - the last hidden and the last cell state, `(batch, units)`;
+        - the hidden states of all steps, `(batch, time, units)`;
+        - residuals of each step: the column of inputs, a 1 and the hidden state, `(time, batch, features + 1 + units)`;
+        - the gates, `(time, batch, 4 x units)`;
+        - the cell state before the step, and the tanh of the cell state after it, `(time, batch, units)`.
     """
     load()
     (batch, time, features), units = inputs.shape, hidden.shape[1]
-    wanted, kept = time if every else 0, time if keeps else 0
-    shapes = [(batch, units)] * 2 + [(batch, wanted, units), (kept, batch, features + 1 + units)]
-    shapes += [(kept, batch, 4 * units), *[(kept, batch, units)] * 2]
+    state_steps, residual_steps = time if every else 0, time if keeps else 0
+    shapes = [(batch, units)] * 2 + [(batch, state_steps, units), (residual_steps, batch, features + 1 + units)]
+    shapes += [(residual_steps, batch, 4 * units), *[(residual_steps, batch, units)] * 2]
     return _call("anytpu_lstm_forward", shapes, inputs, hidden, cell, mask, kernel, bias, recurrent)
 
 
@@ -62,41 +67,41 @@ def lstm_backward(
     mask: Array,
     gates: Array,
     cells: Array,
-    tangents: Array,
+    tanh_cells: Array,
     kernel: Array,
     recurrent: Array,
 ) -> list[Array]:
-    """Go back over an LSTM.
+    """Run the backward pass of an LSTM.
 
     Args:
-        hidden: the gradient of the last hidden state, `(batch, units)`.
-        cell: the gradient of the last cell state.
-        every: the gradient of all hidden states, `(batch, time, units)`; `(batch, 0, units)` for none.
-        mask: what `lstm_forward` got.
-        gates: what it kept of the gates.
-        cells: what it kept of the cell states.
-        tangents: what it kept of their tangents.
+        hidden: gradient of the last hidden state, `(batch, units)`.
+        cell: gradient of the last cell state, `(batch, units)`.
+        every: gradient of the hidden states of all steps, `(batch, time, units)`; `(batch, 0, units)` for none.
+        mask: the mask of `lstm_forward`.
+        gates: residual of `lstm_forward`: the gates.
+        cells: residual of `lstm_forward`: the cell state before each step.
+        tanh_cells: residual of `lstm_forward`: the tanh of the cell state after each step.
         kernel: `(features, 4 x units)`.
         recurrent: `(units, 4 x units)`.
 
     Returns:
-        The gradients of inputs, hidden and cell state, and of the sums that the gates are computed from,
-        `(time, batch, 4 x units)`.
+        The gradients of the inputs, of the initial hidden and of the initial cell state. The last result is the
+        gradient of the gates before their activation, `(time, batch, 4 x units)`.
     """
     load()
     (time, batch, width), units, features = gates.shape, hidden.shape[1], len(kernel)
     shapes = [(batch, time, features), (batch, units), (batch, units), (time, batch, width)]
-    operands = hidden, cell, every, mask, gates, cells, tangents, kernel, recurrent
+    operands = hidden, cell, every, mask, gates, cells, tanh_cells, kernel, recurrent
     return _call("anytpu_lstm_backward", shapes, *operands)
 
 
 def lstm_weights(rows: Array, slopes: Array, *, replicas: int = 1) -> Array:
-    """Return the gradients of kernel, bias and recurrent kernel, below one another.
+    """Return the gradients of kernel, bias and recurrent kernel, concatenated along the first axis.
 
     Args:
-        rows: what `lstm_forward` kept of inputs, ones and hidden states.
-        slopes: what `lstm_backward` returned.
-        replicas: equal parts of the batch that have a gradient each.
+        rows: residual of `lstm_forward`: the columns.
+        slopes: gradients of the gates before their activation, from `lstm_backward`.
+        replicas: number of equal parts of the batch with a separate gradient.
 
     Returns:
         `(replicas, features + 1 + units, 4 x units)`.
