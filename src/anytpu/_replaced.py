@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
 """The porter's way of rewriting the old line.
@@ -71,6 +71,12 @@ def _estimators(name: str) -> tuple[str, ...]:
     return f"contrib.tpu.{name}", f"estimator.tpu.{name}"
 
 
+def _rename(names: tuple[str, ...], old: str, target: str, **details: Any) -> Replacement:
+    """Return a row for names whose only change is `target`, so that the new line follows from the old line."""
+    shown = next(f"{prefix}{name}" for name in names for prefix in ("tf.compat.v1.", "tf.") if f"{prefix}{name}" in old)
+    return Replacement(names, old, old.replace(shown, target), "rename", target=target, **details)
+
+
 _FIND = (
     Replacement(
         _RESOLVERS,
@@ -89,37 +95,29 @@ _FIND = (
         "pattern",
         note='the resolver reads the environment; master() is "" when the cores are in this process',
     ),
-    Replacement(
+    _rename(
         ("config.experimental_connect_to_cluster",),
         "tf.config.experimental_connect_to_cluster(resolver)",
-        "tpu.experimental_connect_to_cluster(resolver)",
-        "rename",
-        target="tpu.experimental_connect_to_cluster",
+        "tpu.experimental_connect_to_cluster",
         note="the short form of this line and the ones around it is strategy = tpu.connect()",
         also=("config",),
     ),
-    Replacement(
+    _rename(
         ("tpu.experimental.initialize_tpu_system",),
         "tf.tpu.experimental.initialize_tpu_system(resolver)",
-        "tpu.initialize_tpu_system(resolver)",
-        "rename",
-        target="tpu.initialize_tpu_system",
+        "tpu.initialize_tpu_system",
         note="a second call loses nothing",
         also=("experimental", "tpu"),
     ),
-    Replacement(
+    _rename(
         ("tpu.experimental.shutdown_tpu_system",),
         "tf.tpu.experimental.shutdown_tpu_system(resolver)",
-        "tpu.shutdown_tpu_system(resolver)",
-        "rename",
-        target="tpu.shutdown_tpu_system",
+        "tpu.shutdown_tpu_system",
     ),
-    Replacement(
+    _rename(
         ("config.list_logical_devices", "config.experimental.list_logical_devices"),
         "tf.config.list_logical_devices('TPU')",
-        "tpu.list_logical_devices('TPU')",
-        "rename",
-        target="tpu.list_logical_devices",
+        "tpu.list_logical_devices",
     ),
     Replacement(
         ("device",),
@@ -132,12 +130,10 @@ _FIND = (
 )
 
 _STRATEGY = (
-    Replacement(
+    _rename(
         ("distribute.TPUStrategy", "distribute.experimental.TPUStrategy", "contrib.distribute.TPUStrategy"),
         "strategy = tf.distribute.TPUStrategy(resolver)",
-        "strategy = tpu.TPUStrategy(resolver)",
-        "rename",
-        target="tpu.TPUStrategy",
+        "tpu.TPUStrategy",
         keywords={"steps_per_run": None},
         also=("distribute",),
     ),
@@ -149,13 +145,7 @@ _STRATEGY = (
         target="tpu.connect()",
         note="a TPU, a GPU, or virtual cores: whatever is there",
     ),
-    Replacement(
-        ("distribute.get_strategy",),
-        "strategy = tf.distribute.get_strategy()",
-        "strategy = tpu.get_strategy()",
-        "rename",
-        target="tpu.get_strategy",
-    ),
+    _rename(("distribute.get_strategy",), "strategy = tf.distribute.get_strategy()", "tpu.get_strategy"),
     Replacement(
         (),
         "z = strategy.run(matmul_fn, args=(a, b))\nprint(z)",
@@ -185,13 +175,7 @@ _STRATEGY = (
         "method",
         target="distribute_datasets_from_function",
     ),
-    Replacement(
-        ("distribute.InputContext",),
-        "context = tf.distribute.InputContext()",
-        "context = tpu.InputContext()",
-        "rename",
-        target="tpu.InputContext",
-    ),
+    _rename(("distribute.InputContext",), "context = tf.distribute.InputContext()", "tpu.InputContext"),
     Replacement(
         ("GradientTape",),
         "def step_fn(x, y):\n"
@@ -235,48 +219,32 @@ _STRATEGY = (
         "pattern",
         note="many steps in one compiled loop",
     ),
-    Replacement(
+    _rename(
         ("nn.compute_average_loss",),
         "loss = tf.nn.compute_average_loss(losses, global_batch_size=16)",
-        "loss = tpu.compute_average_loss(losses, global_batch_size=16)",
-        "rename",
-        target="tpu.compute_average_loss",
+        "tpu.compute_average_loss",
         also=("nn",),
     ),
-    Replacement(
+    _rename(
         ("nn.scale_regularization_loss",),
         "loss = tf.nn.scale_regularization_loss(loss)",
-        "loss = tpu.scale_regularization_loss(loss)",
-        "rename",
-        target="tpu.scale_regularization_loss",
+        "tpu.scale_regularization_loss",
     ),
-    Replacement(
+    _rename(
         ("distribute.get_replica_context",),
         "replica = tf.distribute.get_replica_context().replica_id_in_sync_group",
-        "replica = tpu.get_replica_context().replica_id_in_sync_group",
-        "rename",
-        target="tpu.get_replica_context",
+        "tpu.get_replica_context",
     ),
-    Replacement(
-        ("distribute.has_strategy",),
-        "is_distributed = tf.distribute.has_strategy()",
-        "is_distributed = tpu.has_strategy()",
-        "rename",
-        target="tpu.has_strategy",
-    ),
-    Replacement(
+    _rename(("distribute.has_strategy",), "is_distributed = tf.distribute.has_strategy()", "tpu.has_strategy"),
+    _rename(
         ("distribute.in_cross_replica_context",),
         "sees_all = tf.distribute.in_cross_replica_context()",
-        "sees_all = tpu.in_cross_replica_context()",
-        "rename",
-        target="tpu.in_cross_replica_context",
+        "tpu.in_cross_replica_context",
     ),
-    Replacement(
+    _rename(
         ("distribute.ReduceOp",),
         "total = strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)",
-        "total = strategy.reduce(tpu.ReduceOp.SUM, per_replica, axis=None)",
-        "rename",
-        target="tpu.ReduceOp",
+        "tpu.ReduceOp",
     ),
     Replacement(
         (),
@@ -307,15 +275,13 @@ _CONVERSION = (
         line="tpu_model = tpu.keras_to_tpu_model(model)",
         also=("contrib",),
     ),
-    Replacement(
+    _rename(
         (
             "contrib.tpu.TPUDistributionStrategy",
             "contrib.tpu.python.tpu.keras_support.TPUDistributionStrategy",
         ),
         "strategy = tf.contrib.tpu.TPUDistributionStrategy(resolver)",
-        "strategy = tpu.TPUDistributionStrategy(resolver)",
-        "rename",
-        target="tpu.TPUDistributionStrategy",
+        "tpu.TPUDistributionStrategy",
     ),
     Replacement(
         (),
@@ -328,27 +294,21 @@ _CONVERSION = (
 )
 
 _ESTIMATOR = (
-    Replacement(
+    _rename(
         _estimators("TPUEstimator"),
         "estimator = tf.contrib.tpu.TPUEstimator(model_fn=model_fn, config=config, train_batch_size=16)",
-        "estimator = tpu.TPUEstimator(model_fn=model_fn, config=config, train_batch_size=16)",
-        "rename",
-        target="tpu.TPUEstimator",
+        "tpu.TPUEstimator",
         also=("estimator",),
     ),
-    Replacement(
+    _rename(
         _estimators("TPUEstimatorSpec"),
         "spec = tf.contrib.tpu.TPUEstimatorSpec(mode='infer', predictions={'classes': classes})",
-        "spec = tpu.TPUEstimatorSpec(mode='infer', predictions={'classes': classes})",
-        "rename",
-        target="tpu.TPUEstimatorSpec",
+        "tpu.TPUEstimatorSpec",
     ),
-    Replacement(
+    _rename(
         ("estimator.EstimatorSpec",),
         "spec = tf.estimator.EstimatorSpec(mode='infer', predictions={'classes': classes})",
-        "spec = tpu.TPUEstimatorSpec(mode='infer', predictions={'classes': classes})",
-        "rename",
-        target="tpu.TPUEstimatorSpec",
+        "tpu.TPUEstimatorSpec",
         keywords={"eval_metric_ops": "eval_metrics"},
     ),
     Replacement(
@@ -358,27 +318,13 @@ _ESTIMATOR = (
         "rename",
         target="tpu.RunConfig",
     ),
-    Replacement(
-        _estimators("TPUConfig"),
-        "config = tf.contrib.tpu.TPUConfig(100)",
-        "config = tpu.TPUConfig(100)",
-        "rename",
-        target="tpu.TPUConfig",
-    ),
-    Replacement(
+    _rename(_estimators("TPUConfig"), "config = tf.contrib.tpu.TPUConfig(100)", "tpu.TPUConfig"),
+    _rename(
         _estimators("InputPipelineConfig"),
         "where = tf.contrib.tpu.InputPipelineConfig.PER_HOST_V2",
-        "where = tpu.InputPipelineConfig.PER_HOST_V2",
-        "rename",
-        target="tpu.InputPipelineConfig",
+        "tpu.InputPipelineConfig",
     ),
-    Replacement(
-        ("estimator.ModeKeys",),
-        "is_training = mode == tf.estimator.ModeKeys.TRAIN",
-        "is_training = mode == tpu.ModeKeys.TRAIN",
-        "rename",
-        target="tpu.ModeKeys",
-    ),
+    _rename(("estimator.ModeKeys",), "is_training = mode == tf.estimator.ModeKeys.TRAIN", "tpu.ModeKeys"),
     Replacement(
         ("train.get_global_step", "train.get_or_create_global_step"),
         "train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())",
@@ -470,12 +416,10 @@ _LOW_LEVEL_ROWS = (
         "hand",
         note="the loop feeds itself from an iterator, and returns what the last step returned",
     ),
-    Replacement(
+    _rename(
         ("train.GradientDescentOptimizer",),
         "optimizer = tf.train.GradientDescentOptimizer(learning_rate=0.01)",
-        "optimizer = optax.sgd(learning_rate=0.01)",
-        "rename",
-        target="optax.sgd",
+        "optax.sgd",
         keywords={"use_locking": None, "name": None},
     ),
     Replacement(
@@ -524,14 +468,7 @@ _LOW_LEVEL_ROWS = (
         "drop",
         note="nothing: what is worth saying is said",
     ),
-    Replacement(
-        ("logging",),
-        "tf.logging.info('loss %f', 0.5)",
-        "logging.info('loss %f', 0.5)",
-        "rename",
-        target="logging",
-        note="the module of the standard library",
-    ),
+    _rename(("logging",), "tf.logging.info('loss %f', 0.5)", "logging", note="the module of the standard library"),
     Replacement(
         (
             "enable_eager_execution",
@@ -550,14 +487,7 @@ _LOW_LEVEL_ROWS = (
 )
 
 _KERAS = (
-    Replacement(
-        ("keras",),
-        "layer = tf.keras.layers.Dense(1)",
-        "layer = keras.layers.Dense(1)",
-        "rename",
-        target="keras",
-        note="import keras, after anytpu",
-    ),
+    _rename(("keras",), "layer = tf.keras.layers.Dense(1)", "keras", note="import keras, after anytpu"),
     Replacement(
         (),
         "from tensorflow.keras.preprocessing.sequence import pad_sequences",
@@ -573,20 +503,8 @@ _KERAS = (
         keywords={"input_length": None},
         note="sequences of any length may come",
     ),
-    Replacement(
-        ("keras.layers.CuDNNLSTM",),
-        "layer = tf.keras.layers.CuDNNLSTM(8)",
-        "layer = keras.layers.LSTM(8)",
-        "rename",
-        target="keras.layers.LSTM",
-    ),
-    Replacement(
-        ("keras.layers.CuDNNGRU",),
-        "layer = tf.keras.layers.CuDNNGRU(8)",
-        "layer = keras.layers.GRU(8)",
-        "rename",
-        target="keras.layers.GRU",
-    ),
+    _rename(("keras.layers.CuDNNLSTM",), "layer = tf.keras.layers.CuDNNLSTM(8)", "keras.layers.LSTM"),
+    _rename(("keras.layers.CuDNNGRU",), "layer = tf.keras.layers.CuDNNGRU(8)", "keras.layers.GRU"),
     Replacement(
         ("keras.optimizers.legacy", "keras.optimizers"),
         "optimizer = tf.keras.optimizers.legacy.Adam(lr=0.01)",
@@ -610,12 +528,10 @@ _KERAS = (
             "AUTO": "sum_over_batch_size",
         }.items()
     ),
-    Replacement(
+    _rename(
         ("keras.mixed_precision.experimental.set_policy",),
         "tf.keras.mixed_precision.experimental.set_policy('float32')",
-        "keras.mixed_precision.set_global_policy('float32')",
-        "rename",
-        target="keras.mixed_precision.set_global_policy",
+        "keras.mixed_precision.set_global_policy",
     ),
     Replacement((), "K.clear_session()", "K.clear_session()", "same", note="with from keras import backend as K"),
     *(
@@ -818,46 +734,36 @@ _TENSORS = (
         )
         for name in ("none", "sum", "mean", "only_first_replica")
     ),
-    Replacement(
+    _rename(
         ("random.normal", "random_normal"),
         "c = tf.random_normal([2, 3], stddev=0.1)",
-        "c = keras.random.normal([2, 3], stddev=0.1)",
-        "rename",
-        target="keras.random.normal",
+        "keras.random.normal",
         keywords={"name": None},
     ),
-    Replacement(
+    _rename(
         ("random.uniform", "random_uniform"),
         "c = tf.random.uniform([2, 3], minval=-1.0)",
-        "c = keras.random.uniform([2, 3], minval=-1.0)",
-        "rename",
-        target="keras.random.uniform",
+        "keras.random.uniform",
         keywords={"name": None},
     ),
-    Replacement(
+    _rename(
         ("random.truncated_normal", "truncated_normal"),
         "c = tf.truncated_normal([2, 3], stddev=0.1)",
-        "c = keras.random.truncated_normal([2, 3], stddev=0.1)",
-        "rename",
-        target="keras.random.truncated_normal",
+        "keras.random.truncated_normal",
         keywords={"name": None},
     ),
-    Replacement(
+    _rename(
         ("random.set_seed", "set_random_seed", "random.set_random_seed"),
         "tf.random.set_seed(1)",
-        "keras.utils.set_random_seed(1)",
-        "rename",
-        target="keras.utils.set_random_seed",
+        "keras.utils.set_random_seed",
     ),
 )
 
 _INPUT = (
-    Replacement(
+    _rename(
         ("data.Dataset.from_tensor_slices",),
         "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(100).repeat().batch(16, drop_remainder=True)",
-        "dataset = tpu.pipeline.Dataset.from_arrays((x, y)).shuffle(100).repeat().batch(16, drop_remainder=True)",
-        "rename",
-        target="tpu.pipeline.Dataset.from_arrays",
+        "tpu.pipeline.Dataset.from_arrays",
         note="map, filter, batch, shuffle, repeat, shard and prefetch are called the same",
         also=("data",),
     ),
@@ -919,7 +825,7 @@ _INPUT = (
         "rename",
         target="tpu.pipeline.FixedLenFeature",
     ),
-    Replacement(("string",), "kind = tf.string", "kind = bytes", "rename", target="bytes"),
+    _rename(("string",), "kind = tf.string", "bytes"),
     Replacement(
         ("io.VarLenFeature", "VarLenFeature"),
         "features = {'words': tf.io.VarLenFeature(tf.int64)}",
@@ -927,40 +833,26 @@ _INPUT = (
         "rename",
         target="tpu.pipeline.VarLenFeature",
     ),
-    Replacement(
+    _rename(
         ("io.parse_single_example", "parse_single_example"),
         "row = tf.io.parse_single_example(record, features)",
-        "row = tpu.pipeline.parse_example(record, features)",
-        "rename",
-        target="tpu.pipeline.parse_example",
+        "tpu.pipeline.parse_example",
     ),
-    Replacement(
+    _rename(
         ("io.parse_example", "parse_example"),
         "rows = tf.io.parse_example([record, record], features)",
-        "rows = tpu.pipeline.parse_examples([record, record], features)",
-        "rename",
-        target="tpu.pipeline.parse_examples",
+        "tpu.pipeline.parse_examples",
     ),
-    Replacement(
+    _rename(
         ("image.decode_jpeg", "image.decode_png", "image.decode_image", "io.decode_jpeg", "io.decode_png"),
         "image = tf.image.decode_jpeg(content, channels=3)",
-        "image = tpu.pipeline.decode_image(content, channels=3)",
-        "rename",
-        target="tpu.pipeline.decode_image",
+        "tpu.pipeline.decode_image",
     ),
-    Replacement(
-        ("image.resize",),
-        "image = tf.image.resize(image, [8, 8])",
-        "image = tpu.pipeline.resize(image, [8, 8])",
-        "rename",
-        target="tpu.pipeline.resize",
-    ),
-    Replacement(
+    _rename(("image.resize",), "image = tf.image.resize(image, [8, 8])", "tpu.pipeline.resize"),
+    _rename(
         ("image.per_image_standardization",),
         "image = tf.image.per_image_standardization(image)",
-        "image = tpu.pipeline.standardize(image)",
-        "rename",
-        target="tpu.pipeline.standardize",
+        "tpu.pipeline.standardize",
     ),
     Replacement(
         ("image.random_flip_left_right",),
