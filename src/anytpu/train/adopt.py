@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from anytpu import _keras
+from anytpu._calls import check_arguments
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare
 from anytpu.train import checks, compiled_models, functions
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
+from anytpu.train.labels import warn_of_labels
 from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
@@ -71,10 +73,12 @@ def _loop(name: str, original: Callable) -> Callable:
                 compiled_models.refuse_guard(self, on_nan)
             with _active(None):
                 return original(self, *args, **kwargs)
+        check_arguments(name, signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(arguments)
+            warn_of_labels(self, arguments.get("y"))
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
         with _running(trainer, name, arguments.get("callbacks")):
@@ -93,6 +97,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
         trainer = trainer_of(self)
         if trainer is None:
             return original(self, *args, **kwargs)
+        check_arguments(name, signature, kwargs)
         arguments = signature.bind(self, *args, **kwargs).arguments
         checks.check_call(arguments)
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():

@@ -26,6 +26,7 @@ from anytpu.errors import DataExhaustedError
 from anytpu.program.program import Tree
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
+from anytpu.train.labels import warn_of_labels
 from anytpu.train.padding import Padded
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ class Epochs(_KerasEpochIterator):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
+        warn_of_labels(self._trainer.model, y)
 
     def _why_ended(self, steps_run: int, wanted: int | None) -> str | None:
         """Return why an epoch ended after `steps_run` steps; None for a first pass of unknown length."""

@@ -1,0 +1,79 @@
+"""Labels outside of a model's classes: one warning, from arrays and from the first batch of a stream."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.train.labels import warn_of_labels
+
+X = np.zeros((8, 4), np.float32)
+OUTSIDE = np.array([0, 1, 2, 5, 0, 1, 2, 0])
+TEXT = (
+    "y has labels from 0 to 5, and 'classifier' has 3 classes, 0 to 2. The loss of a label outside of them is 0, and "
+    "nothing is learned from it: give its last layer 6 units"
+)
+
+
+def classifier(loss: Any = "sparse_categorical_crossentropy") -> Any:
+    with tpu.connect("virtual", cores=2).scope():
+        layers = [keras.Input((4,)), keras.layers.Dense(3, "softmax")]
+        model = keras.Sequential(layers, name="classifier")
+        model.compile("sgd", loss)
+    return model
+
+
+def texts(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(warning.message) for warning in caught]
+
+
+def test_arrays():
+    model = classifier()
+    assert texts(lambda: model.fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
+    assert texts(lambda: model.evaluate(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
+    assert texts(lambda: model.fit(X, OUTSIDE % 3, batch_size=4, verbose=0)) == []
+
+
+def test_the_warning_points_to_the_call():
+    with pytest.warns(UserWarning) as warned:
+        classifier().fit(X, OUTSIDE, verbose=0)
+    assert warned[0].filename == __file__
+
+
+def test_a_stream():
+    batches = ((X[:4], OUTSIDE[:4]) for _ in range(2))
+    assert texts(lambda: classifier().fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)) == [TEXT]
+
+
+def test_labels_below_0():
+    assert texts(lambda: warn_of_labels(classifier(), np.array([-1.0, 2.0])))[0].endswith("number the labels from 0")
+
+
+def test_what_cannot_be_checked_is_not():
+    ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=5)
+    for loss in ("mse", ignoring, lambda y_true, y_pred: y_pred):
+        assert texts(lambda loss=loss: warn_of_labels(classifier(loss), OUTSIDE)) == []
+    assert texts(lambda: warn_of_labels(keras.Sequential([keras.layers.Dense(3)]), OUTSIDE)) == []
+    assert texts(lambda: warn_of_labels(classifier(), None)) == []
+
+
+@pytest.mark.parametrize(
+    "loss", [keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy()]
+)
+def test_forms_of_the_loss(loss: Any):
+    assert texts(lambda: warn_of_labels(classifier(loss), OUTSIDE)) == [TEXT]
+
+
+def test_a_misspelt_argument_of_fit():
+    model = classifier()
+    with pytest.raises(TypeError) as error:
+        model.fit(X, OUTSIDE % 3, epoch=3)
+    assert str(error.value) == "fit() has no argument 'epoch'; did you mean 'epochs'?"
