@@ -17,7 +17,7 @@ from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
 from anytpu import _env, _jax
-from anytpu.strategy.padded.folds import AxisSize
+from anytpu.strategy.padded.counts import AxisSize
 
 
 def test_a_value_under_vmap_is_a_batch_tracer():
@@ -108,5 +108,5 @@ def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():
     values += [folded(lambda axis: lax.pmean(8, axis)), folded(lambda axis: lax.psum(1, axis))]
     assert values == [2018, 2018, 2018, 2018, 8 * 1009 / 4, 4], (
         f"JAX {jax.__version__} does not convert the size of an axis to the type of the number in _const(example, "
-        "size), by which strategy/padded/folds.py finds the numbers that psum multiplies by it"
+        "size), by which strategy/padded/counts.py finds the numbers that psum multiplies by it"
     )

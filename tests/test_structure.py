@@ -40,7 +40,8 @@ MAX_FAN_OUT = 12
 # Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
 PLAIN_PARTS = {
     *("__init__", "__main__", "_by_name", "_calls", "_env", "_jax", "_keras", "errors", "showing", "units"),
-    *("bench", "cli", "engine", "files", "pipeline", "planning", "port", "program", "report", "system", "train"),
+    *("bench", "cli", "engine", "files", "pipeline", "planning", "port", "program", "report", "strategy", "system"),
+    "train",
 }
 
 BANNED_NAMES = {

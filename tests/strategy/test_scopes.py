@@ -1,10 +1,19 @@
+"""The scope of a strategy, and its conflicts with `keras.distribution`."""
+
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import jax
 import keras
+import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import ReplicaError
+from anytpu.errors import ProgramError, ReplicaError, StrategyError
+from anytpu.planning.runs import digest
 from anytpu.strategy.scopes import system_of
 
 
@@ -67,3 +76,133 @@ def test_an_exception_leaves_the_scope(strategy):
     with pytest.raises(RuntimeError, match="mine"), strategy.scope():
         raise RuntimeError("mine")
     assert tpu.get_strategy() is not strategy
+
+
+X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+
+
+@pytest.fixture
+def distributed():
+    """A function that sets a distribution; it is taken away afterwards."""
+    yield lambda: keras.distribution.set_distribution(
+        keras.distribution.DataParallel(devices=[str(device) for device in jax.devices()[:1]])
+    )
+    keras.distribution.set_distribution(None)
+
+
+def said(what: str, name: str = "DataParallel") -> str:
+    return (
+        f"keras.distribution.{name} is set, and {what} places variables too: two systems cannot place the same ones. "
+        "To use the strategy alone, type keras.distribution.set_distribution(None) before the model is made; to use "
+        "keras.distribution alone, make and compile the model outside of strategy.scope()"
+    )
+
+
+def compiled():
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)], name="small")
+    model.compile("sgd", "mse")
+    return model
+
+
+def error_of(call) -> str:
+    with pytest.raises(StrategyError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_a_scope_under_a_distribution(strategy, distributed):
+    distributed()
+    assert error_of(lambda: strategy.scope().__enter__()) == said(f"the scope of {strategy!r}")
+    assert error_of(lambda: strategy.run(lambda: 1.0)) == said("strategy.run")
+    assert error_of(lambda: strategy.run_steps(lambda batch: batch, iter([X]), 1)) == said("strategy.run_steps")
+
+
+def test_the_scope_of_a_distribution_counts_too(strategy):
+    devices = [str(device) for device in jax.devices()[:1]]
+    mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
+        assert error_of(lambda: strategy.run(lambda: 1.0)) == said("strategy.run", "ModelParallel")
+    strategy.run(lambda: 1.0)
+
+
+def test_a_distribution_that_is_set_in_a_scope(strategy, distributed):
+    with strategy.scope():
+        distributed()
+        assert error_of(compiled) == said(f"the scope of {strategy!r}")
+
+
+def test_a_distribution_that_is_set_before_fit(strategy, distributed):
+    with strategy.scope():
+        model = compiled()
+    distributed()
+    what = f"{strategy!r}, in whose scope 'small' was compiled,"
+    assert error_of(lambda: model.fit(X, Y, verbose=0)) == said(what)
+    assert error_of(lambda: model.train_on_batch(X, Y)) == said(what)
+    keras.distribution.set_distribution(None)
+    model.fit(X, Y, verbose=0)
+
+
+INSTEAD = (
+    "Write the step as a JAX function, and its layout as jax.sharding.NamedSharding on its input_specs. To have each "
+    "device hold the whole model, type keras.distribution.set_distribution(None) before the model is made"
+)
+
+
+def test_a_program_under_data_parallelism_is_the_same(distributed):
+    before = tpu.program.of(compiled(), batch_size=8)
+    distributed()
+    after = tpu.program.of(compiled(), batch_size=8)
+    assert (digest(after), after.layout, after.placement) == (digest(before), before.layout, None)
+
+
+def test_a_program_under_model_parallelism():
+    devices = [str(device) for device in jax.devices()[:1]]
+    mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
+        model = compiled()
+        with pytest.raises(ProgramError) as caught:
+            tpu.program.of(model, batch_size=8)
+    assert str(caught.value) == (
+        f"keras.distribution.ModelParallel is set, and the Program of 'small' would not follow its layout. {INSTEAD}"
+    )
+
+
+def test_a_program_inside_of_a_mesh():
+    model = compiled()
+    with (
+        jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((4, 2), ("data", "model"))),
+        pytest.raises(ProgramError) as caught,
+    ):
+        tpu.program.of(model, batch_size=8)
+    assert str(caught.value) == (
+        "a mesh is set (data=4, model=2), and the Program of 'small' would not follow it: leave jax.set_mesh out"
+    )
+
+
+SPLIT = """
+import anytpu as tpu, jax, keras
+devices = [str(device) for device in jax.devices()]
+mesh = keras.distribution.DeviceMesh((4, 2), ("batch", "model"), devices)
+layout = keras.distribution.LayoutMap(mesh)
+layout[".*dense/kernel"] = (None, "model")
+with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="dense")], name="small")
+    model.compile("sgd", "mse")
+try:
+    tpu.program.of(model, batch_size=8)
+except tpu.errors.ProgramError as error:
+    print(error)
+"""
+
+
+def test_a_model_that_was_made_under_model_parallelism():
+    eight = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "16"}
+    done = subprocess.run(
+        [sys.executable, "-c", SPLIT], env={**os.environ, **eight}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == (
+        "the variable 'small/dense/kernel' of 'small' is split over 8 devices, and a Program would not follow that. "
+        f"{INSTEAD}\n"
+    ), done.stderr

@@ -5,22 +5,19 @@ from anytpu import _env
 
 _env.require_keras_on_jax()
 
-from anytpu.strategy.base import Strategy
-from anytpu.strategy.connection import connect, get_strategy
-from anytpu.strategy.default import DefaultStrategy
+from anytpu.strategy.base import DefaultStrategy, Strategy, get_strategy
+from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.distributed import InputContext
 from anytpu.strategy.gradients import SummedGradient, value_and_grad
-from anytpu.strategy.losses import compute_average_loss, scale_regularization_loss
 from anytpu.strategy.per_replica import PerReplica
-from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replica_context import (
     ReplicaContext,
     get_replica_context,
     has_strategy,
     in_cross_replica_context,
 )
-from anytpu.strategy.rows import row_mask
-from anytpu.strategy.strategy import TPUStrategy
+from anytpu.strategy.rows import compute_average_loss, row_mask, scale_regularization_loss
+from anytpu.strategy.strategy import TPUStrategy, connect
 
 __all__ = [
     "DefaultStrategy",

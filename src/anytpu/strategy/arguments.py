@@ -227,14 +227,26 @@ def _jax_dtype(dtype: np.dtype) -> Any:
 
 
 def _check(leaf: ArrayLeaf | StaticLeaf, replicas: int, tree: Any, index: int) -> None:
+    """Reject a leaf that cannot be passed to a step."""
     if isinstance(leaf, StaticLeaf):
         if isinstance(leaf.value, keras.Variable):
-            _refuse_variable(_name(tree, index), leaf.value)
+            raise SettingError(
+                f"{_name(tree, index)} is the Keras variable {leaf.value.path!r}, and an argument is a value that a "
+                "step cannot write back to. Let the function use the variable by its own name, or pass the model, the "
+                "optimizer or the metric that has it"
+            )
     elif leaf.is_split:
         if leaf.shape[0] != replicas:
-            _refuse_count(_name(tree, index), leaf.shape[0], replicas)
+            raise ReplicaError(
+                f"{_name(tree, index)} is a PerReplica of {leaf.shape[0]} values, and the strategy has {replicas} "
+                "replicas: pass one value for each of them, or a plain array, which goes to all"
+            )
     elif isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in _NOT_NUMBERS:
-        _refuse_dtype(_name(tree, index), leaf.dtype)
+        raise SettingError(
+            f"{_name(tree, index)} holds {leaf.dtype}, which no TPU computes with. Turn its values into numbers first, "
+            "for example strings with keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects "
+            "with np.stack"
+        )
 
 
 def _name(tree: Any, index: int) -> str:
@@ -246,24 +258,3 @@ def _name(tree: Any, index: int) -> str:
 
 def _text(value: Any) -> str:
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray | jax.Array) else repr(value)
-
-
-def _refuse_count(name: str, count: int, replicas: int) -> None:
-    raise ReplicaError(
-        f"{name} is a PerReplica of {count} values, and the strategy has {replicas} replicas: pass one value for each "
-        "of them, or a plain array, which goes to all"
-    )
-
-
-def _refuse_dtype(name: str, dtype: np.dtype) -> None:
-    raise SettingError(
-        f"{name} holds {dtype}, which no TPU computes with. Turn its values into numbers first, for example strings "
-        "with keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
-    )
-
-
-def _refuse_variable(name: str, variable: Any) -> None:
-    raise SettingError(
-        f"{name} is the Keras variable {variable.path!r}, and an argument is a value that a step cannot write back to. "
-        "Let the function use the variable by its own name, or pass the model, the optimizer or the metric that has it"
-    )

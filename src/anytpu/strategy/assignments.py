@@ -1,11 +1,15 @@
-"""Assignment to a variable inside a replica.
+"""Assignments to a variable inside a replica, and the aggregation of the replicas' values.
 
 Idea: a variable with an aggregation has the same value on all replicas, also in the middle of a step. Assigned values
 are aggregated at the assignment, and a later read returns the aggregate. `assign_add` and `assign_sub` aggregate the
 change. TensorFlow's synchronization AUTO and ON_WRITE do the same.
 
-Rule: a variable with synchronization "on_read" (Keras metrics) keeps each replica's own value until the step ends
-(`aggregation.py`). Optimizers write without aggregation, because their gradients are reduced already.
+A variable with synchronization "on_read" (Keras metrics) has one value per replica until the step ends. Then the
+replicas' changes are summed. If the step overwrites the value without reading it (`metric.reset_state()`), the new
+values are summed instead. Statistics of BatchNorm are recognized by name and averaged.
+
+Rule: after a step every replica holds the same values. Any other variable that would differ is an error; TensorFlow
+silently returned the value of replica 0. Optimizers write without aggregation, because their gradients are summed.
 """
 
 from __future__ import annotations
@@ -23,11 +27,61 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import ReplicaError
-from anytpu.strategy.aggregation import check_has_mean, first, is_local
+from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.per_replica import is_traced
-from anytpu.strategy.replicas import Replica, current_replica
+from anytpu.strategy.replicas import Replica, ReplicaShard, current_replica
+
+Merge = Callable[[Any, Any, ReplicaShard | None], Any]
+"""`merge(old, new, shard) -> value`: the merged value, equal on every replica. `old` is the value before the step,
+`new` this replica's value after it, `shard` the replica's part of a batch that does not fill all replicas."""
+
+_BATCH_STATISTICS = frozenset({"moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev"})
+"""Names of the running statistics of `keras.layers.BatchNormalization`."""
 
 _UNAGGREGATED: contextvars.ContextVar[bool] = contextvars.ContextVar("unaggregated", default=False)
+
+
+def merge_of(variable: Any, is_overwritten: bool, differs: bool) -> Merge | None:
+    """Return the function that merges the replicas' new values of a variable; None if they are already equal.
+
+    Args:
+        variable: a Keras variable that the step writes.
+        is_overwritten: True if the step writes it without reading it first.
+        differs: True if the replicas' new values may differ.
+
+    Raises:
+        ReplicaError: the values may differ, and the variable has no aggregation.
+    """
+    if variable.aggregation == "sum" and _is_local(variable):
+        # Equal values are summed too: eight replicas that each count 4 rows make 32 rows.
+        if is_overwritten:
+            return lambda old, new, shard: jax.lax.psum(new, REPLICA_AXIS)
+        return lambda old, new, shard: old + jax.lax.psum(new - old, REPLICA_AXIS)
+    if not differs:
+        return None
+    if variable.aggregation == "only_first_replica":
+        return lambda old, new, shard: _first(new)
+    if variable.name in _BATCH_STATISTICS:
+        return lambda old, new, shard: mean_over_rows(new, shard)
+    if variable.aggregation == "mean":
+        _check_has_mean(variable)
+        return lambda old, new, shard: jax.lax.pmean(new, REPLICA_AXIS)
+    raise ReplicaError(
+        f"you must specify an aggregation method to update the variable {variable.path!r} in a replica: its new value "
+        "differs between the replicas, and after a step every replica must hold the same. Make it with "
+        'aggregation="sum", "mean" or "only_first_replica", for example '
+        'keras.Variable(0.0, aggregation="sum"), or write a value that is the same on all of them. Where an optimizer '
+        "writes it, from gradients of one replica alone, take them with tpu.value_and_grad, or reduce them first: "
+        'gradients = tpu.get_replica_context().all_reduce("MEAN", gradients)'
+    )
+
+
+def mean_over_rows(new: Any, shard: ReplicaShard | None) -> Any:
+    """Return the mean over the replicas, weighted by real rows; a replica without rows has weight 0."""
+    if shard is None:
+        return jax.lax.pmean(new, REPLICA_AXIS)
+    rows = shard.rows.astype(new.dtype)
+    return jax.lax.psum(new * rows, REPLICA_AXIS) / jax.lax.psum(rows, REPLICA_AXIS)
 
 
 @contextlib.contextmanager
@@ -52,22 +106,22 @@ def install() -> None:
     assign = owner.assign
     if _keras.is_wrapped(assign):
         return
-    _keras.wrap(owner, "assign", _assigning)
-    _keras.wrap(owner, "assign_add", lambda original: _changing(original, assign, operator.add))
-    _keras.wrap(owner, "assign_sub", lambda original: _changing(original, assign, operator.sub))
+    _keras.wrap(owner, "assign", _wrap_assign)
+    _keras.wrap(owner, "assign_add", lambda original: _wrap_change(original, assign, operator.add))
+    _keras.wrap(owner, "assign_sub", lambda original: _wrap_change(original, assign, operator.sub))
 
 
-def _assigning(assign: Callable) -> Callable:
+def _wrap_assign(assign: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
-        replica = _aggregating(self)
+        replica = _aggregating_replica(self)
         return assign(self, value if replica is None else _aggregate(self, value, replica))
 
     return wrapper
 
 
-def _changing(original: Callable, assign: Callable, change: Callable) -> Callable:
+def _wrap_change(original: Callable, assign: Callable, change: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
-        replica = _aggregating(self)
+        replica = _aggregating_replica(self)
         if replica is None:
             return original(self, value)
         return assign(self, change(self, _aggregate(self, value, replica)))
@@ -75,12 +129,17 @@ def _changing(original: Callable, assign: Callable, change: Callable) -> Callabl
     return wrapper
 
 
-def _aggregating(variable: Any) -> Replica | None:
+def _aggregating_replica(variable: Any) -> Replica | None:
     """Return the current replica if assignments to a variable are aggregated in it; otherwise None."""
     replica = current_replica()
     if replica is None or replica.axis is None or replica.replicas == 1 or _UNAGGREGATED.get():
         return None
-    return None if variable.aggregation == "none" or is_local(variable) else replica
+    return None if variable.aggregation == "none" or _is_local(variable) else replica
+
+
+def _is_local(variable: Any) -> bool:
+    """Return whether each replica has its own value of a variable until the step ends, as a metric has."""
+    return variable.synchronization == "on_read"
 
 
 def _aggregate(variable: Any, value: Any, replica: Replica) -> Any:
@@ -92,17 +151,31 @@ def _aggregate(variable: Any, value: Any, replica: Replica) -> Any:
         return value
     value = jnp.asarray(value, variable.dtype)
     if variable.aggregation == "only_first_replica":
-        return first(value)
+        return _first(value)
     if variable.aggregation == "sum":
         return replica.sum(value)
-    check_has_mean(variable)
+    _check_has_mean(variable)
     return jax.lax.pmean(value, replica.axis)
+
+
+def _first(value: Any) -> Any:
+    """Return the first replica's value on every replica."""
+    own_term = jnp.where(jax.lax.axis_index(REPLICA_AXIS) == 0, value, jnp.zeros_like(value))
+    return jax.lax.psum(own_term, REPLICA_AXIS).astype(value.dtype)
 
 
 def _is_shared(value: Any, replica: Replica) -> bool:
     """Return whether a value is the same on all replicas: a constant, or an argument that goes to all replicas."""
     leaves = jax.tree.leaves(value)
     return not any(is_traced(leaf) for leaf in leaves) or any(value is argument for argument in replica.shared)
+
+
+def _check_has_mean(variable: Any) -> None:
+    if not jnp.issubdtype(variable.dtype, jnp.inexact):
+        raise ReplicaError(
+            f"the variable {variable.path!r} holds {variable.dtype}, and its aggregation is the mean, which is not an "
+            'integer: make it with a floating dtype, or with aggregation="sum" or "only_first_replica"'
+        )
 
 
 def _check_zero(variable: Any, value: Any, replica: Replica) -> None:

@@ -1,16 +1,21 @@
-"""`Strategy`: the interface of all strategies, which run a program on replicas."""
+"""`Strategy`: the interface of all strategies, and `DefaultStrategy`, which runs one replica without a TPU system."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
-from anytpu.strategy import reduction
+from anytpu.errors import DataExhaustedError
+from anytpu.strategy import collectives
+from anytpu.strategy.current import CURRENT
 from anytpu.strategy.distributed import DistributedDataset, InputContext, ValueContext
+from anytpu.strategy.looped import check_loop, exhausted_message
 from anytpu.strategy.per_replica import PerReplica
-from anytpu.strategy.replicas import refuse_inside
+from anytpu.strategy.replicas import Replica, inside, refuse_inside
+
+_ENDED = object()
 
 
 class Strategy(abc.ABC):
@@ -125,7 +130,7 @@ class Strategy(abc.ABC):
             np.float32(1.5)
         """
         refuse_inside("reduce", "sum with jax.lax.psum(value, 'replica')")
-        return reduction.reduce(reduction.ReduceOp.of(reduce_op), value, axis, self.num_replicas_in_sync)
+        return collectives.reduce(collectives.ReduceOp.of(reduce_op), value, axis, self.num_replicas_in_sync)
 
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate each replica's value along an axis.
@@ -147,7 +152,7 @@ class Strategy(abc.ABC):
             (4, 3)
         """
         refuse_inside("gather", "use jax.lax.all_gather(value, 'replica', tiled=True)")
-        return reduction.gather(value, axis)
+        return collectives.gather(value, axis)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return the values of a `PerReplica` as a tuple; a plain value as a tuple of one.
@@ -157,3 +162,61 @@ class Strategy(abc.ABC):
             (3.0,)
         """
         return value.values if isinstance(value, PerReplica) else (value,)
+
+
+@final
+class DefaultStrategy(Strategy):
+    """One replica in this process; `get_strategy` returns it when no other strategy is in scope."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas: 1."""
+        return 1
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return contextlib.nullcontext(self)
+
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Call the function; it is not compiled."""
+        refuse_inside("run", "call the function itself")
+        with inside(Replica(1, axis=None)):
+            return fn(*args, **(kwargs or {}))
+
+    def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
+        """Call the function on one batch after the other; it is not compiled."""
+        check_loop(fn, iterator, steps)
+        outputs = None
+        for step in range(steps):
+            batch = next(iterator, _ENDED)
+            if batch is _ENDED:
+                raise DataExhaustedError(exhausted_message(step, steps, state is not None))
+            if state is None:
+                outputs = self.run(fn, (batch,))
+            else:
+                state, outputs = self.run(fn, (state, batch))
+        return outputs if state is None else (state, outputs)
+
+    def distribute_dataset(self, dataset: Any) -> Any:
+        """Return the data set itself."""
+        return dataset
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+        """Return the data set that the function makes."""
+        return dataset_fn(InputContext())
+
+    def __repr__(self) -> str:
+        return "<DefaultStrategy: one replica, on the default device of JAX>"
+
+
+_DEFAULT = DefaultStrategy()
+
+
+def get_strategy() -> Strategy:
+    """Return the strategy of the surrounding scope or step, or the default strategy with one replica in this process.
+
+    Example:
+        >>> get_strategy().num_replicas_in_sync
+        1
+    """
+    return CURRENT.get() or _DEFAULT

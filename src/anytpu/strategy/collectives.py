@@ -1,4 +1,4 @@
-"""Sums over replicas, and over groups of them.
+"""Reductions over the replicas, outside of them (`strategy.reduce`, `strategy.gather`) and inside (sums over groups).
 
 Idea: `jax.lax.psum(..., axis_index_groups=...)` is not supported under `vmap`, which runs the virtual cores. So a group
 sum uses only operations that every backend has: all values are gathered, ordered by group, and summed in each group.
@@ -9,6 +9,7 @@ Rule: on one replica, and outside of every replica, a sum over the replicas is t
 
 from __future__ import annotations
 
+import enum
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +18,112 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.errors import SettingError
+from anytpu.errors import ReplicaError, SettingError
+from anytpu.strategy.per_replica import PerReplica, is_per_replica, is_traced
 from anytpu.strategy.replicas import current_replica
 
 Groups = Sequence[Sequence[int]]
 """A group assignment: one list of replica indices for each group. Each replica is in one group; sizes are equal."""
+
+
+class ReduceOp(enum.Enum):
+    """The reduction of the replicas' values to one value."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @classmethod
+    def of(cls, name: Any) -> ReduceOp:
+        """Return the operation with a name in any case; an operation is returned unchanged.
+
+        Raises:
+            SettingError: no operation has this name.
+        """
+        if isinstance(name, cls):
+            return name
+        if isinstance(name, str) and name.upper() in cls.__members__:
+            return cls[name.upper()]
+        raise SettingError(f'reduce_op must be "SUM" or "MEAN", not {name!r}')
+
+
+def reduce(op: ReduceOp, value: Any, axis: int | None, replicas: int = 1) -> Any:
+    """Reduce each leaf over the replicas, and over one axis of each replica's value if `axis` is not None.
+
+    Args:
+        op: the operation.
+        value: a tree of `PerReplica` and of plain values, each of which is the value of every replica.
+        axis: the axis, or None.
+        replicas: number of replicas, the multiplicity of a plain value.
+    """
+    return jax.tree.map(lambda leaf: _reduce_leaf(op, leaf, axis, replicas), value, is_leaf=is_per_replica)
+
+
+def gather(value: Any, axis: int) -> Any:
+    """Concatenate each leaf's values along an axis."""
+    return jax.tree.map(lambda leaf: _gather_leaf(leaf, axis), value, is_leaf=is_per_replica)
+
+
+def _reduce_leaf(op: ReduceOp, leaf: Any, axis: int | None, replicas: int) -> Any:
+    if axis is None:
+        if not isinstance(leaf, PerReplica) and op is ReduceOp.SUM and replicas > 1:
+            _check_zero(leaf, replicas)
+        stacked = leaf.stacked() if isinstance(leaf, PerReplica) else _array(leaf)[None]
+        return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
+    parts = _parts(leaf, axis, "reduce") * (1 if isinstance(leaf, PerReplica) else replicas)
+    # Replicas may have different numbers of rows: the mean weighs each row equally.
+    total = sum(part.sum(axis, dtype=_sum_dtype(part)) for part in parts)
+    return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
+
+
+def _check_zero(value: Any, replicas: int) -> None:
+    """Reject the sum of one value for all replicas, unless it is zero."""
+    if not is_traced(value) and not np.any(np.asarray(value)):
+        return
+    what = f"an array of shape {value.shape}" if np.ndim(value) else repr(value)
+    raise ReplicaError(
+        f'strategy.reduce("SUM", ...) was given {what}, one value for all {replicas} replicas and not one for each: '
+        "pass what strategy.run returned. For the value itself type "
+        'strategy.reduce("MEAN", value, axis=None); for its sum over the replicas, '
+        "value * strategy.num_replicas_in_sync"
+    )
+
+
+def _gather_leaf(leaf: Any, axis: int) -> Any:
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    parts = _parts(leaf, axis, "gather")
+    if len({_without(part.shape, axis) for part in parts}) > 1:
+        raise ReplicaError(
+            f"the values of this PerReplica have shapes {', '.join(str(part.shape) for part in parts)}, and "
+            f"gather(axis={axis}) needs them to be equal in every axis but {axis}: look at the parts with value.values"
+        )
+    return jnp.concatenate(parts, axis) if is_traced(parts[0]) else np.concatenate(parts, axis)
+
+
+def _parts(leaf: Any, axis: int, name: str) -> list[Any]:
+    parts = [_array(part) for part in (leaf.values if isinstance(leaf, PerReplica) else (leaf,))]
+    for part in parts:
+        if not -part.ndim <= axis < part.ndim:
+            raise SettingError(
+                f"{name} was given axis={axis}, and a replica's value has the shape {part.shape}: "
+                'the axis counts the axes of one value, from 0; strategy.reduce("SUM", value, axis=None) takes values '
+                "of any shape"
+            )
+    return parts
+
+
+def _array(value: Any) -> Any:
+    return value if is_traced(value) else np.asarray(value)
+
+
+def _sum_dtype(array: np.ndarray) -> Any:
+    """Return the dtype of a sum: that of the values, or int32 for booleans."""
+    return np.int32 if array.dtype == bool else array.dtype
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    position = axis % len(shape)
+    return shape[:position] + shape[position + 1 :]
 
 
 def cross_replica_sum(x: Any, group_assignment: Groups | None = None) -> Any:

@@ -1,8 +1,8 @@
 """Data sets whose batches are split over the replicas.
 
-Idea: a batch of rows is split into one part for each replica. If the rows do not fill all replicas, the first ones are
-filled first, and the rest are pads: copies of real rows that no result counts (`rows.py`). So every replica runs the
-same compiled step.
+Idea: a batch of rows is split into one part for each replica. If the rows do not fill all replicas, the first replicas
+are filled first. The other rows are pads: copies of real rows that have no effect on results (`rows.py`). So every
+replica runs the same compiled step.
 
 Rule: the assignment of rows depends only on the batch sizes. Each replica gets ceil(rows / replicas) rows until none
 are left.
@@ -11,14 +11,14 @@ are left.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, final
 
 import jax
 import numpy as np
 
-from anytpu.errors import DataError, SettingError
-from anytpu.strategy.optional_batch import OptionalBatch
+from anytpu.errors import DataError, DataExhaustedError, SettingError
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import refuse_inside
 
@@ -107,13 +107,48 @@ class DistributedDataset:
         return -(-steps // self._strategy.num_replicas_in_sync) if self._is_per_replica else steps
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionalBatch:
+    """A batch, or nothing at the end of the data.
+
+    Attributes:
+        batches: a tuple with the batch; () at the end of the data.
+    """
+
+    batches: tuple[Any, ...] = ()
+
+    @classmethod
+    def following(cls, iterator: Iterator[Any]) -> OptionalBatch:
+        """Return the next batch of an iterator, or an empty `OptionalBatch` at its end."""
+        try:
+            return cls((next(iterator),))
+        except StopIteration:
+            return cls()
+
+    def has_value(self) -> bool:
+        """Return whether there is a batch."""
+        return bool(self.batches)
+
+    def get_value(self) -> Any:
+        """Return the batch.
+
+        Raises:
+            DataExhaustedError: there is no batch.
+        """
+        if not self.batches:
+            raise DataExhaustedError(
+                "the given optional does not have a value: the data has ended. Ask optional.has_value() first"
+            )
+        return self.batches[0]
+
+
 @final
 class DistributedIterator:
     """One iteration over a `DistributedDataset`."""
 
     def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool) -> None:
         self._replicas, self._strict = strategy.num_replicas_in_sync, getattr(strategy, "strict", False)
-        self._batches, self._next = batches, self._join if is_per_replica else self._split
+        self._batches, self._is_per_replica = batches, is_per_replica
         self._room = 0
 
     def __iter__(self) -> DistributedIterator:
@@ -124,11 +159,21 @@ class DistributedIterator:
 
         Raises:
             StrategyError: inside a function that `strategy.run` runs.
-            DataError: an array has no rows, or another number of rows than the others; for a strict strategy, the rows
-                are not divisible by the replicas.
+            DataError: an array has no rows, or another number of rows than the others. For a strict strategy also if
+                the rows are not divisible by the replicas.
         """
         refuse_inside("distribute_dataset", "use the batch that run was given: strategy.run(fn, args=(next(batches),))")
-        return self._next()
+        parts = [_arrays(next(self._batches))]
+        if self._is_per_replica:
+            # At the end of the data the last replicas may have no rows.
+            parts += map(_arrays, itertools.islice(self._batches, self._replicas - 1))
+            counts = [_rows(part) for part in parts] if self._replicas > 1 else []
+            counts += [0] * (self._replicas - len(parts))
+        else:
+            rows = _rows(parts[0])
+            each = -(-rows // self._replicas)
+            counts = [min(each, max(0, rows - each * replica)) for replica in range(self._replicas)]
+        return parts[0] if self._replicas == 1 else self._split(parts, tuple(counts))
 
     def get_next(self) -> Any:
         """Return the next batch, like `next(iterator)`."""
@@ -145,48 +190,26 @@ class DistributedIterator:
         """
         return OptionalBatch.following(self)
 
-    def _split(self) -> Any:
-        leaves, tree = jax.tree.flatten(next(self._batches))
-        leaves = [np.asarray(leaf) for leaf in leaves]
-        rows = _rows(leaves)
-        if self._replicas == 1:
-            return tree.unflatten(leaves)
-        rows_each = -(-rows // self._replicas)
-        counts = tuple(min(rows_each, max(0, rows - rows_each * replica)) for replica in range(self._replicas))
-        self._room = max(self._room, rows_each)
-        if rows == self._room * self._replicas:
-            return tree.unflatten([_reshaped(leaf, self._replicas) for leaf in leaves])
-        self._check_strict(rows)
+    def _split(self, parts: list[Any], counts: tuple[int, ...]) -> Any:
+        """Split rows over the replicas, in order; a replica with fewer rows than another gets pads.
+
+        Args:
+            parts: trees of arrays with the rows, `(rows, ...)`, which are concatenated.
+            counts: number of rows of each replica.
+        """
+        self._room = max(self._room, *counts)
+        # Concatenation copies, also one array: the data set may reuse the buffer for the next batch.
+        if set(counts) == {self._room}:
+            shape = (self._replicas, self._room)
+            return jax.tree.map(
+                lambda *each: PerReplica.of_stack(np.concatenate(each).reshape(*shape, *each[0].shape[1:])), *parts
+            )
+        self._check_strict(sum(counts))
         # index[n, r] is the batch row that becomes row r of replica n: its real rows in order, then row 0 as the pad.
         index = np.zeros((self._replicas, max(self._room, _MIN_ROOM)), np.int64)
         for replica, count in enumerate(counts):
-            index[replica, :count] = rows_each * replica + np.arange(count)
-        return tree.unflatten([PerReplica.of_stack(leaf[index], counts) for leaf in leaves])
-
-    def _join(self) -> Any:
-        """Join one batch for each replica; at the end of the data the last replicas may have no rows."""
-        parts = [jax.tree.map(np.asarray, next(self._batches))]
-        for _ in range(self._replicas - 1):
-            batch = next(self._batches, None)
-            if batch is None:
-                break
-            parts.append(jax.tree.map(np.asarray, batch))
-        if self._replicas == 1:
-            return parts[0]
-        counts = [_rows(jax.tree.leaves(part)) for part in parts] + [0] * (self._replicas - len(parts))
-        self._room = max(self._room, *counts)
-        if set(counts) == {self._room}:
-            return jax.tree.map(lambda *leaves: PerReplica.of_stack(np.stack(leaves)), *parts)
-        self._check_strict(sum(counts))
-        return jax.tree.map(lambda *leaves: PerReplica.of_stack(self._stacked(leaves), tuple(counts)), *parts)
-
-    def _stacked(self, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
-        room = max(self._room, _MIN_ROOM)
-        stack = np.empty((self._replicas, room, *leaves[0].shape[1:]), leaves[0].dtype)
-        stack[:] = leaves[0][0]
-        for replica, leaf in enumerate(leaves):
-            stack[replica, : len(leaf)] = leaf
-        return stack
+            index[replica, :count] = sum(counts[:replica]) + np.arange(count)
+        return jax.tree.map(lambda *each: PerReplica.of_stack(np.concatenate(each)[index], counts), *parts)
 
     def _check_strict(self, rows: int) -> None:
         if self._strict:
@@ -197,12 +220,13 @@ class DistributedIterator:
             )
 
 
-def _reshaped(leaf: np.ndarray, replicas: int) -> PerReplica:
-    # Copy: the data set may reuse the buffer for the next batch.
-    return PerReplica.of_stack(np.array(leaf).reshape(replicas, leaf.shape[0] // replicas, *leaf.shape[1:]))
+def _arrays(batch: Any) -> Any:
+    return jax.tree.map(np.asarray, batch)
 
 
-def _rows(leaves: list[np.ndarray]) -> int:
+def _rows(batch: Any) -> int:
+    """Return the number of rows of the arrays of a batch."""
+    leaves = jax.tree.leaves(batch)
     counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(counts) != 1 or 0 in counts:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "no array"

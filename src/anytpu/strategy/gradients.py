@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -23,14 +25,21 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from anytpu import _jax, _keras
+from anytpu._calls import users_stacklevel
 from anytpu.errors import ReplicaError, SettingError
+from anytpu.program.jaxprs import level_of
 from anytpu.program.program import REPLICA_AXIS
+from anytpu.program.summed_products import sums_over_replicas, with_summed_products
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.recorded import record_gradients
-from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica, is_on_mesh
+from anytpu.strategy.replicas import ReplicaScope, current_replica, is_on_mesh
+from anytpu.units import MIB, format_bytes
+
+_MIN_SUMMED_BYTES = 4 * MIB
+"""Minimum bytes of one replica's sums for a warning: smaller sums are fast."""
 
 
 @jax.tree_util.register_dataclass
@@ -77,8 +86,7 @@ def value_and_grad(
 
     Returns:
         `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are a list, one for each
-        Keras variable, or a tree like `variables`, with None for each leaf that is not an array of floating-point
-        numbers.
+        Keras variable, or a tree like `variables`. A leaf that is not an array of floating-point numbers has None.
 
     Raises:
         SettingError: `variables` is neither a list of Keras variables nor a tree with an array of floating-point
@@ -94,18 +102,22 @@ def value_and_grad(
         >>> float(loss), float(gradients["w"])
         (18.0, 12.0)
     """
-    parameters = _parameters(variables)
+    parameters = _Parameters.of(variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
-        loss_of, written = _pure_loss(loss_of_values, parameters.replaced, has_aux)
+        loss_of, written = _pure_loss(loss_of_values, parameters.assigned, has_aux)
         replica = current_replica()
         if local or replica is None or replica.axis is None:
             (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
-            gradients = parameters.gradients(arrays)
         else:
             (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, parameters.values())
-            gradients = parameters.summed(arrays, replica)
+            # Mark the gradients of Keras variables, and record the plain gradients of a tree.
+            if parameters.tree is None:
+                arrays = [SummedGradient(array) for array in arrays]
+            else:
+                replica.summed.extend(arrays)
+        gradients = parameters.gradients(arrays)
         for variable, update in zip(written, updates, strict=True):
             write_back(variable, update)
         return ((loss, aux) if has_aux else loss), gradients
@@ -130,99 +142,75 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
 
 
 @dataclasses.dataclass(frozen=True)
-class _VariableParameters:
-    """Keras variables to differentiate by. The loss reads them through the variables.
+class _Parameters:
+    """The values to differentiate by: Keras variables, or a tree of arrays, the first argument of the loss.
 
     Attributes:
-        variables: the Keras variables.
-    """
-
-    variables: list[Any]
-
-    def values(self) -> list[Any]:
-        return [variable.value for variable in self.variables]
-
-    def replaced(self, values: list[Any]) -> list[tuple[Any, Any]]:
-        return list(zip(self.variables, values, strict=True))
-
-    def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
-        del values  # The surrounding scope assigns them to the variables.
-        return loss_fn(*args, **kwargs)
-
-    def gradients(self, arrays: list[Any]) -> list[Any]:
-        return arrays
-
-    def summed(self, arrays: list[Any], replica: Replica) -> list[Any]:
-        del replica
-        return [SummedGradient(array) for array in arrays]
-
-
-@dataclasses.dataclass(frozen=True)
-class _TreeParameters:
-    """A tree of arrays to differentiate by. The loss takes the tree as its first argument.
-
-    Attributes:
-        leaves: the leaves of the tree.
-        tree: the structure of the tree.
-        indices: the indices of the leaves that are arrays of floating-point numbers.
+        leaves: the variables, or the leaves of the tree.
+        tree: the structure of the tree; None for Keras variables.
+        indices: the indices of the leaves that are arrays of floating-point numbers, or of all variables.
     """
 
     leaves: list[Any]
     tree: Any
     indices: list[int]
 
+    @classmethod
+    def of(cls, variables: Any) -> _Parameters:
+        listed = list(variables) if isinstance(variables, list | tuple | Iterator) else []
+        if listed and all(isinstance(variable, keras.Variable) for variable in listed):
+            return cls(listed, None, list(range(len(listed))))
+        leaves, tree = jax.tree.flatten(variables)
+        indices = [
+            index
+            for index, leaf in enumerate(leaves)
+            if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        ]
+        if not indices or any(isinstance(leaf, keras.Variable) for leaf in leaves):
+            raise SettingError(
+                "variables must be a list of Keras variables, such as model.trainable_variables, or a tree with arrays "
+                f"of floating-point numbers, such as the parameters of a JAX model, not {variables!r}"
+            )
+        return cls(leaves, tree, indices)
+
     def values(self) -> list[Any]:
+        if self.tree is None:
+            return [variable.value for variable in self.leaves]
         return [self.leaves[index] for index in self.indices]
 
-    def replaced(self, values: list[Any]) -> list[tuple[Any, Any]]:
-        del values  # They are not values of Keras variables.
-        return []
+    def assigned(self, values: list[Any]) -> list[tuple[Any, Any]]:
+        """Return the pairs of a Keras variable and its value while the loss is computed."""
+        return list(zip(self.leaves, values, strict=True)) if self.tree is None else []
 
     def loss(self, loss_fn: Callable, args: tuple, kwargs: dict, values: list[Any]) -> Any:
+        """Return the loss; the surrounding scope assigns the values to Keras variables."""
+        if self.tree is None:
+            return loss_fn(*args, **kwargs)
         leaves = list(self.leaves)
         for index, value in zip(self.indices, values, strict=True):
             leaves[index] = value
         return loss_fn(self.tree.unflatten(leaves), *args, **kwargs)
 
     def gradients(self, arrays: list[Any]) -> Any:
+        """Return one gradient for each variable, or a tree of gradients."""
+        if self.tree is None:
+            return arrays
         gradients = dict(zip(self.indices, arrays, strict=True))
         return self.tree.unflatten([gradients.get(index) for index in range(len(self.leaves))])
 
-    def summed(self, arrays: list[Any], replica: Replica) -> Any:
-        replica.summed.extend(arrays)
-        return self.gradients(arrays)
 
-
-def _parameters(variables: Any) -> _VariableParameters | _TreeParameters:
-    listed = list(variables) if isinstance(variables, list | tuple | Iterator) else []
-    if listed and all(isinstance(variable, keras.Variable) for variable in listed):
-        return _VariableParameters(listed)
-    leaves, tree = jax.tree.flatten(variables)
-    indices = [
-        index
-        for index, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
-    if not indices or any(isinstance(leaf, keras.Variable) for leaf in leaves):
-        raise SettingError(
-            "variables must be a list of Keras variables, such as model.trainable_variables, or a tree with arrays of "
-            f"floating-point numbers, such as the parameters of a JAX model, not {variables!r}"
-        )
-    return _TreeParameters(leaves, tree, indices)
-
-
-def _pure_loss(loss_fn: Callable[[list[Any]], Any], replaced: Callable, has_aux: bool) -> tuple[Callable, list[Any]]:
+def _pure_loss(loss_fn: Callable[[list[Any]], Any], assigned: Callable, has_aux: bool) -> tuple[Callable, list[Any]]:
     """Return the loss as a pure function of arrays, and a list that its trace fills with the written variables.
 
     Args:
         loss_fn: takes the arrays.
-        replaced: returns, for the arrays, pairs of a Keras variable and its value during the call.
+        assigned: returns, for the arrays, pairs of a Keras variable and its value during the call.
         has_aux: `loss_fn` returns `(loss, aux)`.
     """
     written: list[Any] = []
 
     def loss_of(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-        scope = ReplicaScope(replaced(values), _keras.stateless_scope())
+        scope = ReplicaScope(assigned(values), _keras.stateless_scope())
         with scope:
             out = loss_fn(values)
         loss, aux = out if has_aux else (out, None)
@@ -247,7 +235,7 @@ def _on_mesh(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
 def _over_lanes(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
     """Differentiate the sum of the losses of all lanes of a `vmap`.
 
-    The loss is traced to a jaxpr first, and its captured arrays become arguments: a `custom_vmap` function must not
+    The loss is traced to a jaxpr first, and its captured arrays become arguments. A `custom_vmap` function must not
     close over tracers of the surrounding `vmap`.
     """
     closed, shape = jax.make_jaxpr(loss_of, return_shape=True)(values)
@@ -292,3 +280,25 @@ def _of_summed_losses(loss: Callable) -> Callable:
         return (tree.unflatten(leaves), gradients), (tree.unflatten(mapped), [False] * len(gradients))
 
     return differentiate
+
+
+def sums_products(name: str, trace: ClosedJaxpr, replicas: int, *, is_virtual: bool) -> bool:
+    """Return whether a step sums products over the replicas; warn if it sums other arrays as large as gradients.
+
+    Under `vmap` a gradient with respect to shared weights is one array per replica, summed afterwards. That takes eight
+    times the memory, and 20 times the time for a large Dense layer. `tpu.value_and_grad` differentiates the sum
+    instead. If a product computes the gradient, the sum becomes part of the product (`summed_products.py`).
+    """
+    rewritten = with_summed_products(trace)
+    # In the trace the slow form is a `psum` over an axis of the array itself.
+    summed: list[Any] = [v.aval for equation in sums_over_replicas(level_of(rewritten)) for v in equation.invars]
+    floating = [array for array in summed if jnp.issubdtype(array.dtype, jnp.inexact)]
+    size_bytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in floating) // replicas
+    if is_virtual and replicas > 1 and size_bytes >= _MIN_SUMMED_BYTES:
+        warnings.warn(
+            f"{name} adds {format_bytes(size_bytes)} of each of {replicas} replicas. If they are gradients, "
+            "(loss, gradients) = tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already "
+            "summed, and is many times faster on virtual cores",
+            stacklevel=users_stacklevel(),
+        )
+    return rewritten is not trace

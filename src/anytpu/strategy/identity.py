@@ -1,10 +1,9 @@
 """Identity of step functions: decides whether two function objects are the same step.
 
 Idea: a training loop may define its step function inside another function, so each call makes a new function object. A
-notebook cell that runs again binds a new model to an old global name. So a step is identified by its code, its
-defaults, the contents of its closure, and the current values of the globals that its code reads. The function object
-itself does not count. Called functions of the same module are compared in the same way, and so are functions defined
-inside functions.
+notebook cell that runs again binds a new model to an old global name. So a step is identified by its code, defaults,
+closure contents, and the current values of the globals that its code reads. The function object itself does not count.
+Called functions of the same module are compared in the same way, and so are functions defined inside functions.
 
 Rule: Python scalars are compared by value, other objects by identity. Lists, tuples and dictionaries of at most
 `MAX_ITEMS` items are compared by their items. The limit is `MAX_WATCHED_ITEMS` if the last item can be weakly

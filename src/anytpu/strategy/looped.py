@@ -10,6 +10,7 @@ whenever nothing runs, also after an error.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator
@@ -20,15 +21,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
+from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, BatchSource
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.engine.pace import CallWatch
-from anytpu.errors import DataExhaustedError, SettingError
+from anytpu.errors import DataError, DataExhaustedError, SettingError
 from anytpu.program.program import REPLICATED, Tree, spec_of
 from anytpu.strategy import variables as homes
-from anytpu.strategy.compiled import CompiledStep
-from anytpu.strategy.kept_steps import CompiledSteps, check_step
+from anytpu.strategy.arguments import ArgumentForm, ArrayLeaf, split_arguments
+from anytpu.strategy.compiled_steps import CompiledStep, CompiledSteps
 from anytpu.strategy.modules import refuse_shared, unwrap_static_leaves, wrap_static_leaves
-from anytpu.strategy.step_source import StepSource
+from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.replicas import check_step
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["form"])
+@dataclasses.dataclass(frozen=True)
+class StepArguments:
+    """The arguments of one step.
+
+    Steps with different forms are compiled separately. A value that is not an array (a string, a bool) is in the form.
+
+    Attributes:
+        form: the form of the arguments.
+        arrays: the passed values.
+    """
+
+    form: ArgumentForm
+    arrays: list[Any]
+
+
+def _capacity(batch_bytes: int) -> int:
+    return max(1, min(MAX_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
+
+
+def _layouts(stack: StepArguments) -> StepArguments:
+    return StepArguments(stack.form, stack.form.layouts())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +82,22 @@ class LoopRun:
         fn: the step function of one replica, of one batch or of (state, batch).
         state: the state of a pure step, a tree of arrays; None for a function without state.
         keeps_every: keep the outputs of all steps.
+
+    Raises:
+        SettingError: the function does not take these arguments, or the state has a leaf that is not an array.
     """
 
     def __init__(self, strategy: Any, compiled: CompiledSteps, fn: Callable, state: Tree, keeps_every: bool) -> None:
         self._strategy, self._compiled, self._fn = strategy, compiled, fn
         self._backend: Backend = strategy.backend
         self._keeps_every = keeps_every
-        # Copy: a call donates its state, and these arrays belong to the user.
+        _check_takes(fn, state)
         refuse_shared(state)
+        # Copy: a call donates its state, and these arrays belong to the user.
         copied = None if state is None else _copied(wrap_static_leaves(state))
         self._own = None if state is None else spec_of(copied)
         self._own_handles = None if state is None else self._backend.put(copied, REPLICATED)
+        self._last_arguments: StepArguments | None = None
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
         self._values: list[Any] | None = None
@@ -79,7 +111,7 @@ class LoopRun:
         Raises:
             DataExhaustedError: `batches` ends earlier.
         """
-        source = StepSource(self._backend, batches, self._strategy.num_replicas_in_sync)
+        source = BatchSource(self._backend, map(self._arguments, batches), _capacity, _layouts)
         with deferred_interrupts():
             try:
                 with immediate_interrupts():
@@ -88,13 +120,35 @@ class LoopRun:
                 self._settle()
         last, every = self._result
         assert self._step is not None
-        last = self._step.opened(self._backend, last, source.last_arrays())
+        last = self._step.opened(self._backend, last, self._last_arrays())
         state = None if self._own is None else unwrap_static_leaves(self._backend.get(self._own_handles))
         return LoopResult(unwrap_static_leaves(last), every, state)
 
-    def _run(self, source: StepSource, steps: int) -> None:
+    def _arguments(self, batch: Any) -> StepArguments:
+        """Return the arguments of a step; reject a batch that is not split."""
+        replicas = self._strategy.num_replicas_in_sync
+        form, arrays = split_arguments((batch,), None, replicas)
+        leaves = [leaf for leaf in form.leaves if isinstance(leaf, ArrayLeaf)]
+        if replicas > 1 and any(leaf.shape for leaf in leaves) and not any(leaf.is_split for leaf in leaves):
+            raise DataError(
+                f"the iterator yields whole batches, and each of the {replicas} replicas would run on all of "
+                "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset))"
+            )
+        arrays = [array.padded() if isinstance(array, PerReplica) else array for array in arrays]
+        self._last_arguments = StepArguments(form, arrays)
+        return self._last_arguments
+
+    def _last_arrays(self) -> list[Any]:
+        """Return the arrays of the last step, in the form of `split_arguments`."""
+        assert self._last_arguments is not None
+        arrays = self._last_arguments.arrays
+        has_pads = self._last_arguments.form.room is not None
+        return [*arrays[:-1], PerReplica.of_stack(arrays[-1])] if has_pads else arrays
+
+    def _run(self, source: BatchSource, steps: int) -> None:
         while self._steps_run < steps:
-            group = source.take(self._next_steps(steps - self._steps_run))
+            limit = steps - self._steps_run
+            group = source.take(1 if self._step is None else self._step.pace.next_steps(limit))
             if group is None:
                 raise DataExhaustedError(exhausted_message(self._steps_run, steps, self._own is not None))
             for segment in group.segments(self._loop):
@@ -102,9 +156,6 @@ class LoopRun:
 
     def _loop(self, _: Tree, loop: Loop) -> Loop:
         return dataclasses.replace(loop, keeps_every=self._keeps_every)
-
-    def _next_steps(self, limit: int) -> int:
-        return 1 if self._step is None else self._step.pace.next_steps(limit)
 
     def _call(self, segment: Any) -> None:
         """Run the steps of one `FeedSegment` of the feed."""
@@ -139,23 +190,13 @@ class LoopRun:
             self._values = None
 
 
-def run_loop(
-    strategy: Any, compiled: CompiledSteps, fn: Callable, iterator: Any, steps: int, state: Tree, keeps_every: bool
-) -> LoopResult:
-    """Run `steps` steps of a function; see `LoopRun`.
+def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
+    """Check the arguments of `run_steps`.
 
     Raises:
-        SettingError: `iterator` is not an iterator, `steps` is not a positive integer, or the state has a leaf that is
-            not an array.
+        SettingError: `fn` is not callable, `iterator` is not an iterator, or `steps` is not a positive integer.
         StrategyError: inside a function that `strategy.run` runs.
     """
-    check_loop(fn, iterator, steps)
-    _check_takes(fn, state)
-    return LoopRun(strategy, compiled, fn, state, keeps_every).run(iterator, int(steps))
-
-
-def check_loop(fn: Any, iterator: Any, steps: Any) -> None:
-    """Check the arguments of `run_steps`; see `run_loop`."""
     instead = "write the loop with jax.lax.fori_loop"
     check_step(fn, "run_steps", instead, "strategy.run_steps(fn, iterator, steps)")
     if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:

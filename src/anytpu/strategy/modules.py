@@ -24,11 +24,11 @@ from jax.extend.core import ClosedJaxpr
 
 from anytpu.errors import ReplicaError
 from anytpu.program.program import Tree
-from anytpu.strategy.aggregation import mean_over_rows
 from anytpu.strategy.arguments import StaticLeaf
+from anytpu.strategy.assignments import mean_over_rows
 from anytpu.strategy.identity import IdentityParts, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.reached import ReachedModules
+from anytpu.strategy.reached import find_reads
 from anytpu.strategy.replicas import current_replica
 
 
@@ -262,8 +262,8 @@ def trace_check(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | N
         A function of the trace, which raises as `refuse_captured` does; None if these objects hold no NNX module.
     """
     nnx = sys.modules.get("flax.nnx")
-    reached = None if nnx is None else ReachedModules(nnx, held)
-    return (lambda trace: refuse_captured(name, reached.read_by(trace))) if reached else None
+    reads = None if nnx is None else find_reads(nnx, held)
+    return (lambda trace: refuse_captured(name, reads(trace))) if reads else None
 
 
 def refuse_shared(state: Tree) -> None:

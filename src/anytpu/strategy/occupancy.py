@@ -7,8 +7,10 @@ error that names the first call. The lock is reentrant: a callback of `fit` may 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Any, Self, final
+from collections.abc import Iterator
+from typing import final
 
 from anytpu.errors import StrategyError
 
@@ -34,41 +36,22 @@ class Occupancy:
         """The innermost call that runs the model now."""
         return self._stack[-1]
 
-    def by(self, what: str) -> _OccupiedContext:
-        """Return a context in which the call `what` runs the model, such as "fit of 'digits'".
+    @contextlib.contextmanager
+    def by(self, call: str) -> Iterator[None]:
+        """Run the model in a block, for a call such as "fit of 'digits'".
 
         Raises:
-            StrategyError: (on entering) another thread runs it.
-        """
-        return _OccupiedContext(self, what)
-
-    def enter(self, what: str) -> None:
-        """Begin a call; `leave` ends it.
-
-        Raises:
-            StrategyError: another thread runs the model.
+            StrategyError: another thread runs it.
         """
         if not self._lock.acquire(blocking=False):
-            raise in_use_error(what, next(iter(self._stack), what), self._thread)
+            raise in_use_error(call, next(iter(self._stack), call), self._thread)
         self._thread = threading.current_thread()
-        self._stack.append(what)
-
-    def leave(self) -> None:
-        """End the innermost call."""
-        self._stack.pop()
-        self._lock.release()
-
-
-class _OccupiedContext:
-    def __init__(self, occupancy: Occupancy, what: str) -> None:
-        self._occupancy, self._what = occupancy, what
-
-    def __enter__(self) -> Self:
-        self._occupancy.enter(self._what)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._occupancy.leave()
+        self._stack.append(call)
+        try:
+            yield
+        finally:
+            self._stack.pop()
+            self._lock.release()
 
 
 def in_use_error(called: str, runs: str, thread: threading.Thread) -> StrategyError:

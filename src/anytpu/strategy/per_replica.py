@@ -41,14 +41,18 @@ class PerReplica:
                 f"a PerReplica is made of a list with one value for each replica, not of {values!r}: "
                 "for example PerReplica(np.split(x, strategy.num_replicas_in_sync))"
             )
-        self._values: tuple[Any, ...] | None = tuple(values)
-        self._replicas = len(self._values)
-        self._rows: tuple[int, ...] | None = None
-        self._stack: Any = None
-        self._backend: Backend | None = None
-        self._handle: Any = None
-        self._spec: jax.ShapeDtypeStruct | None = None
-        self._shared_spec: jax.ShapeDtypeStruct | None = None
+        self._values = tuple(values)
+        self._replicas = len(values)
+
+    # A value is a tuple, a stacked array, or a handle of a stacked or shared array on a backend.
+    _replicas: int
+    _values: tuple[Any, ...] | None = None
+    _stack: Any = None
+    _backend: Backend | None = None
+    _handle: Any = None
+    _spec: jax.ShapeDtypeStruct | None = None
+    _shared_spec: jax.ShapeDtypeStruct | None = None
+    _rows: tuple[int, ...] | None = None
 
     @classmethod
     def of_stack(cls, stack: np.ndarray, rows: tuple[int, ...] | None = None) -> PerReplica:
@@ -58,8 +62,8 @@ class PerReplica:
             stack: the values, stacked along axis 0.
             rows: number of real rows of each value; the rest are pads. None if all rows are real.
         """
-        per_replica = cls._empty(len(stack))
-        per_replica._stack, per_replica._rows = stack, rows
+        per_replica = cls.__new__(cls)
+        per_replica._replicas, per_replica._stack, per_replica._rows = len(stack), stack, rows
         return per_replica
 
     @classmethod
@@ -74,9 +78,9 @@ class PerReplica:
             spec: spec of the stacked array, `(replicas, ...)`.
             rows: number of real rows of each value; None if all rows are real.
         """
-        per_replica = cls._empty(spec.shape[0])
-        per_replica._backend, per_replica._handle = backend, handle
-        per_replica._spec, per_replica._rows = spec, rows
+        per_replica = cls.__new__(cls)
+        per_replica._replicas, per_replica._rows = spec.shape[0], rows
+        per_replica._backend, per_replica._handle, per_replica._spec = backend, handle, spec
         return per_replica
 
     @classmethod
@@ -88,17 +92,9 @@ class PerReplica:
             handle: handle of the array.
             spec: spec of the array.
         """
-        per_replica = cls._empty(len(backend.cores))
-        per_replica._backend, per_replica._handle, per_replica._shared_spec = backend, handle, spec
-        return per_replica
-
-    @classmethod
-    def _empty(cls, replicas: int) -> PerReplica:
         per_replica = cls.__new__(cls)
-        per_replica._replicas, per_replica._values = replicas, None
-        per_replica._rows, per_replica._stack = None, None
-        per_replica._backend, per_replica._handle = None, None
-        per_replica._spec, per_replica._shared_spec = None, None
+        per_replica._replicas = len(backend.cores)
+        per_replica._backend, per_replica._handle, per_replica._shared_spec = backend, handle, spec
         return per_replica
 
     @property
@@ -166,17 +162,15 @@ class PerReplica:
         if self._spec is not None:
             return self._spec
         if self._shared_spec is not None:
-            shared = self._shared_spec
-            self._spec = jax.ShapeDtypeStruct((self._replicas, *shared.shape), shared.dtype)
-            return self._spec
-        if self._stack is not None:
-            dtype = jax.dtypes.canonicalize_dtype(self._stack.dtype)
-            self._spec = jax.ShapeDtypeStruct(self._stack.shape, dtype)
-            return self._spec
-        _check_shapes(self.values)
-        types = {getattr(value, "dtype", None) or np.asarray(value).dtype for value in self.values}
-        dtype = jax.dtypes.canonicalize_dtype(np.result_type(*types))
-        self._spec = jax.ShapeDtypeStruct((self._replicas, *np.shape(self.values[0])), dtype)
+            shape, dtype = (self._replicas, *self._shared_spec.shape), self._shared_spec.dtype
+        elif self._stack is not None:
+            shape, dtype = self._stack.shape, jax.dtypes.canonicalize_dtype(self._stack.dtype)
+        else:
+            _check_shapes(self.values)
+            dtypes = {getattr(value, "dtype", None) or np.asarray(value).dtype for value in self.values}
+            shape = (self._replicas, *np.shape(self.values[0]))
+            dtype = jax.dtypes.canonicalize_dtype(np.result_type(*dtypes))
+        self._spec = jax.ShapeDtypeStruct(shape, dtype)
         return self._spec
 
     def passed_shape(self) -> tuple[tuple[int, ...], Any]:
@@ -200,7 +194,7 @@ class PerReplica:
         """Raise `ReplicaError`: a `PerReplica` is not one array."""
         self._refuse()
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ReplicaError(
             f"a PerReplica holds one value for each of {self._replicas} replicas and is not an array. "
             'Make one value of it with strategy.reduce("SUM", value, axis=None) or strategy.gather(value, axis=0), '
@@ -224,19 +218,16 @@ def _only(arrays: Any) -> Any:
 def _check_shapes(values: tuple[Any, ...]) -> None:
     shapes = [np.shape(value) for value in values]
     if len(set(shapes)) > 1:
+        advice = "The values are in value.values: pad or cut them there"
+        if () not in shapes and len({shape[1:] for shape in shapes}) == 1:
+            advice = (
+                "Where only the rows differ, joined = strategy.gather(value, axis=0) is one array of all rows, and "
+                "next(iter(strategy.distribute_dataset([joined]))) splits it evenly"
+            )
         raise ReplicaError(
             f"the values of this PerReplica have different shapes, {', '.join(map(str, shapes))}: every replica runs "
-            f"the same compiled step, so give each a value of the same shape. {_shape_advice(shapes)}"
+            f"the same compiled step, so give each a value of the same shape. {advice}"
         )
-
-
-def _shape_advice(shapes: list[tuple[int, ...]]) -> str:
-    if () in shapes or len({shape[1:] for shape in shapes}) > 1:
-        return "The values are in value.values: pad or cut them there"
-    return (
-        "Where only the rows differ, joined = strategy.gather(value, axis=0) is one array of all rows, and "
-        "next(iter(strategy.distribute_dataset([joined]))) splits it evenly"
-    )
 
 
 def is_traced(value: Any) -> bool:

@@ -1,8 +1,8 @@
 """Flax NNX modules that a step reads through an object, such as `self.model` in a method.
 
 Idea: JAX turns each array that a traced function captures into a constant of the compiled step. An NNX module is
-mutable, so its arrays must not be constants. `ReachedModules` searches the attributes of the step's objects for
-modules, and compares their arrays with the constants of the trace.
+mutable, so its arrays must not be constants. The attributes of the step's objects are searched for modules, and their
+arrays are compared with the constants of the trace.
 
 Rule: a module is rejected only if the step reads one of its arrays: an object may hold modules that the step ignores.
 """
@@ -13,8 +13,8 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,25 +31,23 @@ MAX_OBJECTS = 10_000
 _LEAVES = (jax.Array, np.ndarray, str, bytes, int, float, complex, type(None), types.CodeType)
 
 
-@final
-class ReachedModules:
-    """The NNX modules and variables in the attributes of some objects.
+def find_reads(nnx: Any, objects: Iterable[Any]) -> Callable[[ClosedJaxpr], list[Any]] | None:
+    """Return a function that finds the NNX modules and variables that a trace reads through some objects.
 
     Args:
         nnx: the module `flax.nnx`.
         objects: the objects that a step names, closes over, has as defaults, or is a method of.
+
+    Returns:
+        A function of the trace; None if the attributes of the objects hold no modules.
     """
+    # Hold the arrays, so that their ids are unique.
+    owners = {id(array): (array, owner) for owner in _find_modules(nnx, objects) for array in _arrays(nnx, owner)}
 
-    def __init__(self, nnx: Any, objects: Iterable[Any]) -> None:
-        modules = _find_modules(nnx, objects)
-        self._owners = {id(array): (array, owner) for owner in modules for array in _arrays(nnx, owner)}
+    def reads(trace: ClosedJaxpr) -> list[Any]:
+        return [owners[id(constant)][1] for constant in _constants(trace) if id(constant) in owners]
 
-    def __bool__(self) -> bool:
-        return bool(self._owners)
-
-    def read_by(self, trace: ClosedJaxpr) -> list[Any]:
-        """Return the modules and variables whose arrays are constants of a trace."""
-        return [self._owners[id(constant)][1] for constant in _constants(trace) if id(constant) in self._owners]
+    return reads if owners else None
 
 
 def _find_modules(nnx: Any, objects: Iterable[Any]) -> list[Any]:

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.strategy.connection import get_strategy
+from anytpu.strategy.base import get_strategy
+from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.recorded import record_gather
-from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
 
 
@@ -86,8 +86,8 @@ class ReplicaContext:
 
         Raises:
             SettingError: a value has no such axis.
-            ReplicaError: the value has the rows of a batch that does not fill all replicas, and `axis` is not 0, or the
-                step runs in a loop of `run_steps`.
+            ReplicaError: the batch does not fill all replicas, and `axis` is not 0, or the step runs in a loop of
+                `run_steps`.
         """
         return jax.tree.map(lambda leaf: self._gather(leaf, axis), value)
 
@@ -149,7 +149,7 @@ class ReplicaContext:
                 "replicas: each batch has its own number of rows, and the loop is compiled once. Use strategy.run, or "
                 "make batches of a size that the replicas divide, for example with batch(rows, drop_remainder=True)"
             )
-        return shard.counts.ask()
+        return shard.counts.read()
 
     def _gather_parts(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray):

@@ -21,39 +21,28 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from anytpu import _keras
-from anytpu.errors import ReplicaError, StrategyError
+from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.recorded import record_mask
 
 
+@dataclasses.dataclass(eq=False)
 class RowCounts:
     """The number of real rows in every replica's part of a batch, known when a step is traced.
 
-    A step that reads the counts is compiled for these counts only. Any other step is compiled once for all counts.
-
-    Args:
-        counts: number of real rows of each replica.
-
     Attributes:
-        was_asked: whether a step has read the counts.
+        values: number of real rows of each replica.
+        were_read: True once a step has read the counts. It is then compiled for these counts only; any other step is
+            compiled once for all counts.
     """
 
-    def __init__(self, counts: tuple[int, ...]) -> None:
-        self.was_asked = False
-        self._counts = counts
+    values: tuple[int, ...]
+    were_read: bool = False
 
-    def ask(self) -> tuple[int, ...]:
+    def read(self) -> tuple[int, ...]:
         """Return the counts, and record that the step depends on them."""
-        self.was_asked = True
-        return self._counts
-
-    def asked(self) -> tuple[int, ...] | None:
-        """Return the counts if a step depends on them; otherwise None."""
-        return self._counts if self.was_asked else None
-
-    def fits(self, counts: tuple[int, ...] | None) -> bool:
-        """Return whether a step compiled for `counts` can run a batch with these counts; None fits all counts."""
-        return counts is None or counts == self._counts
+        self.were_read = True
+        return self.values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +163,20 @@ def refuse_inside(name: str, instead: str) -> None:
             f"strategy.{name} joins the values of all replicas, and this is inside one of them, in a function that "
             f"strategy.run runs. Call it outside, on the result of run; inside, {instead}"
         )
+
+
+def check_step(fn: Any, name: str, instead: str, example: str) -> None:
+    """Check that `fn` is callable, and that the caller is outside every replica.
+
+    Args:
+        fn: the function argument.
+        name: name of the called method, for the error.
+        instead: the advice for a call inside a replica.
+        example: an example of a correct call.
+    """
+    refuse_inside(name, instead)
+    if not callable(fn):
+        raise SettingError(f"fn must be a function that one replica runs, not {fn!r}: {example}")
 
 
 def is_on_mesh() -> bool:

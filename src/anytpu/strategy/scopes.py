@@ -19,11 +19,10 @@ import jax
 import keras
 
 from anytpu import _by_name, _keras
-from anytpu.errors import ReplicaError, StrategyError
+from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
-from anytpu.strategy.keras_distribution import refuse_distribution
 from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import Replica, current_replica, inside
 from anytpu.strategy.rows import without_pads
@@ -32,7 +31,7 @@ _SYSTEM = "_anytpu_system"
 
 
 @contextlib.contextmanager
-def entered(strategy: Any) -> Iterator[Any]:
+def enter_scope(strategy: Any) -> Iterator[Any]:
     """Enter the scope of a strategy.
 
     Raises:
@@ -66,25 +65,80 @@ def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
         CURRENT.reset(token)
 
 
-def prepare(what: str) -> None:
+def prepare(caller: str) -> None:
     """Install the wrappers for a step, and reject it while `keras.distribution` is active.
 
     Args:
-        what: name of the called method, for the error.
+        caller: name of the called method, for the error.
     """
     install()
-    refuse_distribution(what)
+    refuse_distribution(caller)
+
+
+def refuse_distribution(caller: str) -> None:
+    """Raise while Keras has a distribution set.
+
+    Args:
+        caller: the other system that places variables, as the subject of a sentence.
+
+    Raises:
+        StrategyError: `keras.distribution.set_distribution` was called, or the caller is in the scope of a
+            distribution.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        raise StrategyError(
+            f"keras.distribution.{type(distribution).__name__} is set, and {caller} places variables too: two systems "
+            "cannot place the same ones. To use the strategy alone, type keras.distribution.set_distribution(None) "
+            "before the model is made; to use keras.distribution alone, make and compile the model outside of "
+            "strategy.scope()"
+        )
+
+
+def refuse_split_variables(model: Any) -> None:
+    """Raise if Keras or JAX would shard the variables of a model over a mesh, because its Program does not.
+
+    `keras.distribution.DataParallel` is allowed: like a Program it splits only batches.
+
+    Raises:
+        ProgramError: another distribution is set, or a mesh by `jax.set_mesh`, or a variable of the model is sharded.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size > 1:
+        axes = ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        raise ProgramError(
+            f"a mesh is set ({axes}), and the Program of {model.name!r} would not follow it: leave jax.set_mesh out"
+        )
+    distribution = keras.distribution.distribution()
+    if distribution is not None and not isinstance(distribution, keras.distribution.DataParallel):
+        raise ProgramError(
+            f"keras.distribution.{type(distribution).__name__} is set, and the Program of {model.name!r} would not "
+            f"follow its layout. {_INSTEAD}"
+        )
+    for variable in model.variables:
+        value = _keras.value_of(variable)
+        if isinstance(value, jax.Array) and not value.sharding.is_fully_replicated:
+            raise ProgramError(
+                f"the variable {variable.path!r} of {model.name!r} is split over {len(value.sharding.device_set)} "
+                f"devices, and a Program would not follow that. {_INSTEAD}"
+            )
+
+
+_INSTEAD = (
+    "Write the step as a JAX function, and its layout as jax.sharding.NamedSharding on its input_specs. To have each "
+    "device hold the whole model, type keras.distribution.set_distribution(None) before the model is made"
+)
 
 
 @functools.cache
 def install() -> None:
     """Install the wrappers on Keras, once."""
-    _keras.wrap(_keras.variable_class(), "__init__", _remembering)
+    _keras.wrap(_keras.variable_class(), "__init__", _wrap_init)
     assignments.install()
-    _keras.wrap(keras.optimizers.Optimizer, "apply", _summing)
-    _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refusing)
-    _keras.wrap(keras.random.SeedGenerator, "next", _folding)
-    _keras.wrap(keras.losses.Loss, "__call__", _summable)
+    _keras.wrap(keras.optimizers.Optimizer, "apply", _wrap_apply)
+    _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refuse_loss_scaling)
+    _keras.wrap(keras.random.SeedGenerator, "next", _wrap_next_seed)
+    _keras.wrap(keras.losses.Loss, "__call__", _wrap_loss_call)
     # The name of `reset_state` in TensorFlow 2.
     _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
     _by_name.load("keras scope")()
@@ -101,7 +155,7 @@ def claim(variables: Iterable[Any], system: Any) -> None:
         vars(variable).setdefault(_SYSTEM, system)
 
 
-def _remembering(init: Callable) -> Callable:
+def _wrap_init(init: Callable) -> Callable:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = CURRENT.get()
         if strategy is not None:
@@ -136,7 +190,7 @@ def _with_initializer(arguments: dict[str, Any]) -> dict[str, Any]:
     return settings | {"initializer": lambda shape, dtype: value, "shape": value.shape, "dtype": value.dtype}
 
 
-def _summing(apply: Callable) -> Callable:
+def _wrap_apply(apply: Callable) -> Callable:
     def summed(gradient: Any) -> Any:
         if isinstance(gradient, SummedGradient):
             return gradient.array
@@ -151,7 +205,7 @@ def _summing(apply: Callable) -> Callable:
     return wrapper
 
 
-def _refusing(apply: Callable) -> Callable:
+def _refuse_loss_scaling(apply: Callable) -> Callable:
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
         if replica is None or replica.axis is None:
@@ -169,7 +223,7 @@ def _refusing(apply: Callable) -> Callable:
 _MEANS = frozenset({"sum_over_batch_size", "mean", "mean_with_sample_weight"})
 
 
-def _summable(call: Callable) -> Callable:
+def _wrap_loss_call(call: Callable) -> Callable:
     def wrapper(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         replica = current_replica()
         is_alone = replica is None or replica.replicas == 1 or replica.averages_losses
@@ -204,7 +258,7 @@ def _reset_states(self: Any) -> None:
     self.reset_state()
 
 
-def _folding(next_seed: Callable) -> Callable:
+def _wrap_next_seed(next_seed: Callable) -> Callable:
     def wrapper(self: Any, ordered: bool = True) -> Any:
         seed = next_seed(self, ordered)
         replica = current_replica()

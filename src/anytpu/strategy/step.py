@@ -4,7 +4,7 @@ Idea: the function is traced once abstractly, to find the Keras variables that i
 differ between replicas. Then it is a pure function of those variables and its arguments. A pure step,
 `(state, batch) -> (state, metrics)`, also has an explicit state.
 
-Rule: after a step every replica must hold the same state (`aggregation.py`). Unbuilt layers and optimizers make their
+Rule: after a step every replica must hold the same state (`assignments.py`). Unbuilt layers and optimizers make their
 variables in the first, abstract trace; later traces must not make variables.
 """
 
@@ -24,9 +24,9 @@ from anytpu import _jax
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, leaf_names, spec_of
 from anytpu.program.refusals import check_result
-from anytpu.strategy.aggregation import Merge, merge_of
 from anytpu.strategy.arguments import ArgumentForm
-from anytpu.strategy.gradient_notice import check_replica_gradients
+from anytpu.strategy.assignments import Merge, merge_of
+from anytpu.strategy.gradients import sums_products
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope
@@ -115,13 +115,13 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
         check: takes the function's trace, and raises if it reads a forbidden array; None allows all traces.
 
     Raises:
-        ReplicaError: a variable without aggregation would differ between the replicas, the function returns a value
-            that is not an array, or it reads an NNX module that is not an argument.
+        ReplicaError: a variable without aggregation would differ between the replicas. Or the function returns a value
+            that is not an array, or reads an NNX module that is not an argument.
         StrategyError: a variable was made in the scope of a strategy on another running system.
     """
     form, replicas = call.form, call.strategy.num_replicas_in_sync
     # 1. Trace abstractly to find the variables, and the merge function of each.
-    variables, merges, sums_products = _discover(call, own, check)
+    variables, merges, has_summed_products = _discover(call, own, check)
     _check_system(variables, call.strategy)
 
     # 2. Define the pure step: values of the variables in, merged new values out.
@@ -147,9 +147,9 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
         layout=form.layouts(),
         replicas=replicas,
         state_names=(*(v.path for v in variables), *(call.modules.names if call.modules else leaf_names(own, "state"))),
-        sums_products=sums_products,
+        sums_products=has_summed_products,
     )
-    counts = None if form.counts is None else form.counts.asked()
+    counts = form.counts.values if form.counts is not None and form.counts.were_read else None
     return ReplicaStep(program, tuple(variables), padded, counts)
 
 
@@ -183,11 +183,11 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
         return outputs
 
     with scope:
-        sums_products = _trace_replicas(call, run_replica, own, check)
+        has_summed_products = _trace_replicas(call, run_replica, own, check)
     merges = [
         merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
     ]
-    return scope.seen, merges, sums_products
+    return scope.seen, merges, has_summed_products
 
 
 def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> bool:
@@ -198,7 +198,7 @@ def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCh
     trace = jax.make_jaxpr(run_all)(own, call.form.specs())
     if check is not None:
         check(trace)
-    return check_replica_gradients(call.name, trace, replicas, is_virtual=call.strategy.system.topology.is_virtual)
+    return sums_products(call.name, trace, replicas, is_virtual=call.strategy.system.topology.is_virtual)
 
 
 def _output(name: str, leaf: Any) -> Any:

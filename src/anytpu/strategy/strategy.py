@@ -1,4 +1,4 @@
-"""`TPUStrategy`: runs programs on all cores of one system.
+"""`TPUStrategy`, which runs programs on all cores of one system, and `connect`, which starts a system for it.
 
 Idea: Keras variables are created and models are compiled in the scope of a strategy, and the strategy runs step
 functions on every replica. It owns no arrays and no loop; it passes Programs to the backend.
@@ -13,14 +13,16 @@ import copy
 from collections.abc import Callable
 from typing import Any, final
 
+from anytpu._calls import explain_arguments
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Program
 from anytpu.strategy import scopes
 from anytpu.strategy.base import Strategy
-from anytpu.strategy.kept_steps import CompiledSteps
-from anytpu.strategy.looped import LoopResult, run_loop
-from anytpu.system.lifecycle import running_system
+from anytpu.strategy.compiled_steps import CompiledSteps
+from anytpu.strategy.looped import LoopResult, LoopRun, check_loop
+from anytpu.system.cores import Numerics
+from anytpu.system.lifecycle import initialize_tpu_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 
 
@@ -117,13 +119,13 @@ class TPUStrategy(Strategy):
         Raises:
             StrategyError: (on entering) inside the scope of another strategy, or after the system was shut down.
         """
-        return scopes.entered(self)
+        return scopes.enter_scope(self)
 
     def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
         """Run a function once on each replica.
 
-        The function is compiled on its first run. It is compiled again only if its code, its closure, the globals that
-        it reads, or the shapes of its arguments change; it needs no decorator. It may read and mutate Keras models,
+        The function is compiled on its first run, without a decorator. It is compiled again only if its code, its
+        closure, the globals that it reads, or the shapes of its arguments change. It may read and mutate Keras models,
         optimizers and metrics. Global numbers and strings are compared by value, other objects by identity.
 
         Args:
@@ -138,8 +140,8 @@ class TPUStrategy(Strategy):
             The outputs of the function, each array as a `PerReplica`; plain arrays for one replica.
 
         Raises:
-            ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas; the
-                function uses an NNX module that is not an argument; or a `PerReplica` does not fit.
+            ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas. Or the
+                function uses an NNX module that is not an argument, or a `PerReplica` does not fit.
             SettingError: an argument cannot be passed to a step.
             StrategyError: the system was shut down, or this is inside a function that `run` runs.
 
@@ -169,7 +171,7 @@ class TPUStrategy(Strategy):
             state: a tree of arrays that the steps update, or None.
 
         Returns:
-            The outputs of the last step, each array as a `PerReplica`, plain arrays for one replica; with `state`, the
+            The outputs of the last step, each array as a `PerReplica`, plain arrays for one replica. With `state`, the
             pair of the new state and these outputs.
 
         Raises:
@@ -194,7 +196,8 @@ class TPUStrategy(Strategy):
     ) -> LoopResult:
         """Run `run_steps` for other parts of anytpu, which may need the outputs of every step."""
         scopes.prepare("strategy.run_steps")
-        return run_loop(self, self._steps, fn, iterator, steps, state, keeps_every)
+        check_loop(fn, iterator, steps)
+        return LoopRun(self, self._steps, fn, state, keeps_every).run(iterator, int(steps))
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the cores, and increment `compilations`."""
@@ -222,3 +225,35 @@ def _checked(resolver: Any) -> TPUClusterResolver:
         )
         raise SettingError(f"tpu_cluster_resolver must be a TPUClusterResolver, not {resolver!r}: type {example}")
     return resolver
+
+
+@explain_arguments
+def connect(
+    tpu: str = "", cores: int | None = None, *, strict: bool = False, numerics: Numerics = "machine"
+) -> TPUStrategy:
+    """Find a TPU system, start it, and return the strategy that runs programs on all its cores.
+
+    It may be called again at any time: strategies on the same system are interchangeable.
+
+    Args:
+        tpu: "" searches the environment variables, then for this machine's TPU, then for its GPU; otherwise it makes a
+            virtual TPU from the CPU. "local" requires a real accelerator. "virtual" or a slice ("v2-8", "v5e-16") is a
+            virtual TPU.
+        cores: number of cores; None takes all, or 8 for a virtual TPU.
+        strict: reject batches that are not divisible by the number of cores.
+        numerics: "machine" computes float32 products as this machine's compiler does. "tpu" rounds the operands of
+            float32 matrix products and convolutions to bfloat16, forward and backward. That is a TPU's default
+            precision, so a run here shows whether a model learns there. Each setting is a separate system.
+
+    Raises:
+        SettingError: `cores` or `numerics` is none of these.
+        UnknownTPUError: there is no TPU of that name.
+        TPUNotFoundError: "local", and this machine has no accelerator.
+
+    Example:
+        >>> connect("virtual", cores=3).num_replicas_in_sync
+        3
+    """
+    resolver = TPUClusterResolver(tpu, cores=cores, numerics=numerics)
+    initialize_tpu_system(resolver)
+    return TPUStrategy(resolver, strict=strict)

@@ -42,7 +42,7 @@ class Holder:
     """The owner of variables between `take` and `release`.
 
     Attributes:
-        what: the call, such as "fit of 'digits'".
+        call: name of the call, such as "fit of 'digits'".
         give_back: gives and releases the variables before the end of the call; None for a call of one step, which ends
             soon.
         newest: returns the handle of the newest value of the variable at an index; None if each call takes the
@@ -52,7 +52,7 @@ class Holder:
         thread: the thread of the call.
     """
 
-    what: str
+    call: str
     give_back: Callable[[], None] | None = None
     newest: Callable[[int], Any] | None = None
     lock: contextlib.AbstractContextManager[Any] = dataclasses.field(default_factory=threading.RLock)
@@ -175,7 +175,7 @@ def take(backend: Backend, variables: Collection[Any], holder: Holder | None = N
                 continue
         # 3. Many steps of another thread: error. An outer call of this thread: it gives back, and the loop retries.
         if other.give_back is None or not is_mine:
-            raise in_use_error(holder.what if holder else "take", other.what, other.thread)
+            raise in_use_error(holder.call if holder else "take", other.call, other.thread)
         other.give_back()
 
 

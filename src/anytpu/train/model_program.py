@@ -21,7 +21,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import Program, Tree, spec_of
-from anytpu.strategy.keras_distribution import refuse_split_variables
+from anytpu.strategy.scopes import refuse_split_variables
 from anytpu.train import clones, host_layers
 from anytpu.train.batch_specs import (
     are_labels_guessed,

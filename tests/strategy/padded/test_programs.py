@@ -121,13 +121,13 @@ def test_code_that_hangs_on_the_number_of_rows_is_refused():
         lambda x: x if len(x) > 9 else jnp.sin(x), 18
     )
     assert "mul (line " in (text := refusal_of(lambda x: jnp.sum(x * np.arange(len(x), 0.0, -1)), 18))
-    assert "takes something else in the step for 11 rows than in the step for 5 rows: write the step" in text
+    assert "takes other operands in the step for 11 rows than in the step for 5 rows: write the step" in text
 
 
 def test_a_result_that_hangs_on_the_number_of_rows_is_refused():
     assert refusal_of(lambda x: len(x) // 2, 18) == (
         "<lambda> was given a batch that does not fill all replicas, so its last rows are pads, and the step takes a "
-        "number that hangs on the number of rows and is not a multiple of it: count the real rows with "
+        "number that depends on the number of rows and is not a multiple of it: count the real rows with "
         "jnp.sum(tpu.row_mask(x)), or take the mean with tpu.compute_average_loss(losses); or leave such a batch out, "
         "with batch(rows, drop_remainder=True)"
     )
@@ -139,7 +139,7 @@ def test_a_step_for_one_number_of_rows_says_why():
     assert refusal_of(step, 10) == (
         "<lambda> was given a batch that does not fill all replicas, so its last rows are pads, and reduce_sum (line "
         f"{line} of test_programs.py) reduces the rows. The step cannot be traced for 7 rows (TypeError: cannot "
-        "reshape array of shape (7,) (size 7) into shape (3, 1) (size 3)), so a number of rows in it cannot be told "
-        "from other numbers: give the pads a value first, for example with jnp.where(tpu.row_mask(x)[:, None], x, 0); "
-        "or leave such a batch out, with batch(rows, drop_remainder=True)"
+        "reshape array of shape (7,) (size 7) into shape (3, 1) (size 3)), so a number of rows in it cannot be "
+        "distinguished from other numbers: give the pads a value first, for example with "
+        "jnp.where(tpu.row_mask(x)[:, None], x, 0); or leave such a batch out, with batch(rows, drop_remainder=True)"
     )

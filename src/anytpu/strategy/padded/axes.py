@@ -1,44 +1,45 @@
-"""Row axes: which axes of a value run over the rows of a padded batch, and which of their entries belong to pads.
+"""Row axes: the axes of a value that index the rows of a padded batch, and the entries that belong to pads.
 
-Idea: the pads are a replica's last rows. An axis over rows is a list of segments: a run of entries for each row, or
-entries that belong to no row. `concatenate([x, x])` has two segments, a reshape of `(rows, 4)` to `(rows * 4,)` has
-one segment with four entries a row. The mask of the axis follows from the segments and the number of real rows.
+Idea: the pads are a replica's last rows. A row axis is a list of segments. A segment has either the same number of
+entries for each row, or entries that belong to no row. `concatenate([x, x])` has two segments. A reshape of `(rows, 4)`
+to `(rows * 4,)` has one segment with four entries per row. The mask of the axis follows from the segments and the
+number of real rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 
-class Segment(NamedTuple):
-    """Part of an axis.
+class AxisSegment(NamedTuple):
+    """A contiguous part of an axis.
 
     Attributes:
-        each: the number of entries for each row; 0 for entries that belong to no row.
-        plain: the number of entries that belong to no row; 0 for entries of rows.
+        per_row: number of entries for each row; 0 for entries that belong to no row.
+        fixed: number of entries that belong to no row; 0 for entries of rows.
     """
 
-    each: int
-    plain: int
+    per_row: int
+    fixed: int
 
-    def size(self, room: int) -> int:
-        """Return the number of entries, for `room` rows with pads."""
-        return self.each * room + self.plain
+    def size(self, rows: int) -> int:
+        """Return the number of entries for `rows` rows, pads included."""
+        return self.per_row * rows + self.fixed
 
 
-class Fill(enum.IntEnum):
-    """The entries of pads."""
+class PadState(enum.IntEnum):
+    """Knowledge about the entries of pads along a row axis, from the least to the most."""
 
-    ANY = 0
+    UNMASKED = 0
     """Computed from the pads' copies of real rows."""
-    CHOSEN = 1
-    """Chosen by the step, by `jnp.where(tpu.row_mask(x), ...)`."""
+    SET_BY_STEP = 1
+    """Set by the step, with `jnp.where(tpu.row_mask(x), ...)`."""
     ZERO = 2
     """Zero, or False."""
 
@@ -48,81 +49,110 @@ class RowAxis:
     """An axis over the rows of a padded batch.
 
     Attributes:
-        segments: its parts, in order.
-        fill: the entries of pads.
-        is_free: all entries are equal, or independent random numbers: any other order of segments is the same.
+        segments: its segments, in order.
+        pads: the state of the pads' entries.
+        is_uniform: True if all entries are equal, or independent random numbers, so their order does not matter.
     """
 
-    segments: tuple[Segment, ...]
-    fill: Fill = Fill.ANY
-    is_free: bool = False
+    segments: tuple[AxisSegment, ...]
+    pads: PadState = PadState.UNMASKED
+    is_uniform: bool = False
 
     @property
-    def each(self) -> int | None:
-        """The number of entries for each row of an axis with one segment; None for one with more."""
-        return self.segments[0].each if len(self.segments) == 1 else None
+    def per_row(self) -> int | None:
+        """Number of entries for each row if the axis has one segment; otherwise None."""
+        return self.segments[0].per_row if len(self.segments) == 1 else None
 
-    def size(self, room: int) -> int:
-        """Return the number of entries, for `room` rows with pads."""
-        return sum(segment.size(room) for segment in self.segments)
+    def size(self, rows: int) -> int:
+        """Return the number of entries for `rows` rows, pads included."""
+        return sum(segment.size(rows) for segment in self.segments)
 
-    def filled(self, fill: Fill) -> RowAxis:
-        """Return the axis with other entries of pads."""
-        return dataclasses.replace(self, fill=fill)
+    def with_pads(self, pads: PadState) -> RowAxis:
+        """Return the axis with another state of the pads."""
+        return dataclasses.replace(self, pads=pads)
 
-    def scaled(self, inner: int, outer: int = 1) -> RowAxis:
-        """Return the axis of a reshape that merges this axis with plain ones.
+    def merged(self, inner: int, outer: int = 1) -> RowAxis:
+        """Return the axis of a reshape that merges this axis with adjacent axes that are not over rows.
 
         Args:
-            inner: the product of the sizes of the axes behind.
-            outer: the product of the sizes of the axes before.
+            inner: product of the sizes of the merged axes behind it.
+            outer: product of the sizes of the merged axes before it.
         """
-        segments = tuple(Segment(segment.each * inner, segment.plain * inner) for segment in self.segments)
-        return axis_of(segments * outer, self.fill)
+        segments = tuple(AxisSegment(segment.per_row * inner, segment.fixed * inner) for segment in self.segments)
+        return axis_of(segments * outer, self.pads)
 
-    def bounds(self, *rooms: int) -> list[tuple[int, ...]]:
-        """Return the offset of each segment and the size, for each number of rows."""
-        sizes = [[segment.size(room) for segment in self.segments] for room in rooms]
+    def bounds(self, *rows: int) -> list[tuple[int, ...]]:
+        """Return the start of each segment, and the size of the axis, each for every given number of rows."""
+        sizes = [[segment.size(count) for segment in self.segments] for count in rows]
         return [tuple(sum(each[:index]) for each in sizes) for index in range(len(self.segments) + 1)]
 
-    def mask(self, rows: Any, room: int) -> Any:
-        """Return which entries do not belong to pads, bool `(size,)`.
+    def mask(self, real_rows: Any, rows: int) -> Any:
+        """Return the mask of the entries that do not belong to pads, bool `(size,)`.
 
         Args:
-            rows: the number of real rows, an integer scalar.
-            room: the number of rows with pads.
+            real_rows: number of real rows, an integer scalar.
+            rows: number of rows, pads included.
         """
-        # The row of each entry; -1, which is below any number of rows, for those that belong to none.
-        entries = [
-            np.repeat(np.arange(room), segment.each) if segment.each else np.full(segment.plain, -1)
+        # The row of each entry; -1, which is below any number of rows, for entries that belong to no row.
+        row_of_entry = [
+            np.repeat(np.arange(rows), segment.per_row) if segment.per_row else np.full(segment.fixed, -1)
             for segment in self.segments
         ]
-        return jnp.asarray(np.concatenate(entries).astype(np.int32)) < rows
+        return jnp.asarray(np.concatenate(row_of_entry).astype(np.int32)) < real_rows
 
 
-def axis_of(segments: Sequence[Segment], fill: Fill = Fill.ANY) -> RowAxis:
-    """Return the row axis of segments, with neighbours that belong to no row merged."""
-    merged: list[Segment] = []
+def axis_of(segments: Sequence[AxisSegment], pads: PadState = PadState.UNMASKED) -> RowAxis:
+    """Return the row axis of some segments, with adjacent segments without rows merged."""
+    merged: list[AxisSegment] = []
     for segment in segments:
-        if not (segment.each or segment.plain):
+        if not (segment.per_row or segment.fixed):
             continue
-        if merged and not segment.each and not merged[-1].each:
-            segment = Segment(0, merged.pop().plain + segment.plain)
+        if merged and not segment.per_row and not merged[-1].per_row:
+            segment = AxisSegment(0, merged.pop().fixed + segment.fixed)
         merged.append(segment)
-    return RowAxis(tuple(merged), fill)
+    return RowAxis(tuple(merged), pads)
 
 
-ROWS = RowAxis((Segment(1, 0),))
+ROWS = RowAxis((AxisSegment(1, 0),))
 """The row axis of the batch itself."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Value:
-    """A value of the step.
+class RealRows:
+    """The real rows of one replica, while a padded step is computed.
 
     Attributes:
-        axes: for each axis, its `RowAxis`, or None where it does not run over rows.
-        is_zero: a constant zero, or False.
+        rows: number of real rows, an int32 scalar.
+        padded: number of rows including pads.
+        total: number of real rows of all replicas, an int32 scalar.
+    """
+
+    rows: Any
+    padded: int
+    total: Any
+
+    def masked(self, array: Any, dimension: int, axis: RowAxis, fill: Callable) -> Any:
+        """Return an array with the pads' entries along an axis replaced by `fill(dtype)`."""
+        if axis.pads is PadState.ZERO and fill is zero:
+            return array
+        shape = [1] * array.ndim
+        shape[dimension] = -1
+        filled = jnp.asarray(fill(array.dtype), array.dtype)
+        return jnp.where(axis.mask(self.rows, self.padded).reshape(shape), array, filled)
+
+
+def zero(dtype: Any) -> Any:
+    """Return zero, or False."""
+    return jnp.zeros((), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractValue:
+    """The analysis's knowledge about a value of the step.
+
+    Attributes:
+        axes: the `RowAxis` of each axis; None for an axis that is not over rows.
+        is_zero: True for a constant zero, or False.
     """
 
     axes: tuple[RowAxis | None, ...]
@@ -130,29 +160,34 @@ class Value:
 
     @property
     def has_rows(self) -> bool:
-        """Whether an axis runs over rows."""
+        """Whether an axis is over rows."""
         return any(axis is not None for axis in self.axes)
 
-    def rows(self) -> list[tuple[int, RowAxis]]:
-        """Return the position of each row axis, and the axis."""
-        return [(position, axis) for position, axis in enumerate(self.axes) if axis is not None]
+    def row_axes(self) -> list[tuple[int, RowAxis]]:
+        """Return (dimension, axis) for each row axis."""
+        return [(dimension, axis) for dimension, axis in enumerate(self.axes) if axis is not None]
 
 
-class MismatchError(Exception):
-    """Two row axes do not have the same segments: entry i of one and of the other belong to different rows."""
+def without_rows(aval: Any, is_zero: bool = False) -> AbstractValue:
+    """Return the abstract value of an array without row axes."""
+    return AbstractValue((None,) * len(getattr(aval, "shape", ())), is_zero)
 
 
-def joined(axes: Sequence[RowAxis | None]) -> RowAxis | None:
-    """Return the axis of an operation that takes the entries of several axes pairwise; None where none is over rows.
+class AxisMismatchError(Exception):
+    """Two row axes have different segments: their entries with the same index belong to different rows."""
+
+
+def aligned(axes: Sequence[RowAxis | None]) -> RowAxis | None:
+    """Return the result's axis of an operation that pairs the entries of several axes; None if none is over rows.
 
     Raises:
-        MismatchError: the axes have different segments.
+        AxisMismatchError: the axes have different segments.
     """
-    found = [axis for axis in axes if axis is not None]
-    if not found:
+    over_rows = [axis for axis in axes if axis is not None]
+    if not over_rows:
         return None
-    bound = [axis for axis in found if not axis.is_free] or found
-    if any(axis.segments != bound[0].segments for axis in bound):
-        raise MismatchError
-    fill = min((axis.fill for axis in found if not axis.is_free), default=bound[0].fill)
-    return RowAxis(bound[0].segments, fill, bound[0].is_free)
+    ordered = [axis for axis in over_rows if not axis.is_uniform] or over_rows
+    if any(axis.segments != ordered[0].segments for axis in ordered):
+        raise AxisMismatchError
+    pads = min((axis.pads for axis in over_rows if not axis.is_uniform), default=ordered[0].pads)
+    return RowAxis(ordered[0].segments, pads, ordered[0].is_uniform)

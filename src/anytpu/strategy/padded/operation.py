@@ -5,33 +5,34 @@ from __future__ import annotations
 import dataclasses
 import os
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 
 from anytpu.errors import ReplicaError
-from anytpu.strategy.padded.axes import Fill, MismatchError, RowAxis, Segment, Value, joined
+from anytpu.strategy.padded.axes import AbstractValue, AxisMismatchError, AxisSegment, RealRows, RowAxis, aligned
+from anytpu.strategy.padded.counts import ReplicaSums
 
-COUNT = "count the real rows with jnp.sum(tpu.row_mask(x)), or take the mean with tpu.compute_average_loss(losses)"
-"""What to write where a number of rows is wrong."""
+USE_ROW_MASK = (
+    "count the real rows with jnp.sum(tpu.row_mask(x)), or take the mean with tpu.compute_average_loss(losses)"
+)
+"""Advice where a number of rows would be wrong."""
 
-FOLDED = "a number that Python has computed from a sum of numbers of rows over the replicas"
-SUMMED = 'sum an array, as in jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that'
-"""What to write where Python has computed with a number of rows that JAX has summed over the replicas."""
+SUM_AN_ARRAY = 'sum an array, as in jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that'
+"""Advice where Python computes with a number of rows that JAX has summed over the replicas."""
 
-NOT_ROWS = (
-    "gathers values that are no rows, but as many as the replica has rows",
+GATHERS_NO_ROWS = (
+    "gathers values that are not rows, but as many as the replica has rows",
     "gather value[None], and merge the first two axes of the result",
 )
-"""What is wrong with an `all_gather` that takes values for rows by their number, and what to write."""
+"""Reason and advice for an `all_gather` that takes values for rows because of their number."""
 
-SAME = "write the step so that it has the same operations for any number of rows"
-"""What to write where the traces for two numbers of rows differ."""
+SAME_OPERATIONS = "write the step so that it has the same operations for any number of rows"
+"""Advice where the traces for two numbers of rows differ."""
 
-_NOT_THE_USERS = (
+_LIBRARIES = (
     str(Path(jax.__file__).parents[1]),
     str(Path(__file__).parents[2]),
     sysconfig.get_paths()["stdlib"],
@@ -42,117 +43,67 @@ Sizes = tuple[int, ...]
 """The size of one axis in each of the traces."""
 
 
+Evaluation = Callable[[RealRows, list[Any]], Sequence[Any]]
+"""Computes an operation without the pads' contributions: takes the operands, returns the results."""
+
+Outcome = tuple[list[AbstractValue], Evaluation | None]
+"""The results of an operation, and its evaluation; None binds the operation unchanged."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Rooms:
-    """The numbers of rows, pads included, for which a step is traced.
+class PaddedContext:
+    """The context in which the operations of a traced function are planned.
 
     Attributes:
-        step: the name of the step, for errors.
-        first: the rows of the batch.
-        second: those of the other trace; None for a step that can be traced for the first number only.
-        failure: why the step cannot be traced for another number; "" where it can.
+        step: name of the step, for errors.
+        rows: number of rows of the batch, pads included, for which the step is traced.
+        other_rows: number of rows of the other trace; None for a step that can be traced for `rows` only.
+        rules: the rule of each primitive, by name.
+        failure: reason why the step cannot be traced for another number of rows; "" if it can.
+        replica_sums: the constants that contain sums over the replicas.
+        findings: row counts and row axes that were found, each with its operation. The analyses for two other numbers
+            of rows must find the same.
+        is_differentiated: True if the function is differentiated after it is planned.
+        divides: True if all row counts in the function are divisors.
+        line: line of the user's code that calls the function, for errors.
     """
 
     step: str
-    first: int
-    second: int | None
+    rows: int
+    other_rows: int | None
+    rules: Mapping[str, Rule]
     failure: str = ""
+    replica_sums: ReplicaSums = dataclasses.field(default_factory=ReplicaSums)
+    findings: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    is_differentiated: bool = False
+    divides: bool = False
+    line: str = ""
 
     @property
-    def all(self) -> tuple[int, ...]:
-        """The numbers of rows of the traces that there are."""
-        return (self.first,) if self.second is None else (self.first, self.second)
-
-
-@dataclasses.dataclass(frozen=True)
-class RealRows:
-    """The real rows of one replica while a padded step is computed.
-
-    Attributes:
-        rows: their number, an int32 scalar.
-        room: the number of rows with pads.
-        total: the number of real rows of all replicas, an int32 scalar.
-    """
-
-    rows: Any
-    room: int
-    total: Any
-
-    def replaced(self, array: Any, position: int, axis: RowAxis, fill: Any) -> Any:
-        """Return an array with the entries of pads along an axis replaced."""
-        if axis.fill is Fill.ZERO and fill is zero:
-            return array
-        shape = [1] * array.ndim
-        shape[position] = -1
-        filled = jnp.asarray(fill(array.dtype), array.dtype)
-        return jnp.where(axis.mask(self.rows, self.room).reshape(shape), array, filled)
-
-
-def zero(dtype: Any) -> Any:
-    """Return zero, or False."""
-    return jnp.zeros((), dtype)
-
-
-Action = Callable[[RealRows, list[Any]], Sequence[Any]]
-"""How an operation is computed where binding it as it is would count pads: from the operands to the results."""
-
-Outcome = tuple[list[Value], Action | None]
-"""The results of an operation, and how it is computed; None binds it as it is."""
-
-
-class Planner(Protocol):
-    """What plans the operations of one traced function; see `planner.py`."""
-
-    @property
-    def rooms(self) -> Rooms:
+    def traced_rows(self) -> tuple[int, ...]:
         """The numbers of rows of the traces."""
-        ...
-
-    @property
-    def is_differentiated(self) -> bool:
-        """Whether the function is differentiated after it was planned."""
-        ...
-
-    @property
-    def line(self) -> str:
-        """Where the user's code calls the function, for errors."""
-        ...
-
-    def inside(
-        self,
-        operation: Operation,
-        name: str,
-        index: int | None,
-        values: list[Value],
-        *,
-        is_loss: bool = False,
-        divides: bool = False,
-    ) -> Any:
-        """Return the plan of a function inside the one that is planned."""
-        ...
+        return (self.rows,) if self.other_rows is None else (self.rows, self.other_rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """An operation.
+class TracedOperation:
+    """An operation of a traced function.
 
     Attributes:
-        equation: in the trace for the batch's rows.
-        other: in the trace for another number of rows; None where there is none.
+        equation: the operation in the trace for the batch's rows; None for the return of the step.
+        other: the operation in the other trace; None if there is no other trace.
         values: its operands.
-        rooms: the numbers of rows of the traces.
-        planner: plans the functions inside it.
+        context: the context of its function.
     """
 
     equation: Any
     other: Any | None
-    values: list[Value]
-    rooms: Rooms
-    planner: Planner
+    values: list[AbstractValue]
+    context: PaddedContext
 
     @property
     def name(self) -> str:
-        """The name of the primitive; "the step" for what the step returns."""
+        """Name of the primitive; "the step" for the return of the step."""
         return "the step" if self.equation is None else self.equation.primitive.name
 
     @property
@@ -161,13 +112,13 @@ class Operation:
         return self.equation.params
 
     def other_param(self, name: str) -> Any:
-        """Return a parameter in the other trace; None where there is none."""
+        """Return a parameter in the other trace; None if there is no other trace."""
         return None if self.other is None else self.other.params[name]
 
     def param_sizes(self, name: str) -> list[Sizes]:
         """Return a parameter that is a list of integers, each in all traces."""
-        given = [self.params[name]] if self.other is None else [self.params[name], self.other.params[name]]
-        return [tuple(int(one) for one in pair) for pair in zip(*given, strict=True)]
+        lists = [self.params[name]] if self.other is None else [self.params[name], self.other.params[name]]
+        return [tuple(int(size) for size in sizes) for sizes in zip(*lists, strict=True)]
 
     def in_sizes(self, index: int) -> list[Sizes]:
         """Return the size of each axis of an operand in all traces."""
@@ -177,59 +128,61 @@ class Operation:
         """Return the size of each axis of a result in all traces."""
         return self._sizes(lambda equation: equation.outvars[index])
 
-    def _sizes(self, of: Callable[[Any], Any]) -> list[Sizes]:
+    def _sizes(self, variable_of: Callable[[Any], Any]) -> list[Sizes]:
         equations = [self.equation] if self.other is None else [self.equation, self.other]
-        return list(zip(*(of(equation).aval.shape for equation in equations), strict=True))
+        return list(zip(*(variable_of(equation).aval.shape for equation in equations), strict=True))
 
-    def joined(self, axes: Sequence[RowAxis | None]) -> RowAxis | None:
-        """Return the axis of entries that are taken pairwise; see `axes.joined`."""
+    def aligned(self, axes: Sequence[RowAxis | None]) -> RowAxis | None:
+        """Return the axis of entries that the operation pairs; see `axes.aligned`."""
         try:
-            return joined(axes)
-        except MismatchError:
+            return aligned(axes)
+        except AxisMismatchError:
             self.refuse("joins values whose rows are not in the same order")
 
-    def created(self, sizes: Sizes, *, is_free: bool) -> RowAxis | None:
-        """Return the axis that an operation makes anew, of so many entries."""
+    def new_axis(self, sizes: Sizes, *, is_uniform: bool) -> RowAxis | None:
+        """Return an axis that the operation creates; None if its size does not depend on the number of rows."""
         if len(set(sizes)) == 1:
             return None
-        if self.rooms.second is not None and sizes[0] % self.rooms.first == 0:
-            each = sizes[0] // self.rooms.first
-            if each * self.rooms.second == sizes[1]:
-                return RowAxis((Segment(each, 0),), is_free=is_free)
-        self.refuse("makes an axis whose length hangs on the number of rows and is not a multiple of it")
+        rows, other_rows = self.context.rows, self.context.other_rows
+        if other_rows is not None and sizes[0] % rows == 0:
+            per_row = sizes[0] // rows
+            if per_row * other_rows == sizes[1]:
+                return RowAxis((AxisSegment(per_row, 0),), is_uniform=is_uniform)
+        self.refuse("makes an axis whose length depends on the number of rows and is not a multiple of it")
 
-    def bound(self, operands: list[Any], **changed: Any) -> Sequence[Any]:
+    def bind(self, operands: list[Any], **changed: Any) -> Sequence[Any]:
         """Compute the operation on operands, with some parameters changed."""
-        return bound(self.equation.primitive, {**self.params, **changed}, operands)
+        return bind(self.equation.primitive, {**self.params, **changed}, operands)
 
     @property
     def line(self) -> str:
-        """Where the user's code asks for the operation, for errors; "" where that is not known."""
-        return _line(self.equation) or self.planner.line
+        """Line of the user's code that calls the operation, for errors; "" if it is unknown."""
+        return _line(self.equation) or self.context.line
 
     def refuse(self, reason: str, advice: str = "") -> NoReturn:
-        """Raise the error that names the operation, the line of the step that asks for it, and what to write."""
+        """Raise the error that names the operation, the line of the step that calls it, and an alternative."""
         fill = "give the pads a value first, for example with jnp.where(tpu.row_mask(x)[:, None], x, 0)"
         raise ReplicaError(
-            f"{self.rooms.step} was given a batch that does not fill all replicas, so its last rows are pads, and "
+            f"{self.context.step} was given a batch that does not fill all replicas, so its last rows are pads, and "
             f"{self.name}{self.line} {reason}: {advice or fill}; or leave such a batch out, with "
             "batch(rows, drop_remainder=True)"
         )
 
 
-def bound(primitive: Any, params: dict[str, Any], operands: list[Any]) -> Sequence[Any]:
+Rule = Callable[[TracedOperation], Outcome]
+"""Finds the row axes of an operation's results, and its evaluation if pads would contribute to them."""
+
+
+def bind(primitive: Any, params: dict[str, Any], operands: list[Any]) -> Sequence[Any]:
     """Compute an operation of a traced function on operands."""
-    made = primitive.get_bind_params(params)
-    # JAX 0.10.2 puts the functions among the parameters; before, they were apart. Delete with the last version before.
-    functions, params = ((), made) if isinstance(made, dict) else made
-    results = primitive.bind(*functions, *operands, **params)
+    results = primitive.bind(*operands, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
 def _line(equation: Any) -> str:
-    """Return where the user's code asks for an operation: the innermost frame that is no library's."""
+    """Return the line of the user's code that calls an operation: the innermost frame outside of libraries."""
     traceback = None if equation is None else equation.source_info.traceback
     for frame in [] if traceback is None else traceback.frames:
-        if not frame.file_name.startswith(_NOT_THE_USERS):
+        if not frame.file_name.startswith(_LIBRARIES):
             return f" (line {frame.line_num} of {os.path.basename(frame.file_name)})"
     return ""

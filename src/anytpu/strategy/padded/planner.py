@@ -1,11 +1,13 @@
-"""Plans: how each operation of a traced step is computed so that pads do not count.
+"""Plans: the computation of each operation of a traced step so that pads have no effect.
 
-Idea: the step is traced to a jaxpr. A walk over it follows which axes run over rows. Operations that work row by row
-are left as they are; those that reduce rows get an action that masks them; those that mix rows in a way that no mask
-mends are refused. A second trace, for another number of rows, proves the walk: an axis is over rows exactly where its
-size differs between the traces, and a constant that differs is a number of rows (`counts.py`).
+Idea: the step is traced to a jaxpr, and an abstract interpretation finds the axes that are over rows. Operations that
+work row by row are left unchanged. Operations that reduce rows are masked. Operations that mix rows in a way that no
+mask corrects are refused.
 
-Rule: whatever is not known is refused where it touches rows, and left alone where it does not.
+A second trace, for another number of rows, checks the analysis: an axis is over rows exactly if its size differs
+between the traces. A constant that differs is a number of rows (`counts.py`).
+
+Rule: an unknown operation is refused if it has unmasked rows as an operand, and left unchanged otherwise.
 """
 
 from __future__ import annotations
@@ -17,338 +19,335 @@ from typing import Any, NoReturn
 import numpy as np
 from jax.extend.core import DropVar, Literal
 
-from anytpu.strategy.padded.axes import ROWS, Fill, Value
-from anytpu.strategy.padded.counts import Count, count_of, is_same
-from anytpu.strategy.padded.folds import Folds
+from anytpu.strategy.padded.axes import ROWS, AbstractValue, PadState, RealRows, without_rows
+from anytpu.strategy.padded.counts import CountConstant, count_constant_of, is_equal
 from anytpu.strategy.padded.operation import (
-    COUNT,
-    FOLDED,
-    NOT_ROWS,
-    SAME,
-    SUMMED,
-    Action,
-    Operation,
+    GATHERS_NO_ROWS,
+    SAME_OPERATIONS,
+    SUM_AN_ARRAY,
+    USE_ROW_MASK,
+    Evaluation,
     Outcome,
-    RealRows,
-    Rooms,
-    bound,
+    PaddedContext,
+    TracedOperation,
+    bind,
 )
-from anytpu.strategy.padded.rules import CALLS, RULES, SIZES, elementwise, is_elementwise
 from anytpu.strategy.recorded import GATHERED
+
+_SIZE_PARAMETERS = frozenset(
+    [
+        "dimension_numbers", "end_index", "length", "limit_indices", "new_sizes", "out_sharding", "padding_config",
+        "reps", "shape", "sharding", "sizes", "slice_sizes", "start_index", "start_indices", "window_dimensions",
+    ]
+)  # fmt: skip
+"""The parameters that the rules compare themselves, or that follow from the sizes of the results."""
+
+_CALLS = frozenset(
+    [
+        "checkpoint", "closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "debug_callback",
+        "debug_print", "jit", "pjit", "remat2", "scan", "summed_value_and_grad", "while",
+    ]
+)  # fmt: skip
+"""The primitives with functions among their parameters, which cannot be compared."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """A traced function, and how it is computed on a padded batch.
+class PaddedPlan:
+    """A traced function, and its computation on a padded batch.
 
     Attributes:
         jaxpr: the function.
         inputs: its variables for the constants and the arguments.
         consts: its constants.
-        actions: for some operations, by position, how they are computed; the others are bound as they are.
-        counts: for some operations, by position, the operands that are numbers of rows.
-        outputs: what it returns.
+        evaluations: evaluation of some operations, by index; the others are bound unchanged.
+        counts: row counts among the operands of some operations, by operation index and operand index. The index behind
+            the last operation is for the results of the function.
+        outputs: its results.
     """
 
     jaxpr: Any
     inputs: tuple[Any, ...]
     consts: tuple[Any, ...]
-    actions: dict[int, Action]
-    counts: dict[int, dict[int, Count]]
-    outputs: list[Value]
+    evaluations: dict[int, Evaluation]
+    counts: dict[int, dict[int, CountConstant]]
+    outputs: list[AbstractValue]
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the function is right as it is."""
-        return not (self.actions or self.counts)
+    def is_unchanged(self) -> bool:
+        """Whether the function is correct on a padded batch without changes."""
+        return not (self.evaluations or self.counts)
 
     def run(self, real: RealRows, operands: list[Any]) -> list[Any]:
-        """Compute the function.
+        """Compute the function on operands."""
+        arrays: dict[Any, Any] = dict(zip(self.inputs, [*self.consts, *operands], strict=True))
 
-        Args:
-            real: the real rows.
-            operands: its arguments.
-        """
-        held: dict[Any, Any] = dict(zip(self.inputs, [*self.consts, *operands], strict=True))
+        def read(atoms: Any, index: int) -> list[Any]:
+            values = [atom.val if isinstance(atom, Literal) else arrays[atom] for atom in atoms]
+            for position, count in self.counts.get(index, {}).items():
+                values[position] = count.value(real, atoms[position].aval.dtype)
+            return values
 
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else held[atom]
-
-        for position, equation in enumerate(self.jaxpr.eqns):
-            given = [read(atom) for atom in equation.invars]
-            for index, count in self.counts.get(position, {}).items():
-                given[index] = count.value(real, equation.invars[index].aval.dtype)
-            action = self.actions.get(position)
-            made = bound(equation.primitive, equation.params, given) if action is None else action(real, given)
-            held.update(zip(equation.outvars, made, strict=True))
-        last = self.counts.get(len(self.jaxpr.eqns), {})
-        return [
-            last[index].value(real, atom.aval.dtype) if index in last else read(atom)
-            for index, atom in enumerate(self.jaxpr.outvars)
-        ]
+        for index, equation in enumerate(self.jaxpr.eqns):
+            values, evaluate = read(equation.invars, index), self.evaluations.get(index)
+            results = evaluate(real, values) if evaluate else bind(equation.primitive, equation.params, values)
+            arrays.update(zip(equation.outvars, results, strict=True))
+        return read(self.jaxpr.outvars, len(self.jaxpr.eqns))
 
 
-@dataclasses.dataclass(frozen=True)
-class Planner:
-    """What plans the operations of one traced function.
+def plan_function(
+    context: PaddedContext,
+    first: Any,
+    second: Any | None,
+    values: list[AbstractValue],
+    *,
+    takes_constants: bool = False,
+) -> PaddedPlan:
+    """Return the plan of a traced function.
 
-    Attributes:
-        rooms: the numbers of rows of its traces.
-        is_differentiated: it is differentiated after it was planned.
-        divides: its numbers of rows are divisors, however they get there.
-        line: where the user's code calls it, for errors.
-        folds: its constants that are sums over the replicas.
-        findings: the numbers of rows and the row axes that were found, each with its operation. The walks for two other
-            numbers of rows must find the same.
+    Args:
+        context: the context of the function.
+        first: its trace for the batch's rows.
+        second: its trace for another number of rows; None if there is none.
+        values: its arguments.
+        takes_constants: True if `values` has the constants too, behind the arguments.
     """
+    return _Analysis(context, first, second, takes_constants=takes_constants).plan(values)
 
-    rooms: Rooms
-    is_differentiated: bool = False
-    divides: bool = False
-    line: str = ""
-    folds: Folds = dataclasses.field(default_factory=Folds)
-    findings: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
-    def plan(self, first: Any, second: Any | None, values: list[Value]) -> Plan:
-        """Return the plan of a function.
+def plan_nested(
+    operation: TracedOperation,
+    name: str,
+    values: list[AbstractValue],
+    *,
+    index: int | None = None,
+    is_loss: bool = False,
+    divides: bool = False,
+) -> PaddedPlan:
+    """Return the plan of a function that an operation calls.
 
-        Args:
-            first: its trace for the batch's rows.
-            second: its trace for another number of rows; None where it has none.
-            values: its arguments.
-        """
-        return _Walk(self, first, second).planned(values)
+    Args:
+        operation: the operation.
+        name: name of the parameter that is the function.
+        values: arguments of the function.
+        index: index of the function if the parameter is a tuple; None if it is one function.
+        is_loss: True if the function is differentiated, and takes its constants as arguments behind the others.
+        divides: True if all row counts in the function are divisors.
+    """
+    first, second = operation.params[name], operation.other_param(name)
+    if index is not None:
+        first, second = first[index], None if second is None else second[index]
+    outer = operation.context
+    context = dataclasses.replace(
+        outer,
+        is_differentiated=outer.is_differentiated or is_loss,
+        divides=outer.divides or divides,
+        line=operation.line,
+    )
+    return plan_function(context, first, second, values, takes_constants=is_loss)
 
-    def check_same(self, witness: Planner) -> None:
-        """Refuse the step where the walk for other numbers of rows has found others."""
-        for finding in self.findings.keys() ^ witness.findings.keys():
-            equation = {**witness.findings, **self.findings}[finding]
-            rooms = f"{self.rooms.second} and for {witness.rooms.second} rows"
-            Operation(equation, None, [], self.rooms, self).refuse(
-                f"hangs on the number of rows otherwise for {rooms}", SAME
-            )
 
-    def refuse_folded(self, equation: Any) -> NoReturn:
-        """Refuse an operation that hangs on a number that Python has computed from a sum over the replicas."""
-        Operation(equation, None, [], self.rooms, self).refuse("hangs on " + FOLDED, SUMMED)
-
-    def inside(
-        self,
-        operation: Operation,
-        name: str,
-        index: int | None,
-        values: list[Value],
-        *,
-        is_loss: bool = False,
-        divides: bool = False,
-    ) -> Plan:
-        """Return the plan of a function that an operation calls.
-
-        Args:
-            operation: the operation.
-            name: the parameter that is the function.
-            index: which of several functions it is; None for one.
-            values: its arguments.
-            is_loss: it is differentiated, and takes its constants as arguments, behind the others.
-            divides: its numbers of rows are divisors.
-        """
-        first, second = operation.params[name], operation.other_param(name)
-        if index is not None:
-            first, second = first[index], None if second is None else second[index]
-        inner = dataclasses.replace(
-            self,
-            is_differentiated=self.is_differentiated or is_loss,
-            divides=self.divides or divides,
-            line=operation.line,
+def check_same_findings(context: PaddedContext, other: PaddedContext) -> None:
+    """Refuse the step if the analyses for two other numbers of rows have different findings."""
+    for finding in context.findings.keys() ^ other.findings.keys():
+        equation = {**other.findings, **context.findings}[finding]
+        TracedOperation(equation, None, [], context).refuse(
+            f"depends on the number of rows differently for {context.other_rows} and for {other.other_rows} rows",
+            SAME_OPERATIONS,
         )
-        return _Walk(inner, first, second, takes_constants=is_loss).planned(values)
 
 
-class _Walk:
-    """A walk over one traced function, in both traces at once."""
+def refuse_replica_sum(context: PaddedContext, equation: Any) -> NoReturn:
+    """Refuse an operation that depends on a number that Python computed from a sum over the replicas."""
+    TracedOperation(equation, None, [], context).refuse(
+        "depends on a number that Python has computed from a sum of numbers of rows over the replicas", SUM_AN_ARRAY
+    )
 
-    def __init__(self, planner: Planner, first: Any, second: Any | None, *, takes_constants: bool = False) -> None:
-        self._planner = planner
+
+class _Analysis:
+    """The abstract interpretation of one traced function, in both traces at once."""
+
+    def __init__(self, context: PaddedContext, first: Any, second: Any | None, *, takes_constants: bool) -> None:
+        self._context = context
         self._first, self._second = getattr(first, "jaxpr", first), getattr(second, "jaxpr", second)
-        self._values: dict[Any, Value] = {}
-        self._counts: dict[Any, Count] = {}
-        self._twin: dict[Any, Any] = {}
+        self._values: dict[Any, AbstractValue] = {}
+        self._counts: dict[Any, CountConstant] = {}
+        self._in_second: dict[Any, Any] = {}
         self._consts: tuple[Any, ...] = ()
         self._inputs = (*self._first.invars, *self._first.constvars)
         if self._second is not None:
             self._check_same_operations(self._second)
             others = (*self._second.invars, *self._second.constvars)
-            self._check(len(self._inputs) == len(others), None)
-            self._twin.update(zip(self._inputs, others, strict=True))
+            self._check_same(len(self._inputs) == len(others), None)
+            self._in_second.update(zip(self._inputs, others, strict=True))
         if not takes_constants:
-            self._take_constants(tuple(getattr(first, "consts", ())), tuple(getattr(second, "consts", ())))
+            self._inputs = (*self._first.constvars, *self._first.invars)
+            self._consts = tuple(getattr(first, "consts", ()))
+            self._interpret_constants(tuple(getattr(second, "consts", ())))
+
+    def plan(self, arguments: list[AbstractValue]) -> PaddedPlan:
+        """Return the plan for the arguments."""
+        self._values.update(zip(self._inputs[len(self._consts) :], arguments, strict=True))
+        evaluations: dict[int, Evaluation] = {}
+        counts: dict[int, dict[int, CountConstant]] = {}
+        for index, equation in enumerate(self._first.eqns):
+            other = None if self._second is None else self._second.eqns[index]
+            # 1. Find the operands that count rows.
+            counts[index] = self._row_counts(equation.invars, None if other is None else other.invars, equation)
+            # 2. Find the row axes of the results.
+            outputs, evaluation = self._interpret(equation, other)
+            if evaluation is not None:
+                evaluations[index] = evaluation
+            self._values.update(zip(equation.outvars, outputs, strict=True))
+            if other is not None:
+                self._in_second.update(zip(equation.outvars, other.outvars, strict=True))
+        second = None if self._second is None else self._second.outvars
+        counts[len(self._first.eqns)] = self._row_counts(self._first.outvars, second, None)
+        counts = {index: operands for index, operands in counts.items() if operands}
+        outputs = [self._value(atom) for atom in self._first.outvars]
+        return PaddedPlan(self._first, self._inputs, self._consts, evaluations, counts, outputs)
+
+    def _operation(self, equation: Any, other: Any = None, values: tuple[AbstractValue, ...] = ()) -> TracedOperation:
+        return TracedOperation(equation, other, list(values), self._context)
 
     def _check_same_operations(self, second: Any) -> None:
         """Refuse a function whose trace for another number of rows has other operations."""
-        rooms = self._planner.rooms.all
-        for one, two in itertools.zip_longest(self._first.eqns, second.eqns):
-            if one is None or two is None or one.primitive is not two.primitive:
-                gathers = [each for each in (one, two) if each is not None and each.params.get("name") == GATHERED]
-                if gathers:
-                    self._operation(gathers[0], None, []).refuse(*NOT_ROWS)
-                here, there = rooms if one is not None else rooms[::-1]
-                self._operation(two if one is None else one, None, []).refuse(
-                    f"is an operation of the step for {here} rows and not of the step for {there} rows", SAME
-                )
-
-    def _check(self, agrees: bool, equation: Any) -> None:
-        """Refuse an operation that is another one in the trace for another number of rows."""
-        if not agrees:
-            first, second = self._planner.rooms.all
-            self._operation(equation, None, []).refuse(
-                f"takes something else in the step for {second} rows than in the step for {first} rows", SAME
+        rows = self._context.traced_rows
+        for a, b in itertools.zip_longest(self._first.eqns, second.eqns):
+            if a is not None and b is not None and a.primitive is b.primitive:
+                continue
+            for equation in (a, b):
+                if equation is not None and equation.params.get("name") == GATHERED:
+                    self._operation(equation).refuse(*GATHERS_NO_ROWS)
+            here, there = rows if a is not None else rows[::-1]
+            self._operation(b if a is None else a).refuse(
+                f"is an operation of the step for {here} rows and not of the step for {there} rows", SAME_OPERATIONS
             )
 
-    def _take_constants(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-        self._consts, self._inputs = first, (*self._first.constvars, *self._first.invars)
-        for index, (variable, one) in enumerate(zip(self._first.constvars, first, strict=True)):
-            is_known = self._second is None or is_same(one, second[index])
-            self._values[variable] = plain(variable.aval) if is_known else self._constant(variable, one, second[index])
+    def _check_same(self, is_same: bool, equation: Any) -> None:
+        """Refuse an operation that has other operands in the trace for another number of rows."""
+        if not is_same:
+            first, second = self._context.traced_rows
+            self._operation(equation).refuse(
+                f"takes other operands in the step for {second} rows than in the step for {first} rows", SAME_OPERATIONS
+            )
 
-    def _constant(self, variable: Any, one: Any, two: Any) -> Value:
-        """Return the value of a constant that hangs on the number of rows: a count, or an array with a row axis."""
+    def _interpret_constants(self, second: tuple[Any, ...]) -> None:
+        for index, (variable, value) in enumerate(zip(self._first.constvars, self._consts, strict=True)):
+            is_fixed = self._second is None or is_equal(value, second[index])
+            self._values[variable] = (
+                without_rows(variable.aval) if is_fixed else self._growing_constant(variable, value, second[index])
+            )
+
+    def _growing_constant(self, variable: Any, first: Any, second: Any) -> AbstractValue:
+        """Return the value of a constant that depends on the number of rows: a row count, or an array over rows."""
         user = next((equation for equation in self._first.eqns if variable in equation.invars), None)
-        if np.ndim(one) == 0:
-            self._counts[variable] = self._count(one, two, user, variable, 0)
-            return plain(variable.aval)
-        one, two = np.asarray(one), np.asarray(two)
-        self._check(one.ndim == two.ndim, user)
-        sizes = list(zip(one.shape, two.shape, strict=True))
+        if np.ndim(first) == 0:
+            self._counts[variable] = self._row_count(first, second, user, variable, 0)
+            return without_rows(variable.aval)
+        a, b = np.asarray(first), np.asarray(second)
+        self._check_same(a.ndim == b.ndim, user)
+        sizes = list(zip(a.shape, b.shape, strict=True))
         common = tuple(slice(min(pair)) for pair in sizes)
-        grows = all(first == second or (first, second) == self._planner.rooms.all for first, second in sizes)
-        self._check(grows and is_same(one[common], two[common]), user)
-        if self._planner.folds.power(variable, 0) is not None:
-            self._planner.refuse_folded(user)
-        return Value(tuple(None if first == second else ROWS for first, second in sizes))
+        grows = all(pair[0] == pair[1] or pair == self._context.traced_rows for pair in sizes)
+        self._check_same(grows and is_equal(a[common], b[common]), user)
+        if self._context.replica_sums.power(variable, 0) is not None:
+            refuse_replica_sum(self._context, user)
+        return AbstractValue(tuple(None if pair[0] == pair[1] else ROWS for pair in sizes))
 
-    def planned(self, values: list[Value]) -> Plan:
-        """Return the plan, for the arguments."""
-        self._values.update(zip(self._inputs[len(self._consts) :], values, strict=True))
-        actions: dict[int, Action] = {}
-        counts: dict[int, dict[int, Count]] = {}
-        for position, equation in enumerate(self._first.eqns):
-            other = None if self._second is None else self._second.eqns[position]
-            found = self._counted(equation.invars, None if other is None else other.invars, equation)
-            if found:
-                counts[position] = found
-            outputs, action = self._one(equation, other)
-            if action is not None:
-                actions[position] = action
-            self._values.update(zip(equation.outvars, outputs, strict=True))
-            if other is not None:
-                self._twin.update(zip(equation.outvars, other.outvars, strict=True))
-        last = self._counted(self._first.outvars, None if self._second is None else self._second.outvars, None)
-        if last:
-            counts[len(self._first.eqns)] = last
-        outputs = [self._value(atom) for atom in self._first.outvars]
-        return Plan(self._first, self._inputs, self._consts, actions, counts, outputs)
-
-    def _value(self, atom: Any) -> Value:
+    def _value(self, atom: Any) -> AbstractValue:
         if isinstance(atom, Literal):
-            return plain(atom.aval, bool(atom.val == 0))
+            return without_rows(atom.aval, bool(atom.val == 0))
         return self._values[atom]
 
-    def _counted(self, first: Any, second: Any | None, equation: Any) -> dict[int, Count]:
-        """Return the operands that are numbers of rows, by position."""
-        found: dict[int, Count] = {}
-        owner = self._first if equation is None else equation
+    def _row_counts(self, first: Any, second: Any | None, equation: Any) -> dict[int, CountConstant]:
+        """Return the operands of an operation that count rows, by index; of the function's return for None."""
+        counts: dict[int, CountConstant] = {}
         for index, atom in enumerate(first):
-            count = None
+            in_second = None if second is None else second[index]
             if isinstance(atom, Literal):
-                power = self._planner.folds.power(owner, index)
-                if power == 0:
-                    self._planner.refuse_folded(equation)
-                if second is None and power is not None:
-                    self._operation(equation, None, []).refuse(
-                        "takes a Python number that JAX has summed over the replicas. The step "
-                        f"{self._planner.rooms.failure}, so it may be a number of rows",
-                        SUMMED,
-                    )
-                if second is not None:
-                    two = second[index]
-                    self._check(isinstance(two, Literal), equation)
-                    if not is_same(atom.val, two.val):
-                        count = self._count(atom.val, two.val, equation, owner, index)
+                count = self._literal_count(atom, in_second, equation, index)
             else:
-                if second is not None:
-                    self._check(self._twin.get(atom) is second[index], equation)
+                self._check_same(second is None or self._in_second.get(atom) is in_second, equation)
                 count = self._counts.get(atom)
             if count is not None:
                 divides = equation is not None and equation.primitive.name == "div" and index == 1
-                self._planner.findings[id(equation), index, count] = equation
-                found[index] = dataclasses.replace(count, is_divisor=divides or self._planner.divides)
-        return found
+                self._context.findings[id(equation), index, count] = equation
+                counts[index] = dataclasses.replace(count, is_divisor=divides or self._context.divides)
+        return counts
 
-    def _count(self, one: Any, two: Any, equation: Any, owner: Any, position: int) -> Count:
-        """Return the number of rows that an operation takes: this replica's, or all replicas' where JAX summed it."""
-        planner = self._planner
-        count = count_of(one, two, (planner.rooms.first, planner.rooms.second or 0))
+    def _literal_count(self, literal: Any, in_second: Any, equation: Any, index: int) -> CountConstant | None:
+        owner = self._first if equation is None else equation
+        power = self._context.replica_sums.power(owner, index)
+        if power == 0:
+            refuse_replica_sum(self._context, equation)
+        if in_second is None:
+            if power is not None:
+                self._operation(equation).refuse(
+                    "takes a Python number that JAX has summed over the replicas. The step "
+                    f"{self._context.failure}, so it may be a number of rows",
+                    SUM_AN_ARRAY,
+                )
+            return None
+        self._check_same(isinstance(in_second, Literal), equation)
+        if is_equal(literal.val, in_second.val):
+            return None
+        return self._row_count(literal.val, in_second.val, equation, owner, index)
+
+    def _row_count(self, first: Any, second: Any, equation: Any, owner: Any, index: int) -> CountConstant:
+        """Return the row count that an operation takes, of this replica, or of all replicas if JAX has summed it."""
+        context = self._context
+        count = count_constant_of(first, second, (context.rows, context.other_rows or 0))
         if count is None:
-            self._operation(equation, None, []).refuse(
-                "takes a number that hangs on the number of rows and is not a multiple of it", COUNT
+            self._operation(equation).refuse(
+                "takes a number that depends on the number of rows and is not a multiple of it", USE_ROW_MASK
             )
-        power = planner.folds.power(owner, position)
+        power = context.replica_sums.power(owner, index)
         if power is None:
             return count
         if power != count.power:
-            planner.refuse_folded(equation)
-        return dataclasses.replace(count, replicas=planner.folds.replicas)
+            refuse_replica_sum(context, equation)
+        return dataclasses.replace(count, replicas=context.replica_sums.replicas)
 
-    def _operation(self, equation: Any, other: Any, values: list[Value]) -> Operation:
-        return Operation(equation, other, values, self._planner.rooms, self._planner)
-
-    def _one(self, equation: Any, other: Any | None) -> Outcome:
-        values = [self._value(atom) for atom in equation.invars]
+    def _interpret(self, equation: Any, other: Any | None) -> Outcome:
+        """Return the results of an operation by its rule, and check them by the traces."""
         if other is not None:
-            self._check(len(equation.outvars) == len(other.outvars), equation)
-        operation = self._operation(equation, other, values)
-        rule = RULES.get(equation.primitive.name)
-        _check_params(operation)
-        if rule is None and is_elementwise(equation.primitive.name):
-            rule = elementwise
-        outcome = unknown(operation) if rule is None else rule(operation)
+            self._check_same(len(equation.outvars) == len(other.outvars), equation)
+        operation = self._operation(equation, other, tuple(self._value(atom) for atom in equation.invars))
+        _check_parameters(operation)
+        outcome = self._context.rules.get(operation.name, _unknown)(operation)
         _check_sizes(operation, outcome[0])
-        self._planner.findings[id(equation), *(value.axes for value in outcome[0])] = equation
+        self._context.findings[id(equation), *(value.axes for value in outcome[0])] = equation
         return outcome
 
 
-def plain(aval: Any, is_zero: bool = False) -> Value:
-    """Return a value without an axis over rows."""
-    return Value((None,) * len(getattr(aval, "shape", ())), is_zero)
-
-
-def unknown(operation: Operation) -> Outcome:
-    """Leave an operation that no rule knows as it is; refuse one that is given rows whose pads nobody has filled."""
+def _unknown(operation: TracedOperation) -> Outcome:
+    """Leave an operation without a rule unchanged; refuse it if it has unmasked rows as an operand."""
     axes = [axis for value in operation.values for axis in value.axes if axis is not None]
-    if any(axis.fill is Fill.ANY for axis in axes):
+    if any(axis.pads is PadState.UNMASKED for axis in axes):
         operation.refuse("may mix the rows with the pads")
-    return [plain(variable.aval) for variable in operation.equation.outvars], None
+    return [without_rows(variable.aval) for variable in operation.equation.outvars], None
 
 
-def _check_params(operation: Operation) -> None:
-    """Refuse an operation with a parameter that hangs on the number of rows, such as an exponent."""
+def _check_parameters(operation: TracedOperation) -> None:
+    """Refuse an operation with a parameter that depends on the number of rows, such as an exponent."""
     if operation.other is None:
         return
-    for name, one in operation.params.items():
-        calls = name in SIZES or (operation.name in CALLS and not isinstance(one, int | float | str))
-        if not calls and one is not operation.other.params[name] and one != operation.other.params[name]:
-            operation.refuse(f"has a parameter that hangs on the number of rows, {name}={one!r}", COUNT)
+    for name, value in operation.params.items():
+        if name in _SIZE_PARAMETERS or (operation.name in _CALLS and not isinstance(value, int | float | str)):
+            continue
+        other = operation.other.params[name]
+        if value is not other and value != other:
+            operation.refuse(f"has a parameter that depends on the number of rows, {name}={value!r}", USE_ROW_MASK)
 
 
-def _check_sizes(operation: Operation, values: list[Value]) -> None:
-    """Check a rule by the traces: an axis is over rows exactly where its size differs between them."""
+def _check_sizes(operation: TracedOperation, values: list[AbstractValue]) -> None:
+    """Check a rule by the traces: an axis is over rows exactly if its size differs between them."""
     for index, (value, variable) in enumerate(zip(values, operation.equation.outvars, strict=True)):
         if isinstance(variable, DropVar) or not hasattr(variable.aval, "shape"):
             continue
         for axis, sizes in zip(value.axes, operation.out_sizes(index), strict=True):
             if axis is not None:
-                expected = tuple(axis.size(room) for room in operation.rooms.all)
-                if expected != sizes:
+                if tuple(axis.size(rows) for rows in operation.context.traced_rows) != sizes:
                     operation.refuse("takes some of the rows only")
             elif len(set(sizes)) > 1:
-                operation.refuse("makes an axis whose length hangs on the number of rows")
+                operation.refuse("makes an axis whose length depends on the number of rows")

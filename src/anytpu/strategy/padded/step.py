@@ -1,4 +1,4 @@
-"""A step on a batch with pads, computed so that each replica gets what its real rows alone give."""
+"""`PaddedStep`: a step on a padded batch, whose results depend on the real rows only."""
 
 from __future__ import annotations
 
@@ -10,94 +10,98 @@ import jax
 
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.padded.axes import ROWS, Value
-from anytpu.strategy.padded.folds import ChangedError, Folds, folds_of
-from anytpu.strategy.padded.operation import RealRows, Rooms
-from anytpu.strategy.padded.planner import Plan, Planner
+from anytpu.strategy.padded.axes import ROWS, AbstractValue, RealRows, without_rows
+from anytpu.strategy.padded.counts import TraceDifferenceError, find_replica_sums
+from anytpu.strategy.padded.operation import PaddedContext
+from anytpu.strategy.padded.planner import PaddedPlan, check_same_findings, plan_function, refuse_replica_sum
+from anytpu.strategy.padded.rules import RULES
 
 Specs = Any
 """A tree of `jax.ShapeDtypeStruct`."""
 
+_FEWER_ROWS = 3
+"""Number of rows of the third trace."""
+
 
 class PaddedStep:
-    """A step `(state, arrays) -> (state, outputs)` of one replica on a batch with pads.
+    """A step `(state, arrays) -> (state, outputs)` of one replica on a padded batch.
 
     Args:
-        name: of the step, for errors.
-        room: the number of rows with pads.
-        step_for: returns the step for so many rows, and the specs of one replica's arrays.
-        rows: whether each array has an axis of rows in front.
-        replicas: the number of replicas.
+        name: name of the step, for errors.
+        rows: number of rows of a replica, pads included.
+        step_for: takes a number of rows; returns the step, and the specs of one replica's arrays.
+        are_rows: for each array, whether its first axis is over rows.
+        replicas: number of replicas.
 
     Attributes:
-        has_rows: the outputs that have an axis of rows in front, a tree of booleans; None before the step was traced.
+        has_rows: a tree of booleans: True for outputs whose first axis is over rows; None before the first trace.
     """
 
     def __init__(
-        self, name: str, room: int, step_for: Callable[[int], tuple[Callable, Specs]], rows: list[bool], replicas: int
+        self,
+        name: str,
+        rows: int,
+        step_for: Callable[[int], tuple[Callable, Specs]],
+        are_rows: list[bool],
+        replicas: int,
     ) -> None:
-        self._name, self._room, self._step_for, self._rows, self._replicas = name, room, step_for, rows, replicas
+        self._name, self._rows, self._step_for = name, rows, step_for
+        self._are_rows, self._replicas = are_rows, replicas
         self.has_rows: Any = None
 
     def __call__(self, state: Any, arrays: list[Any]) -> tuple[Any, Any]:
-        """Trace the step, plan it and compute it; the number of real rows is the last array."""
-        held = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-        step, specs = self._step_for(self._room)
-        first, shape = jax.make_jaxpr(step, return_shape=True)(held, specs)
-        plan = self._plan(first, held, specs)
+        """Trace the step, plan it, and compute it; the last array is the number of real rows."""
+        state_specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+        step, specs = self._step_for(self._rows)
+        trace, shape = jax.make_jaxpr(step, return_shape=True)(state_specs, specs)
+        plan = self._plan(step, trace, state_specs, specs)
         self._check_outputs(plan.outputs, shape)
-        leaves = jax.tree.leaves((state, arrays))
         total = jax.lax.psum(arrays[-1], REPLICA_AXIS)
-        made = plan.run(RealRows(arrays[-1], self._room, total), leaves)
-        return jax.tree.unflatten(jax.tree.structure(shape), made)
+        results = plan.run(RealRows(arrays[-1], self._rows, total), jax.tree.leaves((state, arrays)))
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
 
-    def _plan(self, first: Any, held: Specs, specs: Specs) -> Plan:
+    def _plan(self, step: Callable, trace: Any, state_specs: Specs, specs: Specs) -> PaddedPlan:
         """Return the plan of the step.
 
-        The other traces are for more and for fewer rows: what hangs on the number of rows in steps, such as half of
-        them, or the rows up to a limit, differs from what the rows give in one of the two.
+        The step is traced for more and for fewer rows too. These traces find a number that is not a multiple of the
+        rows, such as half of them, or the rows up to a limit.
         """
-        values = [Value((None,) * len(leaf.shape)) for leaf in jax.tree.leaves(held)]
-        for spec, has_rows in zip(specs, self._rows, strict=True):
+        values = [without_rows(leaf) for leaf in jax.tree.leaves(state_specs)]
+        for spec, is_over_rows in zip(specs, self._are_rows, strict=True):
             axes = (None,) * len(spec.shape)
-            values.append(Value((ROWS, *axes[1:]) if has_rows else axes))
-        more, fewer = 2 * self._room + 1, 3
-        planner = Planner(Rooms(self._name, self._room, more))
-        planner = dataclasses.replace(planner, folds=self._folds(planner, first, held))
+            values.append(AbstractValue((ROWS, *axes[1:]) if is_over_rows else axes))
+        more = 2 * self._rows + 1
+        context = PaddedContext(self._name, self._rows, more, RULES)
+        # 1. Find the sums over the replicas.
         try:
-            second = self._traced(more, held)
+            sums = find_replica_sums(step, (state_specs, specs), self._replicas, trace)
+        except TraceDifferenceError as error:
+            refuse_replica_sum(context, error.equation)
+        context = dataclasses.replace(context, replica_sums=sums)
+        # 2. Plan the step with the trace for more rows. A model with a fixed batch size has no such trace.
+        try:
+            second = self._trace(more, state_specs)
         except Exception as error:
-            # Such as a model with a fixed batch size.
             failure = f"cannot be traced for {more} rows ({type(error).__name__}: {str(error).split(chr(10))[0]})"
-            rooms = Rooms(self._name, self._room, None, failure)
-            return dataclasses.replace(planner, rooms=rooms).plan(first, None, values)
-        plan = planner.plan(first, second, values)
-        if self._room > fewer:
+            return plan_function(dataclasses.replace(context, other_rows=None, failure=failure), trace, None, values)
+        plan = plan_function(context, trace, second, values)
+        # 3. Check the findings with the trace for fewer rows, which the best four of three rows do not have.
+        if self._rows > _FEWER_ROWS:
             try:
-                third = self._traced(fewer, held)
+                third = self._trace(_FEWER_ROWS, state_specs)
             except Exception:
-                # Such as the four best of three rows.
                 return plan
-            witness = Planner(Rooms(self._name, self._room, fewer), folds=planner.folds)
-            witness.plan(first, third, values)
-            planner.check_same(witness)
+            fewer = dataclasses.replace(context, other_rows=_FEWER_ROWS, findings={})
+            plan_function(fewer, trace, third, values)
+            check_same_findings(context, fewer)
         return plan
 
-    def _folds(self, planner: Planner, first: Any, held: Specs) -> Folds:
-        """Return the folded sums of the step."""
-        step, specs = self._step_for(self._room)
-        try:
-            return folds_of(step, (held, specs), self._replicas, first)
-        except ChangedError as error:
-            planner.refuse_folded(error.equation)
+    def _trace(self, rows: int, state_specs: Specs) -> Any:
+        step, specs = self._step_for(rows)
+        return jax.make_jaxpr(step)(state_specs, specs)
 
-    def _traced(self, room: int, held: Specs) -> Any:
-        """Return the trace for another number of rows."""
-        step, specs = self._step_for(room)
-        return jax.make_jaxpr(step)(held, specs)
-
-    def _check_outputs(self, values: list[Value], shape: Any) -> None:
-        """Note which outputs lose their pads, and refuse those whose pads are anywhere but at their ends."""
+    def _check_outputs(self, values: list[AbstractValue], shape: Any) -> None:
+        """Set `has_rows`, and refuse outputs whose pads are not the last rows of the first axis."""
         state, outputs = shape
         count = len(jax.tree.leaves(state))
         if any(value.has_rows for value in values[:count]):
@@ -108,12 +112,12 @@ class PaddedStep:
             )
         flags = []
         for value, spec in zip(values[count:], jax.tree.leaves(outputs), strict=True):
-            found = value.rows()
-            if found and (found[0][0] != 0 or len(found) > 1 or found[0][1].segments != ROWS.segments):
+            axes = value.row_axes()
+            if axes and (len(axes) > 1 or axes[0][0] != 0 or axes[0][1].segments != ROWS.segments):
                 raise ReplicaError(
                     f"{self._name} was given a batch that does not fill all replicas, and returns an array of "
                     f"shape {spec.shape} whose pads are not the last rows of axis 0, where they would be cut off. "
                     "Return the rows along axis 0, or leave such a batch out: batch(rows, drop_remainder=True)"
                 )
-            flags.append(bool(found))
+            flags.append(bool(axes))
         self.has_rows = jax.tree.unflatten(jax.tree.structure(outputs), flags)

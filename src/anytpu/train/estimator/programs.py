@@ -20,7 +20,7 @@ from anytpu.errors import EstimatorError
 from anytpu.program.file import SUFFIX, write
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.strategy.arguments import split_arguments
-from anytpu.strategy.default import DefaultStrategy
+from anytpu.strategy.base import DefaultStrategy
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.strategy.step import Call, step_of

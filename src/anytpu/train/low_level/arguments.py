@@ -19,11 +19,10 @@ import numpy as np
 from jax.core import Tracer
 
 from anytpu.errors import SettingError, SettingTypeError, StrategyError
-from anytpu.strategy.connection import connect
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.replicas import current_replica
-from anytpu.strategy.strategy import TPUStrategy
+from anytpu.strategy.strategy import TPUStrategy, connect
 from anytpu.system.lifecycle import System, current_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 

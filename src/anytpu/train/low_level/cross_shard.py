@@ -19,9 +19,8 @@ import keras
 import optax
 
 from anytpu.errors import SettingError, SettingTypeError
-from anytpu.strategy.collectives import Groups, check_groups, cross_replica_sum
+from anytpu.strategy.collectives import Groups, ReduceOp, check_groups, cross_replica_sum
 from anytpu.strategy.gradients import SummedGradient, summed_value_and_grad, value_and_grad
-from anytpu.strategy.reduction import ReduceOp
 from anytpu.strategy.replicas import Replica, current_replica
 from anytpu.train.low_level.session import is_number_set
 

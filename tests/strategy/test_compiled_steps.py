@@ -15,7 +15,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError, StrategyError
-from anytpu.strategy import kept_steps
+from anytpu.strategy import compiled_steps
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_models_in_arguments_count_by_identity(strategy):
 
 
 def test_the_number_of_steps_that_are_kept(strategy, monkeypatch):
-    monkeypatch.setattr(kept_steps, "MAX_STEPS", 3)
+    monkeypatch.setattr(compiled_steps, "MAX_STEPS", 3)
     names = {"rate": 0}
     exec("def step(): return rate", names)
     for rate in range(5):
@@ -282,7 +282,7 @@ def test_what_cannot_be_weakly_referenced_is_held_with_its_step(strategy, monkey
     gc.collect()
     # The code of the lambda lives in `used`; the model is held until newer steps take the place of this one.
     assert model() is not None
-    monkeypatch.setattr(kept_steps, "MAX_STEPS", 1)
+    monkeypatch.setattr(compiled_steps, "MAX_STEPS", 1)
     strategy.run(lambda: 1.0)
     gc.collect()
     assert model() is None

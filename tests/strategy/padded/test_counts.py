@@ -160,7 +160,7 @@ def test_python_that_computes_with_such_a_sum_is_refused(step, operation):
     line = step.__code__.co_firstlineno
     assert str(error.value) == (
         "<lambda> was given a batch that does not fill all replicas, so its last rows are pads, and "
-        f"{operation} (line {line} of test_collectives.py) hangs on a number that Python has computed from a sum of "
+        f"{operation} (line {line} of test_counts.py) depends on a number that Python has computed from a sum of "
         "numbers of rows over the replicas: sum an array, as in "
         'jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that; or leave such a batch out, with '
         "batch(rows, drop_remainder=True)"
@@ -178,7 +178,7 @@ def test_a_sum_in_a_step_for_one_number_of_rows_is_refused():
         strategy.run(step, args=(batch,))
     assert str(error.value) == (
         "step was given a batch that does not fill all replicas, so its last rows are pads, and div (line "
-        f"{step.__code__.co_firstlineno + 2} of test_collectives.py) takes a Python number that JAX has summed over "
+        f"{step.__code__.co_firstlineno + 2} of test_counts.py) takes a Python number that JAX has summed over "
         "the replicas. The step cannot be traced for 7 rows (TypeError: cannot reshape array of shape (7,) (size 7) "
         "into shape 3 (size 3)), so it may be a number of rows: sum an array, as in "
         'jax.lax.psum(jnp.asarray(len(x)), "replica"), and compute with that; or leave such a batch out, with '

@@ -1,0 +1,253 @@
+"""The cache of a strategy's compiled steps, and one run of a compiled step.
+
+Idea: the cache key is the identity of the function (`identity.py`) and the form of its arguments (`arguments.py`). A
+run without an entry compiles the step. The `trainable` flags of the variables count too: a layer that is frozen between
+two runs is frozen in the second one.
+
+Rule: neither a compiled step nor a cache entry holds a strong reference to a function, a model or its variables. So
+they may be freed before the step. An entry watches its objects through weak references. When the first of them dies,
+the step and its executable are dropped, so an id in a key never belongs to another object. Objects that cannot be
+weakly referenced (with slots) are held as long as the step. Above `MAX_STEPS` entries, the least recently used entry is
+dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.engine.backend import Backend, Executable, Loop
+from anytpu.engine.interrupts import deferred_interrupts
+from anytpu.engine.measurements import listener_of
+from anytpu.engine.pace import CallPace
+from anytpu.program.program import REPLICATED, ROWS, Tree, spec_of
+from anytpu.strategy import modules
+from anytpu.strategy import variables as homes
+from anytpu.strategy.arguments import ArgumentForm, split_arguments
+from anytpu.strategy.identity import Identity, is_weakly_referable
+from anytpu.strategy.per_replica import PerReplica, of_handles
+from anytpu.strategy.replicas import RowCounts, check_step
+from anytpu.strategy.step import Call, ReplicaStep, step_of
+
+MAX_STEPS = 64
+"""Maximum number of compiled steps in the cache of a strategy."""
+
+_MAX_VARIANTS = 4
+"""Maximum number of variants of one step, which differ in `trainable` flags or in the counts of real rows."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompiledStep:
+    """A step function, compiled for one form of its arguments.
+
+    Attributes:
+        executable: the executable of its Program.
+        references: weak references to the Keras variables that it reads and writes, in the order of the state.
+        trainable: for each variable, whether it was trainable at compile time.
+        has_rows: for a batch that does not fill all replicas, a tree of bools: True for outputs whose first axis is
+            rows; otherwise None.
+        counts: number of real rows of each replica, as in `ReplicaStep`.
+        pace: chooses the number of steps of the next call of a loop.
+    """
+
+    executable: Executable
+    references: tuple[weakref.ref[Any], ...]
+    trainable: tuple[bool, ...]
+    has_rows: Tree
+    counts: tuple[int, ...] | None
+    pace: CallPace = dataclasses.field(default_factory=CallPace)
+
+    @classmethod
+    def of(cls, executable: Executable, step: ReplicaStep) -> CompiledStep:
+        """Return the compiled form of a step."""
+        references = tuple(weakref.ref(variable) for variable in step.variables)
+        # Keep only `has_rows`: the padded step itself holds the model.
+        has_rows = None if step.padded is None else step.padded.has_rows
+        return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The Keras variables that it reads and writes; None for a freed one."""
+        return [reference() for reference in self.references]
+
+    def run(self, backend: Backend, arrays: list[Any], own: Tree = None) -> tuple[Tree, Tree]:
+        """Run the step on arguments, and store the new values of the variables.
+
+        Args:
+            backend: the backend that runs the step.
+            arrays: the passed values of the arguments, from `split_arguments`.
+            own: the arrays of NNX modules, or None.
+
+        Returns:
+            The new arrays of the modules, or None, and the outputs of the step.
+        """
+        # Copy: the call donates its inputs, and these arrays belong to the user.
+        copies = None if own is None else backend.put(jax.tree.map(lambda a: jnp.array(a, copy=True), own), REPLICATED)
+        batch = [_put(backend, array) for array in arrays]
+        variables = self.variables
+        # A call donates the state: an interrupt before the new state is stored would leave variables without values.
+        with deferred_interrupts():
+            state = homes.take(backend, variables, homes.Holder("strategy.run")), copies
+            try:
+                (values, new), outputs = self.executable.step(state, batch)
+                homes.settle(backend, variables, values)
+            except BaseException:
+                homes.release(variables)
+                raise
+        return None if own is None else backend.get(new), self.opened(backend, outputs, arrays)
+
+    def opened(self, backend: Backend, outputs: Tree, arrays: list[Any]) -> Tree:
+        """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments."""
+        rows = None if self.has_rows is None else tuple(int(count) for count in arrays[-1].padded())
+        return of_handles(backend, outputs, self.executable.outputs, rows, self.has_rows)
+
+    def fits(self, counts: RowCounts | None) -> bool:
+        """Return whether a run can use this step.
+
+        The variables must be alive with the same `trainable` flags, and the counts of rows must match.
+        """
+        if counts is not None and self.counts not in (None, counts.values):
+            return False
+        pairs = zip(self.variables, self.trainable, strict=True)
+        return all([v is not None and v.trainable is flag for v, flag in pairs])
+
+
+def _put(backend: Backend, array: Any) -> Any:
+    """Return the handle of an argument on a backend."""
+    if isinstance(array, np.ndarray):
+        # Copy: JAX may use the memory in place, and its owner may overwrite it with the next batch during the step.
+        return backend.put_once(np.array(array), REPLICATED)
+    if not isinstance(array, PerReplica):
+        return backend.put(array, REPLICATED)
+    handle = array.handle_on(backend)
+    if handle is not None:
+        return handle
+    return backend.put(array.shared(), REPLICATED) if array.is_shared else backend.put_once(array.padded(), ROWS)
+
+
+class _CacheEntry:
+    """The compiled steps of one function and one form of its arguments.
+
+    Attributes:
+        steps: one for each combination of `trainable` flags, the newest first; empty once a watched object has died.
+        is_dead: True once a watched object has died.
+    """
+
+    __slots__ = ("__weakref__", "_watched", "is_dead", "steps")
+
+    def __init__(self) -> None:
+        self.steps: list[CompiledStep] = []
+        self.is_dead = False
+        self._watched: dict[int, Any] = {}
+
+    def add(self, step: CompiledStep, objects: Iterable[Any]) -> None:
+        """Add a step, and watch the objects that it depends on."""
+        self.steps = [step, *self.steps[: _MAX_VARIANTS - 1]]
+        own = weakref.ref(self)
+
+        def drop_steps(dead: Any) -> None:
+            # The garbage collector may run this in any thread at any moment, so it only assigns.
+            del dead
+            entry = own()
+            if entry is not None:
+                entry.is_dead, entry.steps, entry._watched = True, [], {}
+
+        for value in objects:
+            if id(value) not in self._watched:
+                self._watched[id(value)] = weakref.ref(value, drop_steps) if is_weakly_referable(value) else value
+
+
+class CompiledSteps:
+    """The cache of one strategy's compiled steps."""
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[tuple, _CacheEntry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(not entry.is_dead for entry in self._steps.values())
+
+    def run(self, strategy: Any, fn: Callable, args: tuple, kwargs: dict | None) -> Any:
+        """Run a function on each replica of a strategy; compile it if necessary."""
+        check_step(fn, "run", "call the function itself", "strategy.run(fn, args=(x,))")
+        backend = strategy.backend
+        # 1. Separate the arguments: arrays of NNX modules, static leaves of Equinox modules, and passed arrays.
+        extracted = modules.extract_modules(args, kwargs)
+        if extracted is not None:
+            args, kwargs = extracted.args, extracted.kwargs
+        args, kwargs = modules.wrap_static_leaves((args, kwargs))
+        form, arrays = split_arguments(args, kwargs, strategy.num_replicas_in_sync)
+        # 2. Find the compiled step, run it, and write new arrays back to the NNX modules.
+        if extracted is None:
+            return modules.unwrap_static_leaves(self.find(strategy, fn, form).run(backend, arrays)[1])
+        step = self.find(strategy, fn, form, own=spec_of(extracted.values), module_form=extracted.form)
+        values, outputs = step.run(backend, arrays, extracted.values)
+        extracted.write_back(values)
+        return modules.unwrap_static_leaves(outputs)
+
+    def find(
+        self,
+        strategy: Any,
+        fn: Callable,
+        form: ArgumentForm,
+        loop: Loop | None = None,
+        own: Tree = None,
+        module_form: modules.ModuleForm | None = None,
+    ) -> CompiledStep:
+        """Return the compiled step of a function; compile it if necessary.
+
+        Args:
+            strategy: the strategy that runs it.
+            fn: the step function of one replica.
+            form: the form of its arguments, without the state of a pure step.
+            loop: the loop that runs it, or None for one step per call.
+            own: specs of the state of a pure step, or of the arrays of NNX modules; None for a function without either.
+            module_form: the form of the NNX modules among its arguments.
+        """
+        leaves, tree = jax.tree.flatten(own)
+        identity = Identity(fn)
+        specs = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = (identity.key, form.key, loop, tree, specs, module_form and module_form.key)
+        entry = self._steps.get(key)
+        if entry is not None:
+            self._steps.move_to_end(key)
+            for compiled in entry.steps:
+                if compiled.fits(form.counts):
+                    return compiled
+        call = Call(fn, form, strategy, own is not None, module_form)
+        modules.refuse_captured(call.name, identity.objects)
+        step = _traced(call, own, modules.trace_check(call.name, identity.objects))
+        # A loop returns one output per replica, so only single steps share outputs.
+        program = dataclasses.replace(step.program, shares_outputs=loop is None)
+        executable = strategy.compile(program, loop)
+        executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
+        compiled = CompiledStep.of(executable, step)
+        if entry is None or entry.is_dead:
+            entry = self._steps[key] = _CacheEntry()
+        parts = () if module_form is None else module_form.objects
+        entry.add(compiled, [*identity.objects, *form.objects, *parts, *step.variables])
+        self._drop_entries()
+        return compiled
+
+    def _drop_entries(self) -> None:
+        """Drop dead entries, and the least recently used entries above the limit."""
+        for key in [key for key, entry in self._steps.items() if entry.is_dead]:
+            del self._steps[key]
+        while len(self._steps) > MAX_STEPS:
+            self._steps.popitem(last=False)
+
+
+def _traced(call: Call, own: Tree, check: Callable | None) -> ReplicaStep:
+    try:
+        return step_of(call, own, check)
+    except Exception as error:
+        ours = modules.translate_flax_error(call.name, error)
+        if ours is error:
+            raise
+        raise ours from error
