@@ -201,6 +201,10 @@ REFUSED = {
             "Dataset.from_tensor_slices(arrays)"
         ),
     ),
+    "flat_map to nothing": (
+        lambda: elements(Dataset.range(3).flat_map(lambda x: None)),
+        ("the function of flat_map must return a Dataset, not None: for arrays, Dataset.from_tensor_slices(arrays)"),
+    ),
     "interleave": (
         lambda: Dataset.range(3).interleave(Dataset.range, cycle_length=0),
         "cycle_length must be an integer of at least 1, not 0",

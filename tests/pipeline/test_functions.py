@@ -48,6 +48,10 @@ def test_a_tuple_is_unpacked_for_several_parameters(function: Any, element: Any,
         assert ElementFunction("map", function)(element) == expected
 
 
+def test_a_decision_may_be_none():
+    assert list(Dataset.from_arrays(np.arange(3)).filter(lambda row: True if row else None)) == [1, 2]
+
+
 def test_a_random_function_of_several_parameters():
     pairs = Dataset.from_arrays((np.arange(3), np.arange(3)))
     noisy = pairs.random_map(lambda x, y, random: x + y + random.random())

@@ -39,6 +39,26 @@ if __name__ == "__main__":
     for element in walk:
         pass
 """
+STEPS = """
+import numpy as np
+import anytpu as tpu
+import jax.numpy as jnp
+
+def squared(batch):
+    return jnp.asarray(batch) ** 2
+
+def build():
+    Dataset = tpu.pipeline.Dataset
+    rows = Dataset.range(30).shuffle(30, seed=1, reshuffle_each_iteration=False).concatenate(Dataset.range(4)).skip(1)
+    pairs = Dataset.zip((rows.cache(), rows.enumerate().take(20))).map(lambda one, pair: one + 100 * pair[0])
+    return pairs.padded_batch(3).map(squared)
+
+if __name__ == "__main__":
+    alone = [batch.tolist() for batch in build()]
+    for _ in range(2):
+        assert [batch.tolist() for batch in build().prefetch(workers=2)] == alone
+    print(len(alone))
+"""
 
 
 def test_workers_read_the_same_and_end_with_their_parent(tmp_path):
@@ -69,6 +89,13 @@ def test_workers_read_the_same_and_end_with_their_parent(tmp_path):
         ended |= set(ready)
     for one in endings:
         os.close(one)
+
+
+def test_workers_compute_every_step_that_keeps_an_index(tmp_path):
+    program = tmp_path / "steps.py"
+    program.write_text(textwrap.dedent(STEPS))
+    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110)
+    assert (run.stdout, run.stderr, run.returncode) == ("7\n", "", 0)
 
 
 LEAVING = """

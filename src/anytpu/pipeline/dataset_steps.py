@@ -45,7 +45,8 @@ class DatasetSteps(abc.ABC):
         Args:
             function: maps an element to a new element; several threads may call it at once. If it has several
                 parameters, they are the parts of a tuple. Iteration raises DataError if it returns None. After `batch`,
-                a function that computes with JAX or `keras.ops` is compiled for the host's CPU.
+                a function that computes with JAX or `keras.ops` is compiled for the host's CPU, together with the
+                values that it reads from outside.
 
         Example:
             >>> import numpy as np
@@ -81,7 +82,9 @@ class DatasetSteps(abc.ABC):
     @takes_tensorflow_names(name=None)
     def filter(self, predicate: Callable[..., bool]) -> Self:
         """Keep the elements for which a predicate returns True. Their number is not known before they are read."""
-        return self._with(recipe_steps.filtered(self._recipe, ElementFunction("filter", predicate)))
+        return self._with(
+            recipe_steps.filtered(self._recipe, ElementFunction("filter", predicate, returns_element=False))
+        )
 
     @takes_tensorflow_names(map_func="function", num_parallel_calls=None, deterministic=None, name=None)
     def interleave(
@@ -114,7 +117,7 @@ class DatasetSteps(abc.ABC):
         return self._interleaved("flat_map", function, 1, 1)
 
     def _interleaved(self, name: str, function: Callable[..., Any], cycle_length: int, block_length: int) -> Self:
-        checked = ElementFunction(name, function)
+        checked = ElementFunction(name, function, returns_element=False)
 
         def open_recipe(element: Tree) -> Recipe:
             inner = checked(element)

@@ -38,10 +38,12 @@ class ElementFunction:
     Attributes:
         step: name of the step that calls it, such as "map".
         function: the function.
+        returns_element: whether its result is an element, and not a decision or a data set.
     """
 
     step: str
     function: Callable[..., Any]
+    returns_element: bool = True
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -61,7 +63,7 @@ class ElementFunction:
         """
         is_spread = isinstance(element, tuple) and self.parameters > 1 + len(others)
         result = self.function(*element, *others) if is_spread else self.function(element, *others)
-        if result is None:
+        if result is None and self.returns_element:
             name = getattr(self.function, "__name__", repr(self.function))
             raise DataError(
                 f"the function {name!r} of {self.step} returned None for an element: return the new element; to drop "

@@ -182,6 +182,9 @@ class Cached(grain.MapDataset):
             self._computed.update(zip(missing, map(frozen, parent._getitems(missing)), strict=True))
         return [self._computed[index] for index in kept]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_computed": {}}
+
 
 def frozen(element: Tree) -> Tree:
     """Return an element with read-only arrays: a change of a cached element would change every later pass."""
