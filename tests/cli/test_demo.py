@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,19 @@ def test_the_demo_reads_98_percent(tmp_path: Path):
     assert run.returncode == 0, run.stderr
     (accuracy,) = [line for line in run.stdout.splitlines() if line.startswith("Test accuracy ")]
     assert float(accuracy.split()[2].rstrip("%,")) >= 98.0
+
+
+def test_a_disk_without_room(tmp_path: Path):
+    """On a real file system of 64 KiB, which h5py would fill until it crashes."""
+    room = tmp_path / "room"
+    room.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", room], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        run = anytpu("demo", "--epochs", "1", "--output", str(room))
+    finally:
+        subprocess.run(["umount", room], check=True)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == (
+        f"anytpu: '{room}' has 64 KiB free, and the weights need up to 1.11 MiB: name another folder, --output"
+    )

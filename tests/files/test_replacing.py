@@ -6,6 +6,8 @@ import os
 import resource
 import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,3 +67,11 @@ def test_a_pipe_is_written_to(tmp_path: Path):
     assert pipe.read_text() == "through"
     writer.join()
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_standard_output_is_written_to(tmp_path: Path):
+    program = "from anytpu.files.replacing import write_text, Path; write_text(Path('/dev/stdout'), 'text'); print('!')"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "text!\n"
+    with (tmp_path / "out").open("w") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert "!" in (tmp_path / "out").read_text()

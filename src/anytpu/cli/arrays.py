@@ -17,6 +17,7 @@ from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory
 from anytpu.files.npy import read_header, read_values
 from anytpu.files.opening import open_file
+from anytpu.files.replacing import replaced
 from anytpu.files.zips import Zip
 
 SUFFIXES = (".npy", ".npz")
@@ -186,11 +187,12 @@ def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> Path:
     """
     check_room(path, len(arrays))
     try:
-        if path.suffix == ".npz":
-            named: dict[str, Any] = {f"output{index}": array for index, array in enumerate(arrays)}
-            np.savez(path, **named)
-        else:
-            np.save(path, arrays[0])
+        with replaced(path, path.suffix) as unfinished:
+            if path.suffix == ".npz":
+                named: dict[str, Any] = {f"output{index}": array for index, array in enumerate(arrays)}
+                np.savez(unfinished, **named)
+            else:
+                np.save(unfinished, arrays[0])
     except OSError as error:
         raise SettingError(f"{str(path)!r} cannot be written: {reason(error)}") from error
     return path

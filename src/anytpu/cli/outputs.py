@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from anytpu.errors import SettingError
+from anytpu.files import replacing
 from anytpu.files.opening import is_opened_pipe
 
 
@@ -88,7 +89,7 @@ def write_text(path: Path, text: str) -> Path:
         SettingError: the file cannot be written.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        replacing.write_text(path, text)
     except OSError as error:
         raise SettingError(f"{str(path)!r} cannot be written: {error.strerror or error}; name another file") from error
     return path

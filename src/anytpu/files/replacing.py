@@ -17,11 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_TRIES = 100
+_OPEN_FILES = (("/", "dev"), ("/", "proc"))  # /dev/stdout may be a regular file, which others have open.
 
 
 @contextlib.contextmanager
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
+
+    A link stays a link, and an existing file keeps its mode. For a device or a pipe, such as /dev/stdout, its own path
+    is yielded.
 
     Args:
         path: destination; an existing file is replaced.
@@ -34,18 +38,26 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
         >>> with replaced(Path("model.tpu")) as unfinished:  # doctest: +SKIP
         ...     unfinished.write_bytes(content)
     """
-    unfinished = _create_beside(path, suffix)
+    is_file = path.is_file()
+    is_special = path.exists() and not is_file and not path.is_dir()
+    if is_special or path.parts[:2] in _OPEN_FILES:
+        yield path
+        return
+    target = path.resolve()
+    unfinished = _create_beside(target, suffix)
     try:
         yield unfinished
-        os.replace(unfinished, path)
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())  # Some file systems report a full disk only here.
+        if is_file:
+            shutil.copymode(target, unfinished)
+        os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file: all of it, or nothing. A link stays a link, and an existing file keeps its mode.
-
-    A device or a pipe, such as /dev/stdout, is written to directly.
+    """Write a file: all of it, or nothing.
 
     Raises:
         OSError: the file cannot be written, for example because the disk is full.
@@ -57,18 +69,8 @@ def write_bytes(path: Path, content: bytes) -> None:
         >>> path.read_bytes()
         b'42'
     """
-    target = path.resolve()
-    is_file = target.is_file()
-    if target.exists() and not is_file:
-        target.write_bytes(content)
-        return
-    with replaced(target) as unfinished:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # Some file systems report a full disk only here.
-        if is_file:
-            shutil.copymode(target, unfinished)
+    with replaced(path) as unfinished:
+        unfinished.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anytpu.errors import SettingError
+from anytpu.files.replacing import write_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _VOID = {"meta", "link", "br", "rect", "circle", "polyline", "line", "path"}
@@ -210,7 +211,7 @@ def write(text: str, path: str | Path) -> Path:
     """
     target = Path(path)
     try:
-        target.write_text(text, encoding="utf-8")
+        write_text(target, text)
     except OSError as error:
         raise SettingError(f"the page cannot be written to {str(path)!r}: {error.strerror or error}") from error
     return target

@@ -22,6 +22,7 @@ from typing import IO, Any
 from anytpu.chip.image import Image
 from anytpu.chip.timing.record import Event, Timing
 from anytpu.errors import SettingError
+from anytpu.files.replacing import replaced
 from anytpu.report.chip.figures import CAUSES, PREDICTED, cycles_by_cause
 from anytpu.report.chip.lanes import LANES, lane_of, part_name
 from anytpu.report.chip.levels import buffer_levels, fifo_levels
@@ -54,7 +55,7 @@ def write_trace(timing: Timing, path: str | Path, image: Image | None = None) ->
         )
     target = Path(path)
     try:
-        with _open(target) as file:
+        with replaced(target) as unfinished, _open(unfinished, is_packed=target.suffix == ".gz") as file:
             _write(file, timing, image)
     except OSError as error:
         raise SettingError(f"the trace cannot be written to {str(path)!r}: {error.strerror or error}") from error
@@ -62,8 +63,8 @@ def write_trace(timing: Timing, path: str | Path, image: Image | None = None) ->
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[IO[str]]:
-    if path.suffix != ".gz":
+def _open(path: Path, *, is_packed: bool) -> Iterator[IO[str]]:
+    if not is_packed:
         with path.open("w", encoding="utf-8") as file:
             yield file
         return

@@ -18,6 +18,7 @@ from typing import Literal
 from PIL import Image, ImageDraw, ImageFont
 
 from anytpu.errors import SettingError
+from anytpu.files.replacing import replaced, write_text
 from anytpu.report.drawing import svg
 from anytpu.report.drawing.shapes import COLOURS, Dot, Drawing, Label, Polyline, Rectangle, titled
 
@@ -56,9 +57,10 @@ def write(drawings: Sequence[Drawing], folder: str | Path, form: Literal["svg", 
 
 def _write(drawing: Drawing, path: Path, form: Literal["svg", "png"]) -> None:
     if form == "svg":
-        path.write_text(svg.document(drawing), encoding="utf-8")
+        write_text(path, svg.document(drawing))
     else:
-        paint(drawing, path)
+        with replaced(path) as unfinished:
+            paint(drawing, unfinished)
 
 
 def paint(drawing: Drawing, path: Path) -> None:
