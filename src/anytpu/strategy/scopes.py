@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,6 +21,7 @@ import jax
 import keras
 
 from anytpu import _by_name, _keras
+from anytpu._calls import users_stacklevel
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments
 from anytpu.strategy.current import CURRENT
@@ -28,6 +31,7 @@ from anytpu.strategy.replicas import Replica, current_replica, inside
 from anytpu.strategy.rows import without_pads
 
 _SYSTEM = "_anytpu_system"
+_UNUSED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -47,6 +51,7 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
     _ = strategy.backend
     refuse_distribution(f"the scope of {strategy!r}")
     install()
+    _UNUSED.clear()
     token = CURRENT.set(strategy)
     try:
         yield strategy
@@ -72,7 +77,26 @@ def prepare(caller: str) -> None:
         caller: name of the called method, for the error.
     """
     install()
+    _UNUSED.clear()
     refuse_distribution(caller)
+
+
+def expect_use(strategy: Any) -> None:
+    """Install the wrappers for a strategy that the user made; `warn_of_unused` names it until something runs on it."""
+    install()
+    _UNUSED.add(strategy)
+
+
+def warn_of_unused(model: Any) -> None:
+    """Warn, once, that a model trains outside of every scope although the user made a strategy."""
+    strategy = next(iter(_UNUSED), None)
+    if strategy is not None and CURRENT.get() is None:
+        _UNUSED.clear()
+        warnings.warn(
+            f"{model.name!r} trains as plain Keras does, on one device: {strategy!r} was made, and nothing has run in "
+            "its scope. To train on its cores, make and compile the model inside: with strategy.scope():",
+            stacklevel=users_stacklevel(),
+        )
 
 
 def refuse_distribution(caller: str) -> None:

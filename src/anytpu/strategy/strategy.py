@@ -256,4 +256,6 @@ def connect(
     """
     resolver = TPUClusterResolver(tpu, cores=cores, numerics=numerics)
     initialize_tpu_system(resolver)
-    return TPUStrategy(resolver, strict=strict)
+    strategy = TPUStrategy(resolver, strict=strict)
+    scopes.expect_use(strategy)
+    return strategy

@@ -20,7 +20,7 @@ from typing import Any
 from anytpu import _keras
 from anytpu._calls import check_arguments
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
-from anytpu.strategy.scopes import claim, prepare
+from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
@@ -71,6 +71,8 @@ def _loop(name: str, original: Callable) -> Callable:
         if trainer is None:
             if on_nan is not None:
                 compiled_models.refuse_guard(self, on_nan)
+            if name == "fit":
+                warn_of_unused(self)
             with _active(None):
                 return original(self, *args, **kwargs)
         check_arguments(name, signature, kwargs)
