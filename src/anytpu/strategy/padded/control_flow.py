@@ -11,7 +11,7 @@ from jax import lax
 
 from anytpu.strategy.gradients import summed_value_and_grad
 from anytpu.strategy.padded.axes import AbstractValue, PadState, RealRows, RowAxis, without_rows
-from anytpu.strategy.padded.operation import GATHERS_NO_ROWS, Outcome, Rule, TracedOperation
+from anytpu.strategy.padded.operation import GATHERS_NO_ROWS, Outcome, Rule, StepOperation
 from anytpu.strategy.padded.planner import PaddedPlan, plan_nested
 from anytpu.strategy.recorded import GATHERED
 
@@ -19,7 +19,7 @@ _VARIANCE = "_var"
 """Name of the function that `jax.numpy.var` calls. It divides by a number of rows minus another number."""
 
 
-def call(operation: TracedOperation) -> Outcome:
+def call(operation: StepOperation) -> Outcome:
     """Call a function."""
     if operation.params.get("name") == GATHERED:
         if operation.values[0].axes[0] is None:
@@ -30,7 +30,7 @@ def call(operation: TracedOperation) -> Outcome:
     return plan.outputs, None if plan.is_unchanged else plan.run
 
 
-def checkpoint(operation: TracedOperation) -> Outcome:
+def checkpoint(operation: StepOperation) -> Outcome:
     """Call a function whose intermediate values are recomputed in the backward pass."""
     plan = plan_nested(operation, "jaxpr", operation.values)
     settings = {name: operation.params[name] for name in ("prevent_cse", "policy")}
@@ -41,7 +41,7 @@ def checkpoint(operation: TracedOperation) -> Outcome:
     return plan.outputs, None if plan.is_unchanged else evaluate
 
 
-def custom_derivative(operation: TracedOperation) -> Outcome:
+def custom_derivative(operation: StepOperation) -> Outcome:
     """Call a function with a custom derivative."""
     name = next(name for name in ("call_jaxpr", "call") if name in operation.params)
     plan = plan_nested(operation, name, operation.values)
@@ -52,7 +52,7 @@ def custom_derivative(operation: TracedOperation) -> Outcome:
     return plan.outputs, plan.run
 
 
-def branch(operation: TracedOperation) -> Outcome:
+def branch(operation: StepOperation) -> Outcome:
     """Call one of several functions."""
     if operation.values[0].has_rows:
         operation.refuse("takes a branch for each row")
@@ -69,7 +69,7 @@ def branch(operation: TracedOperation) -> Outcome:
     return outputs, evaluate
 
 
-def _union(operation: TracedOperation, values: Sequence[AbstractValue]) -> AbstractValue:
+def _union(operation: StepOperation, values: Sequence[AbstractValue]) -> AbstractValue:
     """Return the abstract value of a result that is one of several values."""
     axes: list[RowAxis | None] = []
     for parts in zip(*(value.axes for value in values), strict=True):
@@ -80,7 +80,7 @@ def _union(operation: TracedOperation, values: Sequence[AbstractValue]) -> Abstr
 
 
 def _fixed_point(
-    operation: TracedOperation, carry: list[AbstractValue], plan_body: Callable[[list[AbstractValue]], PaddedPlan]
+    operation: StepOperation, carry: list[AbstractValue], plan_body: Callable[[list[AbstractValue]], PaddedPlan]
 ) -> tuple[list[AbstractValue], PaddedPlan]:
     """Return a loop's carry that is the same before and after each iteration, and the plan of the loop's body."""
     while True:
@@ -91,7 +91,7 @@ def _fixed_point(
         carry = after
 
 
-def scan(operation: TracedOperation) -> Outcome:
+def scan(operation: StepOperation) -> Outcome:
     """Loop over an axis; if it is over rows, the iterations of pads do not change the carry."""
     params = operation.params
     fixed, carried = _scan_operands(operation.equation)
@@ -148,7 +148,7 @@ def _scan_operands(equation: Any) -> tuple[int, int]:
     return len(equation.invars) - scanned - carried, len(equation.invars) - scanned
 
 
-def _scanned_axis(operation: TracedOperation, lists: Sequence[AbstractValue]) -> RowAxis | None:
+def _scanned_axis(operation: StepOperation, lists: Sequence[AbstractValue]) -> RowAxis | None:
     """Return the axis of a scan; None if it is not over rows."""
     axis = operation.aligned([value.axes[0] for value in lists])
     if axis is None and operation.other is not None:
@@ -156,7 +156,7 @@ def _scanned_axis(operation: TracedOperation, lists: Sequence[AbstractValue]) ->
     return axis
 
 
-def while_loop(operation: TracedOperation) -> Outcome:
+def while_loop(operation: StepOperation) -> Outcome:
     """Loop while a condition holds."""
     params = operation.params
     tested, fixed = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -178,7 +178,7 @@ def while_loop(operation: TracedOperation) -> Outcome:
     return carry, evaluate
 
 
-def summed_gradients(operation: TracedOperation) -> Outcome:
+def summed_gradients(operation: StepOperation) -> Outcome:
     """Differentiate a loss without pads, and sum the gradients over the replicas."""
     count, shape = operation.params["values"], operation.params["shape"]
     loss = plan_nested(operation, "loss", operation.values, is_loss=True)

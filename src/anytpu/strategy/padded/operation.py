@@ -86,7 +86,7 @@ class PaddedContext:
 
 
 @dataclasses.dataclass(frozen=True)
-class TracedOperation:
+class StepOperation:
     """An operation of a traced function.
 
     Attributes:
@@ -169,7 +169,7 @@ class TracedOperation:
         )
 
 
-Rule = Callable[[TracedOperation], Outcome]
+Rule = Callable[[StepOperation], Outcome]
 """Finds the row axes of an operation's results, and its evaluation if pads would contribute to them."""
 
 

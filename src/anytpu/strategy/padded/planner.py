@@ -29,7 +29,7 @@ from anytpu.strategy.padded.operation import (
     Evaluation,
     Outcome,
     PaddedContext,
-    TracedOperation,
+    StepOperation,
     bind,
 )
 from anytpu.strategy.recorded import GATHERED
@@ -115,7 +115,7 @@ def plan_function(
 
 
 def plan_nested(
-    operation: TracedOperation,
+    operation: StepOperation,
     name: str,
     values: list[AbstractValue],
     *,
@@ -150,7 +150,7 @@ def check_same_findings(context: PaddedContext, other: PaddedContext) -> None:
     """Refuse the step if the analyses for two other numbers of rows have different findings."""
     for finding in context.findings.keys() ^ other.findings.keys():
         equation = {**other.findings, **context.findings}[finding]
-        TracedOperation(equation, None, [], context).refuse(
+        StepOperation(equation, None, [], context).refuse(
             f"depends on the number of rows differently for {context.other_rows} and for {other.other_rows} rows",
             SAME_OPERATIONS,
         )
@@ -158,7 +158,7 @@ def check_same_findings(context: PaddedContext, other: PaddedContext) -> None:
 
 def refuse_replica_sum(context: PaddedContext, equation: Any) -> NoReturn:
     """Refuse an operation that depends on a number that Python computed from a sum over the replicas."""
-    TracedOperation(equation, None, [], context).refuse(
+    StepOperation(equation, None, [], context).refuse(
         "depends on a number that Python has computed from a sum of numbers of rows over the replicas", SUM_AN_ARRAY
     )
 
@@ -206,8 +206,8 @@ class _Analysis:
         outputs = [self._value(atom) for atom in self._first.outvars]
         return PaddedPlan(self._first, self._inputs, self._consts, evaluations, counts, outputs)
 
-    def _operation(self, equation: Any, other: Any = None, values: tuple[AbstractValue, ...] = ()) -> TracedOperation:
-        return TracedOperation(equation, other, list(values), self._context)
+    def _operation(self, equation: Any, other: Any = None, values: tuple[AbstractValue, ...] = ()) -> StepOperation:
+        return StepOperation(equation, other, list(values), self._context)
 
     def _check_same_operations(self, second: Any) -> None:
         """Refuse a function whose trace for another number of rows has other operations."""
@@ -320,7 +320,7 @@ class _Analysis:
         return outcome
 
 
-def _unknown(operation: TracedOperation) -> Outcome:
+def _unknown(operation: StepOperation) -> Outcome:
     """Leave an operation without a rule unchanged; refuse it if it has unmasked rows as an operand."""
     axes = [axis for value in operation.values for axis in value.axes if axis is not None]
     if any(axis.pads is PadState.UNMASKED for axis in axes):
@@ -328,7 +328,7 @@ def _unknown(operation: TracedOperation) -> Outcome:
     return [without_rows(variable.aval) for variable in operation.equation.outvars], None
 
 
-def _check_parameters(operation: TracedOperation) -> None:
+def _check_parameters(operation: StepOperation) -> None:
     """Refuse an operation with a parameter that depends on the number of rows, such as an exponent."""
     if operation.other is None:
         return
@@ -340,7 +340,7 @@ def _check_parameters(operation: TracedOperation) -> None:
             operation.refuse(f"has a parameter that depends on the number of rows, {name}={value!r}", USE_ROW_MASK)
 
 
-def _check_sizes(operation: TracedOperation, values: list[AbstractValue]) -> None:
+def _check_sizes(operation: StepOperation, values: list[AbstractValue]) -> None:
     """Check a rule by the traces: an axis is over rows exactly if its size differs between them."""
     for index, (value, variable) in enumerate(zip(values, operation.equation.outvars, strict=True)):
         if isinstance(variable, DropVar) or not hasattr(variable.aval, "shape"):

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from anytpu.strategy.padded.axes import AbstractValue, PadState, RealRows, RowAxis, zero
-from anytpu.strategy.padded.operation import Evaluation, Outcome, Rule, TracedOperation
+from anytpu.strategy.padded.operation import Evaluation, Outcome, Rule, StepOperation
 
 
 def _minimum(dtype: Any) -> Any:
@@ -59,7 +59,7 @@ _IDENTITIES: dict[str, Callable[[Any], Any]] = {
 _KEEP_ZERO = frozenset(["reduce_sum", "reduce_or", "reduce_and", "reduce_max", "reduce_min"])
 
 
-def check_maskable(operation: TracedOperation, axes: Sequence[RowAxis | None], verb: str = "reduces") -> None:
+def check_maskable(operation: StepOperation, axes: Sequence[RowAxis | None], verb: str = "reduces") -> None:
     """Refuse an operation on unmasked rows in a step that can be traced for one number of rows only.
 
     A mean is a sum divided by a constant. Without a second trace, the constant may count rows or not.
@@ -80,7 +80,7 @@ def _unmasked(axes: Sequence[RowAxis | None]) -> tuple[RowAxis | None, ...]:
     return tuple(axis and RowAxis(axis.segments) for axis in axes)
 
 
-def _masked(operation: TracedOperation, axes: Sequence[tuple[int, RowAxis]], fill: Callable) -> Evaluation:
+def _masked(operation: StepOperation, axes: Sequence[tuple[int, RowAxis]], fill: Callable) -> Evaluation:
     """Return the evaluation that masks the first operand along some axes."""
 
     def evaluate(real: RealRows, operands: list[Any]) -> Sequence[Any]:
@@ -92,7 +92,7 @@ def _masked(operation: TracedOperation, axes: Sequence[tuple[int, RowAxis]], fil
     return evaluate
 
 
-def reduction(operation: TracedOperation) -> Outcome:
+def reduction(operation: StepOperation) -> Outcome:
     """Reduce axes, with an identity of the reduction in place of the pads."""
     operand, reduced, fill = operation.values[0], operation.params["axes"], _IDENTITIES[operation.name]
     over_rows = [(dimension, axis) for dimension, axis in operand.row_axes() if dimension in reduced]
@@ -107,7 +107,7 @@ def reduction(operation: TracedOperation) -> Outcome:
     return [value], _masked(operation, unmasked, fill)
 
 
-def cumulative(operation: TracedOperation) -> Outcome:
+def cumulative(operation: StepOperation) -> Outcome:
     """Reduce cumulatively along an axis, with an identity of the reduction in place of the pads."""
     operand, along = operation.values[0], operation.params["axis"]
     axis = operand.axes[along]
@@ -119,7 +119,7 @@ def cumulative(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], _masked(operation, [(along, axis)], _IDENTITIES[operation.name])
 
 
-def sort(operation: TracedOperation) -> Outcome:
+def sort(operation: StepOperation) -> Outcome:
     """Sort the pads behind all rows."""
     along, rank = operation.params["dimension"], len(operation.out_sizes())
     axes = [operation.aligned([value.axes[index] for value in operation.values]) for index in range(rank)]
@@ -139,7 +139,7 @@ def sort(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))] * len(operation.values), evaluate
 
 
-def window(operation: TracedOperation) -> Outcome:
+def window(operation: StepOperation) -> Outcome:
     """Reduce windows; each window must be in one row."""
     rank = len(operation.out_sizes())
     axes = [operation.aligned([v.axes[index] for v in operation.values if v.axes]) for index in range(rank)]
@@ -157,7 +157,7 @@ def _has_unit_windows(params: dict[str, Any], dimension: int) -> bool:
     return not has_padding and all(size is None or size[dimension] == 1 for size in sizes)
 
 
-def top_k(operation: TracedOperation) -> Outcome:
+def top_k(operation: StepOperation) -> Outcome:
     """Take the largest entries along an axis that is not over unmasked rows."""
     operand = operation.values[0]
     along = operation.params.get("axis", -1) % len(operand.axes)
@@ -173,7 +173,7 @@ _Contraction = tuple[int, int, RowAxis, RowAxis]
 """The dimensions of both operands that are contracted, and their row axes."""
 
 
-def _contracted(operation: TracedOperation, contractions: Sequence[_Contraction]) -> Evaluation | None:
+def _contracted(operation: StepOperation, contractions: Sequence[_Contraction]) -> Evaluation | None:
     """Return the evaluation that contracts rows, with zero in place of the pads of both operands."""
     for _, _, left_axis, right_axis in contractions:
         if PadState.ZERO not in (left_axis.pads, right_axis.pads):
@@ -197,7 +197,7 @@ def _product_axis(axis: RowAxis | None) -> RowAxis | None:
     return None if axis is None else RowAxis(axis.segments, min(axis.pads, PadState.SET_BY_STEP))
 
 
-def dot_general(operation: TracedOperation) -> Outcome:
+def dot_general(operation: StepOperation) -> Outcome:
     """Contract axes of two operands."""
     (contracted, batched) = operation.params["dimension_numbers"]
     left, right = operation.values
@@ -218,7 +218,7 @@ def dot_general(operation: TracedOperation) -> Outcome:
     return [AbstractValue(axes)], _contracted(operation, contractions)
 
 
-def convolution(operation: TracedOperation) -> Outcome:
+def convolution(operation: StepOperation) -> Outcome:
     """Convolve each row by itself; the gradient of a kernel contracts the rows."""
     numbers = operation.params["dimension_numbers"]
     (image_rows, image_features, *image_space) = numbers.lhs_spec
@@ -240,7 +240,7 @@ def convolution(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], _contracted(operation, contractions)
 
 
-def linear_algebra(operation: TracedOperation) -> Outcome:
+def linear_algebra(operation: StepOperation) -> Outcome:
     """Compute on the matrices of the last two axes, which must not be over rows."""
     if any(any(value.axes[-2:]) for value in operation.values):
         operation.refuse("takes the rows for a matrix")
@@ -254,7 +254,7 @@ def linear_algebra(operation: TracedOperation) -> Outcome:
     return results, None
 
 
-def over_rows(operation: TracedOperation) -> Outcome:
+def over_rows(operation: StepOperation) -> Outcome:
     """Compute each row by itself, as `engine/replica_rows.py` does."""
     function = operation.params["function"]
     operands = list(zip(operation.values, function.axes, strict=True))

@@ -16,7 +16,7 @@ from jax import lax
 
 from anytpu.strategy.padded import control_flow, reductions, shapes
 from anytpu.strategy.padded.axes import AbstractValue, PadState, RealRows, RowAxis
-from anytpu.strategy.padded.operation import Evaluation, Outcome, Rule, TracedOperation
+from anytpu.strategy.padded.operation import Evaluation, Outcome, Rule, StepOperation
 from anytpu.strategy.padded.reductions import check_maskable
 
 # Each table has several names on a line, in the order of the alphabet.
@@ -54,7 +54,7 @@ _IDENTITY = frozenset(
 """The primitives that return each operand, or nothing."""
 
 
-def elementwise(operation: TracedOperation) -> Outcome:
+def elementwise(operation: StepOperation) -> Outcome:
     """Keep the axes of an elementwise operation."""
     rank = len(operation.out_sizes())
     full = [value for value in operation.values if len(value.axes) == rank]
@@ -66,7 +66,7 @@ def elementwise(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes), is_zero)] * len(operation.equation.outvars), None
 
 
-def _pads_of_result(operation: TracedOperation, dimension: int) -> PadState:
+def _pads_of_result(operation: StepOperation, dimension: int) -> PadState:
     """Return the state of the pads along an axis of an elementwise result."""
     pads = [_pads_of_operand(value, dimension) for value in operation.values]
     if operation.name in ("and", "mul") and PadState.ZERO in pads:
@@ -90,12 +90,12 @@ def _pads_of_operand(value: AbstractValue, dimension: int) -> PadState:
     return PadState.SET_BY_STEP if axis is None or axis.is_uniform else axis.pads
 
 
-def identity(operation: TracedOperation) -> Outcome:
+def identity(operation: StepOperation) -> Outcome:
     """Keep the axes of each operand."""
     return [*operation.values][: len(operation.equation.outvars)], None
 
 
-def row_mask(operation: TracedOperation) -> Outcome:
+def row_mask(operation: StepOperation) -> Outcome:
     """Compute the mask of an axis: False for pads; True everywhere if the axis is not over rows."""
     axis, (sizes,) = operation.values[0].axes[operation.params["axis"]], operation.out_sizes()
     if axis is not None:
@@ -110,7 +110,7 @@ def row_mask(operation: TracedOperation) -> Outcome:
     return [AbstractValue((None,))], lambda real, operands: [jnp.ones(sizes[0], bool)]
 
 
-def gather(operation: TracedOperation) -> Outcome:
+def gather(operation: StepOperation) -> Outcome:
     """Gather slices: a row axis is kept complete, or indexed with one index for each row."""
     operand, indices = operation.values
     numbers = operation.params["dimension_numbers"]
@@ -146,7 +146,7 @@ def gather(operation: TracedOperation) -> Outcome:
     return [value], _gather_real_rows(operation, indexed) if indexed else None
 
 
-def _gather_real_rows(operation: TracedOperation, indexed: dict[int, RowAxis]) -> Evaluation:
+def _gather_real_rows(operation: StepOperation, indexed: dict[int, RowAxis]) -> Evaluation:
     """Return the evaluation of a gather in which indices behind the real rows are out of bounds.
 
     Args:
@@ -171,7 +171,7 @@ def _gather_real_rows(operation: TracedOperation, indexed: dict[int, RowAxis]) -
     return evaluate
 
 
-def _check_indexed(operation: TracedOperation, axis: RowAxis, batch: Sequence[RowAxis | None]) -> None:
+def _check_indexed(operation: StepOperation, axis: RowAxis, batch: Sequence[RowAxis | None]) -> None:
     if axis.pads is PadState.UNMASKED and not any(batch):
         operation.refuse("takes some of the rows only")
     if axis.per_row is None:
@@ -179,12 +179,12 @@ def _check_indexed(operation: TracedOperation, axis: RowAxis, batch: Sequence[Ro
     check_maskable(operation, [axis], "indexes")
 
 
-def _check_index_vectors(operation: TracedOperation, indices: AbstractValue) -> None:
+def _check_index_vectors(operation: StepOperation, indices: AbstractValue) -> None:
     if indices.axes and indices.axes[-1] is not None:
         operation.refuse("indexes with rows in the place of axes")
 
 
-def scatter(operation: TracedOperation) -> Outcome:
+def scatter(operation: StepOperation) -> Outcome:
     """Write or add slices; drop the updates of pads."""
     operand, indices, updates = operation.values
     numbers = operation.params["dimension_numbers"]

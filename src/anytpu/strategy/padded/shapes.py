@@ -7,17 +7,17 @@ import math
 from collections.abc import Sequence
 
 from anytpu.strategy.padded.axes import AbstractValue, AxisSegment, PadState, RowAxis, axis_of
-from anytpu.strategy.padded.operation import Outcome, Rule, Sizes, TracedOperation
+from anytpu.strategy.padded.operation import Outcome, Rule, Sizes, StepOperation
 
 _Axes = Sequence[RowAxis | None]
 
 
-def _result(operation: TracedOperation, axes: _Axes) -> Outcome:
+def _result(operation: StepOperation, axes: _Axes) -> Outcome:
     """Return the outcome of an operation that moves the entries of its first operand."""
     return [AbstractValue(tuple(axes), operation.values[0].is_zero)], None
 
 
-def broadcast(operation: TracedOperation) -> Outcome:
+def broadcast(operation: StepOperation) -> Outcome:
     """Keep the mapped axes; the entries of a new axis are all equal."""
     operand = operation.values[0]
     dimensions = operation.params["broadcast_dimensions"]
@@ -30,7 +30,7 @@ def broadcast(operation: TracedOperation) -> Outcome:
     return _result(operation, axes)
 
 
-def iota(operation: TracedOperation) -> Outcome:
+def iota(operation: StepOperation) -> Outcome:
     """Create axes; the entries along one of them count up."""
     counting = operation.params["dimension"]
     sizes = operation.out_sizes()
@@ -38,19 +38,19 @@ def iota(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], None
 
 
-def random_numbers(operation: TracedOperation) -> Outcome:
+def random_numbers(operation: StepOperation) -> Outcome:
     """Keep the axes of the keys; new axes hold independent random numbers."""
     return _random_results(operation, operation.values[0].axes)
 
 
-def random_bit_generator(operation: TracedOperation) -> Outcome:
+def random_bit_generator(operation: StepOperation) -> Outcome:
     """Create axes of independent random numbers."""
     if operation.values[0].has_rows:
         operation.refuse("takes a key that depends on the rows")
     return _random_results(operation, ())
 
 
-def _random_results(operation: TracedOperation, kept: _Axes) -> Outcome:
+def _random_results(operation: StepOperation, kept: _Axes) -> Outcome:
     results = []
     for index in range(len(operation.equation.outvars)):
         sizes = operation.out_sizes(index)
@@ -59,7 +59,7 @@ def _random_results(operation: TracedOperation, kept: _Axes) -> Outcome:
     return results, None
 
 
-def convert_key(operation: TracedOperation) -> Outcome:
+def convert_key(operation: StepOperation) -> Outcome:
     """Keep the leading axes of keys that gain or lose their last axis, also for several operands."""
     rank = len(operation.out_sizes())
     padded = [(*value.axes, *[None] * rank)[:rank] for value in operation.values if value.axes]
@@ -70,12 +70,12 @@ def convert_key(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], None
 
 
-def transpose(operation: TracedOperation) -> Outcome:
+def transpose(operation: StepOperation) -> Outcome:
     """Permute the axes."""
     return _result(operation, [operation.values[0].axes[source] for source in operation.params["permutation"]])
 
 
-def squeeze(operation: TracedOperation) -> Outcome:
+def squeeze(operation: StepOperation) -> Outcome:
     """Drop axes of size 1."""
     operand, dropped = operation.values[0], operation.params["dimensions"]
     if any(operand.axes[dimension] for dimension in dropped):
@@ -83,14 +83,14 @@ def squeeze(operation: TracedOperation) -> Outcome:
     return _result(operation, [axis for dimension, axis in enumerate(operand.axes) if dimension not in dropped])
 
 
-def expand_dims(operation: TracedOperation) -> Outcome:
+def expand_dims(operation: StepOperation) -> Outcome:
     """Insert axes of size 1."""
     remaining, rank = iter(operation.values[0].axes), len(operation.out_sizes())
     added = {dimension % rank for dimension in operation.params["dimensions"]}
     return _result(operation, [None if dimension in added else next(remaining) for dimension in range(rank)])
 
 
-def reverse(operation: TracedOperation) -> Outcome:
+def reverse(operation: StepOperation) -> Outcome:
     """Keep the axes; refuse reversed rows, because the pads would come first."""
     operand = operation.values[0]
     if any(operand.axes[dimension] is not None for dimension in operation.params["dimensions"]):
@@ -98,7 +98,7 @@ def reverse(operation: TracedOperation) -> Outcome:
     return [operand], None
 
 
-def reshape(operation: TracedOperation) -> Outcome:
+def reshape(operation: StepOperation) -> Outcome:
     """Keep, merge or split the row axes."""
     operand = operation.values[0]
     if not operand.has_rows:
@@ -114,7 +114,7 @@ def reshape(operation: TracedOperation) -> Outcome:
     return _result(operation, axes)
 
 
-def _reshape_groups(operation: TracedOperation) -> list[tuple[range, range]]:
+def _reshape_groups(operation: StepOperation) -> list[tuple[range, range]]:
     """Return the dimensions of the operand and of the result that hold the same entries, in the smallest groups."""
     before, after = operation.in_sizes(0), operation.out_sizes()
     groups, i, j = [], 0, 0
@@ -137,7 +137,7 @@ def _reshape_groups(operation: TracedOperation) -> list[tuple[range, range]]:
     return groups
 
 
-def _reshaped(operation: TracedOperation, before: range, after: range, source: int) -> tuple[int, RowAxis]:
+def _reshaped(operation: StepOperation, before: range, after: range, source: int) -> tuple[int, RowAxis]:
     """Return the dimension and the axis that the row axis of a group becomes."""
     axis = operation.values[0].axes[source]
     assert axis is not None
@@ -160,7 +160,7 @@ def _sizes_around(sizes: list[Sizes], group: range, dimension: int) -> tuple[int
     return outer, math.prod(sizes[other][0] for other in group if other > dimension)
 
 
-def _split(operation: TracedOperation, axis: RowAxis, outer: int, inner: int) -> RowAxis:
+def _split(operation: StepOperation, axis: RowAxis, outer: int, inner: int) -> RowAxis:
     """Return the middle axis of a row axis that is split into three, with the sizes of the outer and inner ones."""
     if outer == inner == 1:
         return axis
@@ -172,7 +172,7 @@ def _split(operation: TracedOperation, axis: RowAxis, outer: int, inner: int) ->
     return dataclasses.replace(split, is_uniform=axis.is_uniform)
 
 
-def concatenate(operation: TracedOperation) -> Outcome:
+def concatenate(operation: StepOperation) -> Outcome:
     """Concatenate the segments of one axis, and align the other axes."""
     along = operation.params["dimension"]
     axes = []
@@ -191,7 +191,7 @@ def concatenate(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], None
 
 
-def pad(operation: TracedOperation) -> Outcome:
+def pad(operation: StepOperation) -> Outcome:
     """Add entries before and behind an axis; they belong to rows if their number depends on the number of rows."""
     configs = [operation.params["padding_config"]]
     if operation.other is not None:
@@ -211,19 +211,19 @@ def pad(operation: TracedOperation) -> Outcome:
     return [AbstractValue(tuple(axes))], None
 
 
-def _added_segments(operation: TracedOperation, sizes: Sizes) -> tuple[AxisSegment, ...]:
+def _added_segments(operation: StepOperation, sizes: Sizes) -> tuple[AxisSegment, ...]:
     axis = operation.new_axis(sizes, is_uniform=True)
     return (AxisSegment(0, sizes[0]),) if axis is None else axis.segments
 
 
-def stack(operation: TracedOperation) -> Outcome:
+def stack(operation: StepOperation) -> Outcome:
     """Stack values along a new axis."""
     along, rank = operation.params["axis"], len(operation.out_sizes())
     axes = [operation.aligned([value.axes[index] for value in operation.values]) for index in range(rank - 1)]
     return [AbstractValue((*axes[:along], None, *axes[along:]))], None
 
 
-def unstack(operation: TracedOperation) -> Outcome:
+def unstack(operation: StepOperation) -> Outcome:
     """Split a value into its entries along an axis."""
     operand, along = operation.values[0], operation.params["axis"]
     if operand.axes[along] is not None:
@@ -232,7 +232,7 @@ def unstack(operation: TracedOperation) -> Outcome:
     return [value] * len(operation.equation.outvars), None
 
 
-def tile(operation: TracedOperation) -> Outcome:
+def tile(operation: StepOperation) -> Outcome:
     """Repeat a value along its axes."""
     axes: list[RowAxis | None] = []
     for dimension, (axis, count) in enumerate(
@@ -248,7 +248,7 @@ def tile(operation: TracedOperation) -> Outcome:
     return _result(operation, axes)
 
 
-def static_slice(operation: TracedOperation) -> Outcome:
+def static_slice(operation: StepOperation) -> Outcome:
     """Slice at constant indices: a row axis is kept complete, or cut between its segments."""
     operand = operation.values[0]
     starts, limits = operation.param_sizes("start_indices"), operation.param_sizes("limit_indices")
@@ -260,7 +260,7 @@ def static_slice(operation: TracedOperation) -> Outcome:
     return _result(operation, axes)
 
 
-def _between(operation: TracedOperation, axis: RowAxis, start: Sizes, limit: Sizes, stride: int) -> RowAxis | None:
+def _between(operation: StepOperation, axis: RowAxis, start: Sizes, limit: Sizes, stride: int) -> RowAxis | None:
     bounds = axis.bounds(*operation.context.traced_rows)
     if stride != 1 or start not in bounds or limit not in bounds:
         operation.refuse("takes some of the rows only")
@@ -270,7 +270,7 @@ def _between(operation: TracedOperation, axis: RowAxis, start: Sizes, limit: Siz
     return dataclasses.replace(axis_of(segments, axis.pads), is_uniform=axis.is_uniform)
 
 
-def split(operation: TracedOperation) -> Outcome:
+def split(operation: StepOperation) -> Outcome:
     """Split a value into several along an axis."""
     operand, along = operation.values[0], operation.params["axis"]
     axis, start, results = operand.axes[along], (0,) * len(operation.context.traced_rows), []
@@ -282,7 +282,7 @@ def split(operation: TracedOperation) -> Outcome:
     return results, None
 
 
-def dynamic_slice(operation: TracedOperation) -> Outcome:
+def dynamic_slice(operation: StepOperation) -> Outcome:
     """Slice at computed indices: a row axis must be kept complete."""
     operand = operation.values[0]
     for dimension, _ in operand.row_axes():
@@ -291,7 +291,7 @@ def dynamic_slice(operation: TracedOperation) -> Outcome:
     return [operand], None
 
 
-def dynamic_update_slice(operation: TracedOperation) -> Outcome:
+def dynamic_update_slice(operation: StepOperation) -> Outcome:
     """Replace a slice at computed indices: a row axis must be replaced completely."""
     operand, update = operation.values[:2]
     axes: list[RowAxis | None] = []
