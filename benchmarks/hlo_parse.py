@@ -83,7 +83,7 @@ def main() -> None:
     timed("what is in memory at the peak", lambda: peak_of(module))
 
 
-def _facts(module: hlo.Module, one: hlo.Instruction) -> tuple[Any, ...]:
+def _facts(module: hlo.Module, one: hlo.HloInstruction) -> tuple[Any, ...]:
     return hlo.layer_of(one.op_name), module.source_of(one), hlo.collective_of(one)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from anytpu.planning.records import Advice, Buffer, Cost, Holding, Memory, OpTime, Plan, Prediction, Price, StepTime
+from anytpu.planning.records import Advice, Buffer, Cost, Holding, MemoryUse, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.target import target_named
 from anytpu.units import GIB, MIB
 
@@ -93,7 +93,7 @@ def prediction(name: str, batch: int, rate: float, limit_gib: float, **changes) 
     time = StepTime(ops(step_s, flops, target.hbm_bytes_per_s), step_s, (0.86 * step_s, 1.15 * step_s), (), known)
     held = buffers(round(share))
     waste = sum(one.bytes - one.logical_bytes for one in held)
-    memory = Memory(peak, int(limit_gib * GIB), int(peak * 1.19), held, waste)
+    memory = MemoryUse(peak, int(limit_gib * GIB), int(peak * 1.19), held, waste)
     made = Prediction(
         program="resnet50/train",
         mode="train",

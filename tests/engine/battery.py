@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.engine import Backend, Executable, Loop, Steps, backend_of
+from anytpu.engine import Backend, Executable, Loop, StepResults, backend_of
 from anytpu.errors import ProgramError, ReplicaError
 from anytpu.program import REPLICATED, ROWS, Layout, Program, spec_of
 from anytpu.program.lowering import one_device_step
@@ -111,7 +111,7 @@ def loop_of(backend: Backend, sample: Sample, capacity: int, guard: str | None =
     return backend.compile(sample.program, Loop(capacity, "batches", guard=guard))
 
 
-def run_loop(backend: Backend, sample: Sample, batches: Any, calls: list[tuple[int, int]]) -> Steps:
+def run_loop(backend: Backend, sample: Sample, batches: Any, calls: list[tuple[int, int]]) -> StepResults:
     """Run calls of (start, count) one after the other; return what the last one returned."""
     executable = loop_of(backend, sample, len(jax.tree.leaves(batches)[0]))
     feed = put_batch(backend, sample.program, batches, stacked=1)

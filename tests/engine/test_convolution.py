@@ -7,7 +7,7 @@ from jax import lax
 from anytpu.engine import convolution as module
 from anytpu.engine.convolution import (
     FORMS,
-    Convolution,
+    ConvolutionShape,
     choose_form,
     is_depthwise,
     is_faster_as_matmuls,
@@ -171,7 +171,9 @@ def shape(
     batch=20, features=256, filters=256, kernel=(3, 3), output=(24, 24), padding=(0, 0), groups=1, dtype="float32"
 ):
     ones, borders = (1, 1), (padding, padding)
-    return Convolution(batch, groups, features, filters, kernel, output, ones, borders, ones, ones, np.dtype(dtype))
+    return ConvolutionShape(
+        batch, groups, features, filters, kernel, output, ones, borders, ones, ones, np.dtype(dtype)
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_a_large_kernel_over_a_large_image_is_never_written_out():
     assert choose_form(shape(kernel=(11, 11), dtype="float64")) == "channels last"
 
 
-def rewritten_shape(equation) -> Convolution:
+def rewritten_shape(equation) -> ConvolutionShape:
     """Return the shape of a traced convolution, as `rewrite_convolution` sees it."""
     found = []
     image, kernel = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)

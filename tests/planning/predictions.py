@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from anytpu.planning.records import Buffer, Memory, OpTime, Prediction, StepTime
+from anytpu.planning.records import Buffer, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.target import target_named
 
 MIB = 1024**2
 
 
 def prediction(
-    ops: tuple[OpTime, ...] = (), memory: Memory | None = None, tpu: str = "v3-8", **more: Any
+    ops: tuple[OpTime, ...] = (), memory: MemoryUse | None = None, tpu: str = "v3-8", **more: Any
 ) -> Prediction:
     """Return a prediction of a training step that takes as long as its operations."""
     ops = ops or (OpTime("fusion.1", "fusion", "matmul", 0.01, flops=1e11, layer="dense"),)
@@ -24,7 +24,7 @@ def prediction(
         "target": target_named(tpu),
         "batch_size": 1024,
         "predicted_by": "the TPU compiler (libtpu 0.0.0)",
-        "memory": memory or Memory(9 * MIB, 10 * MIB),
+        "memory": memory or MemoryUse(9 * MIB, 10 * MIB),
         "time": StepTime(ops, step_s, (0.8 * step_s, 1.2 * step_s)) if fits else None,
     }
     return Prediction(**{**settings, **more})

@@ -13,7 +13,7 @@ import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiler import compilation
 from anytpu.planning.extrapolation import OFF, choose_depths, extrapolate
-from anytpu.planning.records import Memory, OpTime, Prediction, StepTime
+from anytpu.planning.records import MemoryUse, OpTime, Prediction, StepTime
 from planning.predictions import prediction
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -31,14 +31,14 @@ def found(blocks: int, memory: int = 100, **changes: Any) -> Prediction:
     )
     step_s = 1.1 * sum(op.time_s for op in ops)
     time = StepTime(ops, step_s, (0.9 * step_s, 1.2 * step_s), ("a kernel",), ("fitted",))
-    held = Memory(memory + 10 * blocks, 1000, 2000, padding_waste_bytes=blocks)
+    held = MemoryUse(memory + 10 * blocks, 1000, 2000, padding_waste_bytes=blocks)
     return prediction(time=time, memory=held, predicted_by=BY, peak_flops_per_s=197e12, compile_s=1.5, **changes)
 
 
 def floor(step_s: float = 0.001) -> Prediction:
     time = StepTime((), step_s, (step_s, math.inf))
     notes = ("It took too long.", "A floor.")
-    return prediction(time=time, memory=Memory(1, 1000), predicted_by="a floor", notes=notes, basis="floor")
+    return prediction(time=time, memory=MemoryUse(1, 1000), predicted_by="a floor", notes=notes, basis="floor")
 
 
 def test_more_blocks_lie_on_the_line_of_two():

@@ -1,6 +1,6 @@
 """`anytpu doctor`: check everything that training needs, run a small step, and name a command for each problem.
 
-Rule: an exception becomes a failed check, so one problem never hides the next.
+Rule: an exception of a check of the devices becomes a failed check, so one problem never hides the next.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ INTERRUPTED_STATUS = 130
 CLOSED_PIPE_STATUS = 141
 """Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
-_WITHOUT_JAX = ("doctor", "env", "docs", "port")
+_WITHOUT_JAX = ("doctor", "env", "port")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices")
 

@@ -1,6 +1,6 @@
 """The engine: backends, the compiled training loop, and manual device placement."""
 
-from anytpu.engine.backend import Backend, Executable, Loop, Steps, backend_of, open
+from anytpu.engine.backend import Backend, Executable, Loop, StepResults, backend_of, open
 from anytpu.engine.placement import device
 
-__all__ = ["Backend", "Executable", "Loop", "Steps", "backend_of", "device", "open"]
+__all__ = ["Backend", "Executable", "Loop", "StepResults", "backend_of", "device", "open"]

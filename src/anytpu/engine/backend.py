@@ -48,7 +48,7 @@ class Loop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class StepResults:
     """The result of one call of a looped executable.
 
     Attributes:
@@ -91,7 +91,7 @@ class Executable(abc.ABC):
         """
 
     @abc.abstractmethod
-    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
+    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> StepResults:
         """Run steps `start` to `start + count` of a feed in one compiled loop. The call consumes the state.
 
         Args:

@@ -47,7 +47,7 @@ operand is the gradient of a whole batch. Everywhere else XLA's own was faster o
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolution:
+class ConvolutionShape:
     """The shape of one convolution: a forward pass, or either of its gradients.
 
     Attributes:
@@ -97,14 +97,14 @@ class Convolution:
         return self.batch * self.positions * self.taps * self.groups * self.features * self.dtype.itemsize
 
 
-def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> Convolution:
+def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> ConvolutionShape:
     """Return the shape of a convolution whose operands have the fast order of axes, `(batch, *spatial, features)`."""
     image_dilation, kernel_dilation = parameters["lhs_dilation"], parameters["rhs_dilation"]
     strides, padding = parameters["window_strides"], parameters["padding"]
     groups = parameters["feature_group_count"] * parameters["batch_group_count"]
     sizes = zip(image.shape[1:-1], kernel.shape[:-2], image_dilation, kernel_dilation, strides, padding, strict=True)
     output = tuple(((n - 1) * s + 1 + sum(p) - ((k - 1) * d + 1)) // step + 1 for n, k, s, d, step, p in sizes)
-    return Convolution(
+    return ConvolutionShape(
         batch=image.shape[0],
         groups=groups,
         features=kernel.shape[-2],
@@ -119,7 +119,7 @@ def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> Convolu
     )
 
 
-def choose_form(shape: Convolution) -> ConvolutionForm:
+def choose_form(shape: ConvolutionShape) -> ConvolutionForm:
     """Return the form of a convolution for XLA's CPU compiler."""
     if min(shape.taps, shape.positions) > MAX_WINDOWS:
         return "channels last"
@@ -130,18 +130,18 @@ def choose_form(shape: Convolution) -> ConvolutionForm:
     return "padded" if is_faster_padded(shape) else "channels last"
 
 
-def is_depthwise(shape: Convolution) -> bool:
+def is_depthwise(shape: ConvolutionShape) -> bool:
     """Return whether a convolution is depthwise, or a gradient of one: no sum is over features."""
     others = shape.batch if _is_over_positions(shape) else shape.features
     return shape.groups > 1 and shape.filters == 1 and others == 1
 
 
-def is_faster_as_matmuls(shape: Convolution) -> bool:
+def is_faster_as_matmuls(shape: ConvolutionShape) -> bool:
     """Return whether a matrix product over the windows is faster than XLA's own convolution on a CPU.
 
     Example:
         >>> unit, unpadded = (1, 1), ((0, 0), (0, 0))
-        >>> pointwise = Convolution(64, 1, 64, 64, unit, (8, 8), unit, unpadded, unit, unit, np.dtype("float32"))
+        >>> pointwise = ConvolutionShape(64, 1, 64, 64, unit, (8, 8), unit, unpadded, unit, unit, np.dtype("float32"))
         >>> is_faster_as_matmuls(pointwise)
         True
     """
@@ -152,7 +152,7 @@ def is_faster_as_matmuls(shape: Convolution) -> bool:
     return _is_over_positions(shape) and shape.kernel_bytes >= CACHE_BYTES
 
 
-def is_faster_padded(shape: Convolution) -> bool:
+def is_faster_padded(shape: ConvolutionShape) -> bool:
     """Return whether a convolution has no padding, and is faster with some."""
     is_dense = math.prod(shape.image_dilation) == math.prod(shape.kernel_dilation) == 1
     return (
@@ -231,7 +231,7 @@ def _channels_last(image: Array, kernel: Array, parameters: dict[str, Any]) -> t
     return image, jnp.transpose(kernel, _kernel_axes(numbers.rhs_spec))
 
 
-def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+def _convolution(image: Array, kernel: Array, shape: ConvolutionShape, precision: Any) -> Array:
     """Compute the convolution by XLA's own."""
     plain = tuple(range(image.ndim))
     order = lax.ConvDimensionNumbers(
@@ -250,14 +250,14 @@ def _convolution(image: Array, kernel: Array, shape: Convolution, precision: Any
     )
 
 
-def _padded(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+def _padded(image: Array, kernel: Array, shape: ConvolutionShape, precision: Any) -> Array:
     """Compute it by XLA's own with one more column of padding, and cut the additional output."""
     *others, (before, after) = shape.padding
     padded = dataclasses.replace(shape, padding=(*others, (before, after + 1)))
     return _convolution(image, kernel, padded, precision)[..., : shape.output[-1], :]
 
 
-def _im2col(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+def _im2col(image: Array, kernel: Array, shape: ConvolutionShape, precision: Any) -> Array:
     """Compute it as (positions, taps x features) by (taps x features, filters), some images at a time."""
     flat = kernel.reshape(-1, shape.filters)
 
@@ -270,7 +270,7 @@ def _im2col(image: Array, kernel: Array, shape: Convolution, precision: Any) -> 
     return result.reshape(shape.batch, *shape.output, -1)
 
 
-def _im2col_by_position(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+def _im2col_by_position(image: Array, kernel: Array, shape: ConvolutionShape, precision: Any) -> Array:
     """Compute it as (positions, features x taps) by (features x taps, filters), some features at a time."""
     # Features first: they are the images of the forward pass, so each is contiguous in memory.
     image, kernel = jnp.moveaxis(image, -1, 1), jnp.moveaxis(kernel, -2, 0)
@@ -289,7 +289,7 @@ def _im2col_by_position(image: Array, kernel: Array, shape: Convolution, precisi
     return jnp.moveaxis(result.reshape(*shape.output, shape.batch, -1), -2, 0)
 
 
-def _shifted_products(image: Array, kernel: Array, shape: Convolution, precision: Any) -> Array:
+def _shifted_products(image: Array, kernel: Array, shape: ConvolutionShape, precision: Any) -> Array:
     """Compute it elementwise: add shifted images; for the kernel's gradient, add the elements of each shifted image."""
     del precision  # It concerns matrix products only.
     if not _is_over_positions(shape):
@@ -301,7 +301,7 @@ def _shifted_products(image: Array, kernel: Array, shape: Convolution, precision
     return jnp.stack(sums).reshape(1, *shape.output, shape.groups)
 
 
-FORMS: dict[ConvolutionForm, Callable[[Array, Array, Convolution, Any], Array]] = {
+FORMS: dict[ConvolutionForm, Callable[[Array, Array, ConvolutionShape, Any], Array]] = {
     "channels last": _convolution,
     "padded": _padded,
     "im2col": _im2col,
@@ -310,29 +310,29 @@ FORMS: dict[ConvolutionForm, Callable[[Array, Array, Convolution, Any], Array]] 
 }
 
 
-def _is_over_positions(shape: Convolution) -> bool:
+def _is_over_positions(shape: ConvolutionShape) -> bool:
     """Return whether the output has fewer positions than the kernel has taps, as in a kernel's gradient."""
     return shape.positions < shape.taps
 
 
-def _pieces(shape: Convolution, count: int) -> int:
+def _pieces(shape: ConvolutionShape, count: int) -> int:
     """Return the smallest divisor of `count` for which the columns of one piece fit into COLUMN_BYTES, or `count`."""
     divisors = (n for n in range(1, count + 1) if count % n == 0)
     return next(n for n in divisors if shape.column_bytes <= n * COLUMN_BYTES or n == count)
 
 
-def _tap_windows(image: Array, shape: Convolution) -> list[Array]:
+def _tap_windows(image: Array, shape: ConvolutionShape) -> list[Array]:
     """Return the elements of the image that each tap multiplies, `(batch, *output, features)`."""
     return _windows(image, 1, shape, (shape.kernel, shape.kernel_dilation), (shape.output, shape.strides))
 
 
-def _position_windows(image: Array, first: int, shape: Convolution) -> list[Array]:
+def _position_windows(image: Array, first: int, shape: ConvolutionShape) -> list[Array]:
     """Return the window of the image at each output position; its spatial axes begin at `first`."""
     return _windows(image, first, shape, (shape.output, shape.strides), (shape.kernel, shape.kernel_dilation))
 
 
 def _windows(
-    image: Array, first: int, shape: Convolution, starts: tuple[Sizes, Sizes], spans: tuple[Sizes, Sizes]
+    image: Array, first: int, shape: ConvolutionShape, starts: tuple[Sizes, Sizes], spans: tuple[Sizes, Sizes]
 ) -> list[Array]:
     """Return the windows of an image.
 

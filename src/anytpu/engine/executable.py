@@ -22,7 +22,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from anytpu.engine.backend import Executable, Steps
+from anytpu.engine.backend import Executable, StepResults
 from anytpu.engine.interrupts import immediate_interrupts
 from anytpu.errors import BackendError
 from anytpu.program.program import Tree
@@ -59,14 +59,14 @@ class CompiledExecutable(Executable):
         """
         return self._call(state, batch)
 
-    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
+    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> StepResults:
         """Run `count` steps of a feed in one compiled loop.
 
         Raises:
             BackendError: XLA failed at run time, for example because memory ran out.
         """
         state, last, every, bad_step = self._call(state, feed, np.int32(start), np.int32(count))
-        return Steps(state, last, every, count, bad_step)
+        return StepResults(state, last, every, count, bad_step)
 
     def _call(self, *arguments: Any) -> Any:
         try:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.virtual import VirtualBackend
 from anytpu.errors import HandleError
 from anytpu.program.program import Layout, Program, Tree
@@ -100,10 +100,10 @@ class _TwinExecutable(Executable):
         _consume(state)
         return _close(result)
 
-    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> Steps:
+    def steps(self, state: Tree, feed: Tree, start: int, count: int) -> StepResults:
         steps = self._inner.steps(_open(state), _open(feed), start, count)
         _consume(state)
-        return Steps(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_step))
+        return StepResults(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_step))
 
 
 def _copy(leaf: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_TRIES = 100
-_OPEN_FILES = (("/", "dev"), ("/", "proc"))  # /dev/stdout may be a regular file, which others have open.
+_SPECIAL_FOLDERS = (("/", "dev"), ("/", "proc"))  # /dev/stdout may be a regular file, which others have open.
 
 
 @contextlib.contextmanager
@@ -38,15 +38,18 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
         >>> with replaced(Path("model.tpu")) as unfinished:  # doctest: +SKIP
         ...     unfinished.write_bytes(content)
     """
+    # 1. A device or a pipe has no old content to keep.
     is_file = path.is_file()
     is_special = path.exists() and not is_file and not path.is_dir()
-    if is_special or path.parts[:2] in _OPEN_FILES:
+    if is_special or path.parts[:2] in _SPECIAL_FOLDERS:
         yield path
         return
+    # 2. The caller writes beside the destination; a link keeps pointing to it.
     target = path.resolve()
     unfinished = _create_beside(target, suffix)
     try:
         yield unfinished
+        # 3. The content is on the disk before the name is.
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())  # Some file systems report a full disk only here.
         if is_file:

@@ -1,8 +1,8 @@
 """A reader of untrusted zip files: each member is unpacked up to its declared size, and no further.
 
 Idea: a zip of a few megabytes may unpack to gigabytes, may declare a wrong unpacked size, and may list the same bytes
-many times. A member's declared size is compared with the free memory, and at most that many bytes are unpacked. The sum
-of the declared sizes is compared with the size of the file.
+many times. A member's declared size is compared with the free memory, and at most that many bytes are unpacked. A
+caller that reads all members calls `check_ratio` first: it compares the sum of their sizes with the size of the file.
 
 Rule: members are stored or deflated; the other methods unpack in steps whose size cannot be bounded.
 """

@@ -29,7 +29,7 @@ from anytpu.pipeline.nodes import Positions
 from anytpu.pipeline.recipe import SEED_LIMIT, ElementSource, Recipe
 from anytpu.pipeline.storage import AnyPath, expand
 from anytpu.pipeline.streams import Generated
-from anytpu.pipeline.walk import Position, Walk, check_position
+from anytpu.pipeline.walk import ElementWalk, Position, check_position
 
 Tree = Any
 
@@ -223,9 +223,9 @@ class Dataset(DatasetSteps):
 
     # Walking.
 
-    def __iter__(self) -> Walk:
+    def __iter__(self) -> ElementWalk:
         self._last = self._pass
-        walk = Walk(self._recipe.text, self._recipe.stream, self._pass, self._count, self._end_pass)
+        walk = ElementWalk(self._recipe.text, self._recipe.stream, self._pass, self._count, self._end_pass)
         if self._resumed is not None:
             walk.set_state(self._resumed)
         return walk
@@ -253,7 +253,7 @@ class Dataset(DatasetSteps):
             return -1
         return -2 if self._count is None else self._count
 
-    def as_numpy_iterator(self) -> Walk:
+    def as_numpy_iterator(self) -> ElementWalk:
         """Iterate over the elements, as `iter` does."""
         return iter(self)
 
@@ -337,7 +337,7 @@ class Dataset(DatasetSteps):
 
     def _read_strings(self) -> dict[str, list[np.ndarray]]:
         kept: dict[str, list[np.ndarray]] = {}
-        for batch in Walk(self._recipe.text, self._recipe.stream, self._last, None, lambda _: None):
+        for batch in ElementWalk(self._recipe.text, self._recipe.stream, self._last, None, lambda _: None):
             for name, column in split(batch)[1].items():
                 kept.setdefault(name, []).append(column)
         return kept

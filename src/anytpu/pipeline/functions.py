@@ -150,7 +150,11 @@ class _HostProgram:
         return self._result_tree.unflatten(result)
 
     def _compute(self, arguments: list[Any]) -> list[Any]:
-        """Call the function; return the leaves of its result that are not unchanged columns of the batch."""
+        """Call the function; return the leaves of its result that are not unchanged columns of the batch.
+
+        JAX calls it while it traces. It also records for `__call__` the structure of the result, and which of its
+        leaves are unchanged columns.
+        """
         inputs = list(self._others)
         for index, argument in zip(self._numeric, arguments, strict=True):
             inputs[index] = argument

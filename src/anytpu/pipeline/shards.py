@@ -37,7 +37,7 @@ _PIECE_BYTES = MIB
 _SMALL_BYTES = 16 * MIB
 
 
-class Content:
+class ShardContent:
     """The decompressed content of a file as a stream with a position.
 
     Attributes:
@@ -105,7 +105,7 @@ class Format(abc.ABC):
     """A file format of records."""
 
     @abc.abstractmethod
-    def walk(self, content: Content) -> Iterator[Any]:
+    def walk(self, content: ShardContent) -> Iterator[Any]:
         """Yield each record, or a `Fault` in its place; end after a fault from which the format cannot recover."""
 
     @abc.abstractmethod
@@ -144,7 +144,7 @@ class FormattedShard(RecordShard):
         report_skipped(self.path, faults, self.faults)
         self.faults = tuple(faults)
 
-    def _walk(self, content: Content) -> Iterator[Any]:
+    def _walk(self, content: ShardContent) -> Iterator[Any]:
         index = 0
         try:
             for item in self._format.walk(content):
@@ -153,11 +153,11 @@ class FormattedShard(RecordShard):
         except CompressionError as error:
             yield Fault(Origin(self.path, index, content.offset_bytes), str(error))
 
-    def _content(self, stream: Readable) -> Content:
+    def _content(self, stream: Readable) -> ShardContent:
         if self._compression is None:
-            return Content(self.path, stream, self._file.known_size_bytes())
+            return ShardContent(self.path, stream, self._file.known_size_bytes())
         inflated = io.BufferedReader(Inflated(stream, self._compression), MIB // 4)
-        return Content(self.path, inflated, None, self._file.known_size_bytes())
+        return ShardContent(self.path, inflated, None, self._file.known_size_bytes())
 
 
 class PlainShard(FormattedShard, IndexedShard):

@@ -22,7 +22,7 @@ import numpy as np
 
 from anytpu.errors import RecordError
 from anytpu.pipeline.compression import Deflated, compression_of
-from anytpu.pipeline.shards import Content, Format, RecordLayout, open_shards
+from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
 from anytpu.pipeline.storage import AnyPath, StoredFile, created, shard_names
 from anytpu.units import MIB
@@ -127,7 +127,7 @@ def masked_crc32c(content: bytes) -> int:
 class TFRecordFormat(Format):
     """A sequence of frames, each with a length and two checksums."""
 
-    def walk(self, content: Content) -> Iterator[Any]:
+    def walk(self, content: ShardContent) -> Iterator[Any]:
         """Yield each record, or a `Fault` in its place; end after a length with a wrong checksum."""
         index = 0
         while header := content.read(_HEADER.size):

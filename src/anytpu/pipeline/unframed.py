@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.errors import SettingError
-from anytpu.pipeline.shards import Content, Format, RecordLayout, open_shards
+from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
 from anytpu.pipeline.storage import AnyPath, StoredFile
 from anytpu.units import MIB
@@ -72,7 +72,7 @@ class LineFormat(Format):
     def __init__(self, encoding: str):
         self._encoding = encoding
 
-    def walk(self, content: Content) -> Iterator[Any]:
+    def walk(self, content: ShardContent) -> Iterator[Any]:
         """Yield each line, or a `Fault` in its place."""
         index = offset_bytes = 0
         unfinished: list[bytes] = []  # pieces of the current line
@@ -160,7 +160,7 @@ class FixedFormat(Format):
     def __init__(self, record_bytes: int, header_bytes: int, footer_bytes: int):
         self._record_bytes, self._header_bytes, self._footer_bytes = record_bytes, header_bytes, footer_bytes
 
-    def walk(self, content: Content) -> Iterator[Any]:
+    def walk(self, content: ShardContent) -> Iterator[Any]:
         """Yield each record, and a `Fault` for an incomplete one at the end."""
         header = content.read(self._header_bytes)
         if len(header) < self._header_bytes:

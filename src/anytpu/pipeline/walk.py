@@ -26,11 +26,11 @@ Tree = Any
 Position = dict[str, Any]
 
 _CLOSING_S = 2.0
-_OPEN: weakref.WeakSet[Walk] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[ElementWalk] = weakref.WeakSet()
 
 
 @final
-class Walk(Iterator):
+class ElementWalk(Iterator):
     """An iterator over one pass of a data set.
 
     Args:

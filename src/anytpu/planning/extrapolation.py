@@ -16,7 +16,7 @@ from anytpu import units
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.job import PlanJob, for_devices
-from anytpu.planning.records import KINDS, Kind, Memory, OpTime, Prediction, StepTime
+from anytpu.planning.records import KINDS, Kind, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.planning.waits import add_waits
@@ -146,7 +146,7 @@ def _sums(time: StepTime, kind: Kind) -> tuple[float, float, float, float]:
     return sum(op.time_s for op in ops), flops, sum(op.bytes for op in ops), sum(op.least_s for op in ops)
 
 
-def _memory(few: Memory, more: Memory, steps: float) -> Memory:
+def _memory(few: MemoryUse, more: MemoryUse, steps: float) -> MemoryUse:
     def at(few_bytes: int, more_bytes: int) -> int:
         return round(more_bytes + steps * max(more_bytes - few_bytes, 0))
 

@@ -11,7 +11,7 @@ from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, batch_parts
 from anytpu.planning.memory.batches import LargestBatch, MemoryLine, fit_line, is_relaxed, search_largest_batch
-from anytpu.planning.records import Memory, Prediction
+from anytpu.planning.records import MemoryUse, Prediction
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target, target_named
 from anytpu.program.program import Program
@@ -89,8 +89,8 @@ def _with_largest_batch(
 
 
 def _half(
-    job: PlanJob, prediction: Prediction, settings: PlanSettings, parts: int, tried: Sequence[tuple[int, Memory]]
-) -> Iterator[tuple[int, Memory]]:
+    job: PlanJob, prediction: Prediction, settings: PlanSettings, parts: int, tried: Sequence[tuple[int, MemoryUse]]
+) -> Iterator[tuple[int, MemoryUse]]:
     """Yield half the smallest batch that fits, with its memory, if the batches tried so far give no good line."""
     fitting = [batch for batch, memory in tried if memory.fits]
     relaxed = sum(is_relaxed(memory) for _, memory in tried)
@@ -139,7 +139,7 @@ def _with_holding(
 
 
 def find_largest_batch(
-    job: PlanJob, target: Target, settings: PlanSettings, too_large: tuple[int, Memory] | None = None
+    job: PlanJob, target: Target, settings: PlanSettings, too_large: tuple[int, MemoryUse] | None = None
 ) -> LargestBatch:
     """Find the largest batch of a job that fits on a system.
 
@@ -151,7 +151,7 @@ def find_largest_batch(
     """
     trial = dataclasses.replace(settings, is_trial=True)
 
-    def memory_at(batch: int) -> Memory:
+    def memory_at(batch: int) -> MemoryUse:
         memory = predict(job, batch, target, trial).memory
         assert memory is not None
         settings.progress(f"{batch:,} examples on {target.name}: {_verdict(memory)}")
@@ -164,7 +164,7 @@ def find_largest_batch(
     return search_largest_batch(batch_parts(job.program(start), target.devices), memory_at, start, too_large)
 
 
-def _verdict(memory: Memory) -> str:
+def _verdict(memory: MemoryUse) -> str:
     if memory.fits:
         return f"fits, with {memory.peak_bytes / memory.limit_bytes:.0%} of the memory"
     return f"does not fit, {format_bytes(memory.missing_bytes)} are missing"

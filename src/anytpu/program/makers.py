@@ -39,7 +39,7 @@ GROUP = "anytpu.programs"
 _ROWS_FIRST = ": its examples are along axis 0"
 
 
-class Maker(Protocol):
+class ProgramMaker(Protocol):
     """The protocol of the objects in the entry point group "anytpu.programs"."""
 
     def claims(self, job: Any) -> bool:
@@ -159,11 +159,11 @@ def _make(job: Any, arguments: tuple[Any, str, bool], options: dict[str, Any]) -
     return maker.make(job, *arguments, **options)
 
 
-def _maker_of(job: Any, broken: list[str]) -> tuple[str, Maker | None]:
+def _maker_of(job: Any, broken: list[str]) -> tuple[str, ProgramMaker | None]:
     """Return the name of the maker that claims a job, and the maker; failed imports are appended to `broken`."""
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
-            maker: Maker = entry.load()
+            maker: ProgramMaker = entry.load()
         except (ImportError, AttributeError) as error:
             broken.append(f"{entry.name!r} ({type(error).__name__}: {error})")
             continue
@@ -172,7 +172,7 @@ def _maker_of(job: Any, broken: list[str]) -> tuple[str, Maker | None]:
     return "", None
 
 
-def _check_takes(name: str, maker: Maker, job: Any, options: dict[str, Any]) -> None:
+def _check_takes(name: str, maker: ProgramMaker, job: Any, options: dict[str, Any]) -> None:
     """Reject options that are not in the signature of a maker."""
     parameters = inspect.signature(maker.make).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -44,7 +44,11 @@ class PerReplica:
         self._values = tuple(values)
         self._replicas = len(values)
 
-    # A value is a tuple, a stacked array, or a handle of a stacked or shared array on a backend.
+    # One of four forms is set:
+    #   values on the host       _values
+    #   a stack on the host      _stack, and _rows if it has pads
+    #   a stack on a backend     _backend, _handle, _spec, and _rows if it has pads
+    #   one value for all        _backend, _handle, _shared_spec
     _replicas: int
     _values: tuple[Any, ...] | None = None
     _stack: Any = None

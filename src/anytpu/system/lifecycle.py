@@ -4,7 +4,7 @@ Idea: a running system is a `System` object, one per address. Its owner, such as
 runs, and can register a callback for its shutdown. Initialising a running system changes nothing, so a notebook cell
 can run again.
 
-Rule: all state is in `_running`, guarded by one lock; callbacks run outside the lock.
+Rule: `_running`, `_announced` and the callbacks of a system change only under `_lock`. Callbacks run outside the lock.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Topology:
         name: name of the slice, "v2-8"; if it is not a slice, a description such as "3 virtual cores".
         chip: the chip, or None when it is not a TPU.
         chip_bounds: number of chips along (x, y, z).
-        cores_per_chip: number of replicas on one chip.
+        cores_per_chip: number of JAX devices on one chip, each a replica: 1 on v4, where two cores act as one.
         cores: the cores, host by host, one for each replica.
     """
 

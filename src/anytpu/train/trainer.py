@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.engine.backend import Backend, Executable, Loop, Steps
+from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
@@ -142,7 +142,7 @@ class Trainer:
         """Return whether a step of this mode has run with the model's current optimizer, so everything is built."""
         return self._ready.get(mode, self) is self.model.optimizer
 
-    def run(self, mode: str, parts: tuple[VariableList, ...], group: Any) -> list[Steps]:
+    def run(self, mode: str, parts: tuple[VariableList, ...], group: Any) -> list[StepResults]:
         """Run one group of steps, or one batch, and keep the new state.
 
         Args:
@@ -209,7 +209,7 @@ class Trainer:
 
         return group.segments(loop_of)
 
-    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Steps:
+    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> StepResults:
         executable = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         self._watch.wait(self.backend)
@@ -298,7 +298,7 @@ class Trainer:
         return self._paces[mode][1]
 
     def _measure(
-        self, mode: str, results: Steps, segment: FeedSegment, began_s: float, listener: Listener | None
+        self, mode: str, results: StepResults, segment: FeedSegment, began_s: float, listener: Listener | None
     ) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
@@ -310,7 +310,7 @@ class Trainer:
         if pace.is_measuring:
             self._watch.wait(self.backend)
 
-    def _check(self, mode: str, results: Steps, segment: FeedSegment) -> None:
+    def _check(self, mode: str, results: StepResults, segment: FeedSegment) -> None:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count

@@ -6,7 +6,7 @@ import dataclasses
 
 from anytpu.planning.advice.facts import Facts
 from anytpu.planning.advice.findings import findings
-from anytpu.planning.records import BatchPadding, Memory, OpTime, StepTime
+from anytpu.planning.records import BatchPadding, MemoryUse, OpTime, StepTime
 from anytpu.units import GIB
 from planning.predictions import MIB, buffer, prediction
 
@@ -57,14 +57,14 @@ def test_a_batch_that_is_split_in_fewer_parts_than_devices():
         "52 examples in 4 parts are 13 a device. The memory takes arrays such as f32[13,512] by 8 rows, and 17% of the "
         "bytes that the operations of a step take and return are padding for it.",
     ]
-    roomy = prediction(batch_size=12, memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
+    roomy = prediction(batch_size=12, memory=MemoryUse(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
     assert found("batch", roomy, batch_parts=1)[::2] == [
         "Try a batch of 24, with the learning rate that goes with it.",
     ]
 
 
 def test_room_for_twice_the_batch():
-    roomy = prediction(memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
+    roomy = prediction(memory=MemoryUse(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
     assert found("batch", roomy) == [
         "Try a batch of 2,048, with the learning rate that goes with it.",
         "A step uses 2 MiB of 10 MiB and 17% of the peak of the matrix units.",
@@ -126,11 +126,11 @@ def test_few_features_are_what_a_layer_is_for():
 
 def test_a_batch_is_advised_once():
     ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
-    roomy = prediction(ops, memory=Memory(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
+    roomy = prediction(ops, memory=MemoryUse(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
     assert [(one.topic, one.batch_size) for one in findings(roomy, Facts())] == [("collectives", 2048)]
 
 
-WIDE = Memory(
+WIDE = MemoryUse(
     9 * MIB,
     10 * MIB,
     buffers=(buffer("f32[128,28,28,32]", 3 * MIB), buffer("bf16[128,10]", MIB), buffer("s32[4]", 9 * MIB)),
@@ -157,7 +157,7 @@ def test_a_program_that_multiplies_bfloat16_computes_in_it_already():
 
 
 def test_gradients_of_weights_are_no_activations():
-    gradients = Memory(9 * MIB, 10 * MIB, buffers=(buffer("f32[512,2048]", 4 * MIB), buffer("bf16[128,512]", MIB)))
+    gradients = MemoryUse(9 * MIB, 10 * MIB, buffers=(buffer("f32[512,2048]", 4 * MIB), buffer("bf16[128,512]", MIB)))
     known = {"dense/kernel": (512, 2048)}
     assert found("precision", prediction(memory=gradients), known, float32_share=1.0) == []
 
@@ -177,7 +177,7 @@ def test_steps_shorter_than_a_call_of_the_host():
 
 def test_a_tensor_that_is_mostly_padding():
     one = buffer("f32[1024,28,28,1]", 8 * MIB, "images", logical_bytes=MIB)
-    assert found("padding", prediction(memory=Memory(9 * MIB, 10 * MIB, buffers=(one,)))) == [
+    assert found("padding", prediction(memory=MemoryUse(9 * MIB, 10 * MIB, buffers=(one,)))) == [
         "Reshape 'images' so that its two fastest dimensions are multiples of 8 and 128.",
         "f32[1024,28,28,1] takes 8 MiB, 8 times its 1 MiB of numbers.",
     ]
@@ -189,7 +189,7 @@ def test_weights_and_their_gradients_have_the_shape_of_their_layer():
         buffer("f32[15000,32]", 8 * MIB, "copy.3", logical_bytes=2 * MIB),
         buffer("f32[15000,32]", 8 * MIB, "embedding/embeddings", use="state", logical_bytes=2 * MIB),
     ]
-    memory = Memory(30 * MIB, 40 * MIB, buffers=tuple(narrow))
+    memory = MemoryUse(30 * MIB, 40 * MIB, buffers=tuple(narrow))
     assert found("padding", prediction(memory=memory), {"embedding/embeddings": (15000, 32)}) == []
 
 
@@ -213,7 +213,7 @@ def test_an_input_that_is_too_slow():
 
 
 def test_what_does_not_fit():
-    memory = Memory(30 * GIB, 15 * GIB, said="Ran out of memory")
+    memory = MemoryUse(30 * GIB, 15 * GIB, said="Ran out of memory")
     assert found("memory", prediction(memory=memory, largest_batch=448)) == [
         "Use a batch of 448, the largest that fits.",
         "15 GiB are missing: 30 GiB of 15 GiB.",
@@ -221,12 +221,12 @@ def test_what_does_not_fit():
 
 
 def test_nothing_is_said_of_what_no_chip_holds():
-    memory = Memory(200 * GIB, 15 * GIB, said="Ran out of memory")
+    memory = MemoryUse(200 * GIB, 15 * GIB, said="Ran out of memory")
     assert found("memory", prediction(memory=memory)) == []
 
 
 def test_what_does_not_fit_is_not_told_to_be_faster():
     ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
-    memory = Memory(30 * MIB, 16 * MIB, said="Ran out of memory")
+    memory = MemoryUse(30 * MIB, 16 * MIB, said="Ran out of memory")
     one = prediction(ops, memory=memory, batch_size=1000, largest_batch=448)
     assert {finding.topic for finding in findings(one, Facts())} == {"memory"}

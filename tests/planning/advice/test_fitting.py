@@ -14,7 +14,7 @@ from anytpu.planning.advice.residuals import Residuals
 from anytpu.planning.advice.slices import slices_that_hold
 from anytpu.planning.memory.batches import MemoryLine, fit_line
 from anytpu.planning.prices import read_prices
-from anytpu.planning.records import Holding, Memory
+from anytpu.planning.records import Holding, MemoryUse
 from anytpu.planning.target import Target
 from anytpu.units import GIB, MIB
 from planning.predictions import prediction
@@ -32,7 +32,7 @@ def said(
 ) -> list[tuple[str, str]]:
     """Return the text and the evidence of each finding whose text begins so, for a batch of 1,024."""
     need = int(known.fixed_bytes + known.growing_bytes(1024))
-    memory = Memory(need, LIMIT, said="Ran out of memory")
+    memory = MemoryUse(need, LIMIT, said="Ran out of memory")
     one = prediction(memory=memory, largest_batch=largest, tpu=tpu)
     return [(each.text, each.evidence) for each in findings(one, facts, known) if each.text.startswith(start)]
 
@@ -65,9 +65,9 @@ def test_rematerialisation_saves_nothing_of_the_batches():
 
 
 def test_the_line_leaves_batches_out_that_the_compiler_made_fit():
-    free, full = Memory(int(14.3 * GIB), int(15.7 * GIB)), Memory(int(15.6 * GIB), int(15.7 * GIB))
-    missing = Memory(int(20.8 * GIB), int(15.7 * GIB), said="Ran out of memory")
-    half = Memory(int(7.5 * GIB), int(15.7 * GIB))
+    free, full = MemoryUse(int(14.3 * GIB), int(15.7 * GIB)), MemoryUse(int(15.6 * GIB), int(15.7 * GIB))
+    missing = MemoryUse(int(20.8 * GIB), int(15.7 * GIB), said="Ran out of memory")
+    half = MemoryUse(int(7.5 * GIB), int(15.7 * GIB))
     tried = [(131072, free), (167936, full), (262144, missing)]
     with_half, without = fit_line([*tried, (65536, half)], 1), fit_line(tried, 1)
     assert with_half is not None and without is not None
@@ -163,13 +163,13 @@ def least_s(target: Target) -> float:
 
 def held(known: MemoryLine | None, tpu: str = "v3-8", need_gib: float = 62, **more: Any) -> tuple[Holding, ...]:
     """Return the slices that would hold a step of 1,024 examples."""
-    one = prediction(memory=Memory(int(need_gib * GIB), LIMIT, said="Ran out of memory"), tpu=tpu)
+    one = prediction(memory=MemoryUse(int(need_gib * GIB), LIMIT, said="Ran out of memory"), tpu=tpu)
     return slices_that_hold(one, known, read_prices(), least_s, **more)
 
 
 def named(holding: tuple[Holding, ...]) -> list[tuple[str, str]]:
     """Return the text and the evidence of each slice that is advised."""
-    one = dataclasses.replace(prediction(memory=Memory(62 * GIB, LIMIT, said="Ran out of memory")), holding=holding)
+    one = dataclasses.replace(prediction(memory=MemoryUse(62 * GIB, LIMIT, said="Ran out of memory")), holding=holding)
     return [(each.text, each.evidence) for each in larger_slices(one)]
 
 

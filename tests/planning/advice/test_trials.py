@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from anytpu.planning.advice import Facts, advice_for
-from anytpu.planning.records import BatchPadding, Memory, OpTime
+from anytpu.planning.records import BatchPadding, MemoryUse, OpTime
 from planning.predictions import MIB, buffer, prediction
 
 KNOWN = Facts(float32_share=1.0, is_model=True)
-WIDE = prediction(memory=Memory(9 * MIB, 10 * MIB, buffers=(buffer("f32[128,128]", MIB),)))
+WIDE = prediction(memory=MemoryUse(9 * MIB, 10 * MIB, buffers=(buffer("f32[128,128]", MIB),)))
 
 
 def faster(times: float):
@@ -68,7 +68,7 @@ def test_more_steps_a_call_are_estimated_without_compiling():
 
 
 def test_the_largest_batch_is_told_of_what_does_not_fit():
-    memory = Memory(30 * MIB, 16 * MIB, said="Ran out of memory")
+    memory = MemoryUse(30 * MIB, 16 * MIB, said="Ran out of memory")
     predict, asked = faster(1.0)
     one = advice_for(dataclasses.replace(prediction(memory=memory), largest_batch=448), Facts(), predict)[0]
     assert asked[0] == (448, None)

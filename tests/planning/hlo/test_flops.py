@@ -10,7 +10,7 @@ from anytpu.planning.hlo.flops import WindowDimension, flops_of, useful_position
 from planning.hlo.saved import module
 
 
-def total(one: hlo.Instruction) -> float:
+def total(one: hlo.HloInstruction) -> float:
     return sum(flops_of(one).values())
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.memory.batches import FINE_ENOUGH, MAX_TRIES, search_largest_batch
-from anytpu.planning.records import Memory
+from anytpu.planning.records import MemoryUse
 
 LIMIT = 10_000_000
 
@@ -16,9 +16,9 @@ LIMIT = 10_000_000
 def growing(fixed: int, each: float, bend: float = 0.0):
     """Return the memory of a program that needs `fixed` bytes and `each` more for an example, with a bend."""
 
-    def memory_at(batch: int) -> Memory:
+    def memory_at(batch: int) -> MemoryUse:
         peak = int(fixed + each * batch + bend * batch**0.5)
-        return Memory(peak, LIMIT, said="" if peak <= LIMIT else "out of memory")
+        return MemoryUse(peak, LIMIT, said="" if peak <= LIMIT else "out of memory")
 
     return memory_at
 
@@ -49,9 +49,9 @@ def test_few_compilations_on_a_straight_line():
 
 
 def test_a_compiler_that_squeezes_more_in():
-    def squeezed(batch: int) -> Memory:
+    def squeezed(batch: int) -> MemoryUse:
         memory = growing(0, 731)(batch)
-        return Memory(LIMIT, LIMIT) if LIMIT < memory.peak_bytes < 1.05 * LIMIT else memory
+        return MemoryUse(LIMIT, LIMIT) if LIMIT < memory.peak_bytes < 1.05 * LIMIT else memory
 
     found = search_largest_batch(8, squeezed, start=512)
     assert 1.05 * LIMIT * 31 / 32 < 731 * found.batch_size < 1.05 * LIMIT
@@ -74,7 +74,7 @@ def test_a_batch_that_is_far_too_large_is_found_by_the_line():
 
 
 def test_a_compilation_that_fails_ends_the_search():
-    def memory_at(batch: int) -> Memory:
+    def memory_at(batch: int) -> MemoryUse:
         if batch > 10_000:
             raise NoAnswerError("It took too long.")
         return growing(1_000_000, 731)(batch)

@@ -8,7 +8,7 @@ from anytpu.errors import PlanError
 from anytpu.planning import hlo
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.memory import memory_of, need_bytes, with_next_batch
-from anytpu.planning.records import Buffer, Memory
+from anytpu.planning.records import Buffer, MemoryUse
 from anytpu.planning.target import target_named
 from anytpu.program.program import REPLICATED, ROWS, Program
 from anytpu.units import GIB, MIB
@@ -49,17 +49,17 @@ def cnn() -> Program:
 
 
 @pytest.fixture(scope="module")
-def of_cnn() -> Memory:
+def of_cnn() -> MemoryUse:
     return memory_of(CNN, module("cnn_v3_entry"), cnn(), V3)
 
 
-def test_peak_limit_and_upper_bound(of_cnn: Memory):
+def test_peak_limit_and_upper_bound(of_cnn: MemoryUse):
     assert of_cnn.peak_bytes == 220966912 + 7489536
     assert of_cnn.upper_bound_bytes == 11707392 + 2074624 - 2072576 + 209545216 + 7489536
     assert (of_cnn.limit_bytes / GIB, of_cnn.fits, of_cnn.missing_bytes) == (pytest.approx(15.48, abs=0.006), True, 0)
 
 
-def test_the_largest_buffers_have_the_names_that_people_use(of_cnn: Memory):
+def test_the_largest_buffers_have_the_names_that_people_use(of_cnn: MemoryUse):
     named = {buffer.name: buffer for buffer in of_cnn.buffers}
     assert [buffer.bytes for buffer in of_cnn.buffers] == sorted((one.bytes for one in of_cnn.buffers), reverse=True)
     activation = of_cnn.buffers[0]
@@ -72,7 +72,7 @@ def test_the_largest_buffers_have_the_names_that_people_use(of_cnn: Memory):
     assert named["batch/label"].use == "batch"
 
 
-def test_padding_is_told_per_buffer_and_in_sum(of_cnn: Memory):
+def test_padding_is_told_per_buffer_and_in_sum(of_cnn: MemoryUse):
     (first,) = (buffer for buffer in of_cnn.buffers if buffer.name == "conv0/kernel")
     assert (first.logical_bytes, first.bytes) == (7 * 7 * 3 * 64 * 4, 7 * 3 * 8 * 128 * 4)
     assert first.padding_factor == pytest.approx(16 / 7)
@@ -217,23 +217,23 @@ SPLIT = Program("net/train", lambda s, b: (s, b), WEIGHT, (IMAGES, MASK), (ROWS,
 
 
 def test_what_is_split_travels_and_what_each_device_holds_does_not():
-    memory = with_next_batch(Memory(2 * GIB, 4 * GIB, 3 * GIB), SPLIT, V3)
+    memory = with_next_batch(MemoryUse(2 * GIB, 4 * GIB, 3 * GIB), SPLIT, V3)
     assert (memory.peak_bytes, memory.upper_bound_bytes) == (2 * GIB + 256 * MIB, 3 * GIB + 256 * MIB)
     assert memory.buffers == (Buffer("the next batch", "batch", 256 * MIB, 256 * MIB, ""),)
 
 
 def test_it_is_padded_as_the_compiler_lays_it():
     padded = Buffer("batch/0", "batch", 512 * MIB, 256 * MIB, "f32[1024,1024,64]")
-    memory = with_next_batch(Memory(2 * GIB, 4 * GIB, buffers=(padded,)), SPLIT, V3)
+    memory = with_next_batch(MemoryUse(2 * GIB, 4 * GIB, buffers=(padded,)), SPLIT, V3)
     assert (memory.peak_bytes, memory.upper_bound_bytes) == (2 * GIB + 512 * MIB, None)
 
 
 def test_what_fits_alone_may_not_fit_with_it():
-    alone = Memory(4 * GIB - MIB, 4 * GIB)
+    alone = MemoryUse(4 * GIB - MIB, 4 * GIB)
     assert alone.fits
     assert with_next_batch(alone, SPLIT, V3).missing_bytes == 255 * MIB
 
 
 def test_code_without_rows_has_no_next_batch():
-    memory = Memory(2 * GIB, 4 * GIB)
+    memory = MemoryUse(2 * GIB, 4 * GIB)
     assert with_next_batch(memory, dataclasses.replace(SPLIT, layout=(REPLICATED, REPLICATED)), V3) == memory

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import plan_samples
-from anytpu.planning.records import KINDS, Advice, Buffer, Cost, Memory, OpTime, Plan, Prediction, Price, StepTime
+from anytpu.planning.records import KINDS, Advice, Buffer, Cost, MemoryUse, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.target import target_named
 from anytpu.report.drawing import svg
 from anytpu.report.plan.page import fragment, page
@@ -65,9 +65,9 @@ class Oddities:
         use = self.pick(("state", "batch", "temporary", "output", "code"))
         return Buffer(self.word(), use, self.pick(SIZES), self.pick(SIZES), self.word(), self.word(), self.word())
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUse:
         sizes = (self.pick(SIZES), self.pick(SIZES), self.maybe(SIZES))
-        return Memory(*sizes, self.some(self.buffer, 4), self.pick(SIZES), self.word())
+        return MemoryUse(*sizes, self.some(self.buffer, 4), self.pick(SIZES), self.word())
 
     def time(self) -> StepTime:
         interval_s = (self.pick(SECONDS), self.pick(SECONDS))

@@ -283,7 +283,10 @@ def _missing(prediction: Prediction) -> str:
 
 
 def call_of(prediction: Prediction) -> float:
-    """Return the host's time for one call, seconds: all of it if the devices wait, else the part that it adds."""
+    """Return the host's time for one call, seconds.
+
+    If the devices wait for the host, a call lasts as long as its steps. Otherwise only the host's share is known.
+    """
     waits = any(op.name == HOST_WAIT and op.time_s for op in (prediction.time.ops if prediction.time else ()))
     step_s = prediction.step_s or 0.0
     return (step_s if waits else _seconds(prediction, "host")) * prediction.steps_per_execution

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.slices import cheapest, fastest
 from anytpu.planning.memory.batches import MemoryLine
-from anytpu.planning.records import Holding, Memory, Prediction
+from anytpu.planning.records import Holding, MemoryUse, Prediction
 from anytpu.units import MIB, format_bytes, format_seconds
 
 WORTH_SAVING = 0.85
@@ -49,7 +49,7 @@ class Shortage:
     """
 
     prediction: Prediction
-    memory: Memory
+    memory: MemoryUse
     batch_size: int
     facts: Facts
     line: MemoryLine

@@ -20,7 +20,7 @@ from anytpu import units
 from anytpu.planning.floor.work import Flops, RequiredWork, work_of
 from anytpu.planning.job import batch_rows
 from anytpu.planning.memory.arguments import arguments_of, buffer_of
-from anytpu.planning.records import Buffer, Memory, OpTime, Prediction, StepTime
+from anytpu.planning.records import Buffer, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.planning.waits import add_input_wait
@@ -73,7 +73,7 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
     work, limit, rows = work_of(program), limit_bytes(target), batch_rows(program)
     least = least_of(work, target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
-    memory = Memory(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
+    memory = MemoryUse(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
     time = _time(least, target, work.uncounted) if memory.fits else None
     if time is not None:
         time = add_input_wait(time, settings.input_examples_per_s, rows)

@@ -2,7 +2,7 @@
 
 from anytpu.planning.hlo.collectives import Collective, collective_of
 from anytpu.planning.hlo.flops import flops_of
-from anytpu.planning.hlo.instruction import Computation, Instruction, result_aliases
+from anytpu.planning.hlo.instruction import Computation, HloInstruction, result_aliases
 from anytpu.planning.hlo.module import Module
 from anytpu.planning.hlo.origin import is_recomputed, layer_of
 from anytpu.planning.hlo.shapes import Shape, shapes_of
@@ -11,7 +11,7 @@ from anytpu.planning.hlo.text import parse
 __all__ = [
     "Collective",
     "Computation",
-    "Instruction",
+    "HloInstruction",
     "Module",
     "Shape",
     "collective_of",

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.hlo.instruction import Computation, HloInstruction
 from anytpu.planning.hlo.shapes import Shape
 from anytpu.planning.quoting import quoted
 
@@ -77,7 +77,7 @@ class Collective:
     pairs: tuple[tuple[int, int], ...] = ()
 
 
-def collective_of(instruction: Instruction) -> Collective | None:
+def collective_of(instruction: HloInstruction) -> Collective | None:
     """Return the collective that an instruction is, starts or waits for; None for any other.
 
     Args:
@@ -103,12 +103,12 @@ def _base(opcode: str) -> tuple[str, Stage]:
     return (opcode.removesuffix("-done"), "done") if opcode.endswith("-done") else (opcode, "whole")
 
 
-def _ended(done: Instruction) -> Collective | None:
+def _ended(done: HloInstruction) -> Collective | None:
     begun = collective_of(done.operands[0])
     return dataclasses.replace(begun, stage="done") if begun else None
 
 
-def _inside(caller: Instruction, stage: Stage, inner: Instruction, body: Computation) -> Collective | None:
+def _inside(caller: HloInstruction, stage: Stage, inner: HloInstruction, body: Computation) -> Collective | None:
     """Return the collective in a called computation; None if the caller is a product that runs beside it."""
     # A fusion of an all-reduce and the slice that each device keeps of it is a reduce-scatter.
     is_sliced = inner.opcode == "all-reduce" and body.root.opcode == "dynamic-slice"
@@ -124,7 +124,7 @@ def _inside(caller: Instruction, stage: Stage, inner: Instruction, body: Computa
     return dataclasses.replace(collective, result_bytes=received) if kind == "reduce-scatter" else collective
 
 
-def _collective(kind: str, stage: Stage, instruction: Instruction) -> Collective:
+def _collective(kind: str, stage: Stage, instruction: HloInstruction) -> Collective:
     sent = [shape for operand in instruction.operands for shape in operand.shapes]
     got = _results(instruction, len(sent)) if stage == "start" else instruction.shapes
     pairs, channel = _PAIRS.search(instruction.text), _CHANNEL.search(instruction.text)
@@ -139,7 +139,7 @@ def _collective(kind: str, stage: Stage, instruction: Instruction) -> Collective
     )
 
 
-def _results(start: Instruction, operands: int) -> Sequence[Shape]:
+def _results(start: HloInstruction, operands: int) -> Sequence[Shape]:
     """Return the arrays that a start will have received: its tuple is (operands, results, counters), or one bare
     array."""
     if len(start.shapes) <= operands:

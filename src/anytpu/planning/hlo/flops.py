@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Instruction
+from anytpu.planning.hlo.instruction import HloInstruction
 from anytpu.planning.hlo.shapes import Shape, bits_of
 from anytpu.planning.quoting import quoted
 
@@ -47,7 +47,7 @@ class WindowDimension:
     rhs_dilate: int = 1
 
 
-def flops_of(instruction: Instruction) -> dict[str, float]:
+def flops_of(instruction: HloInstruction) -> dict[str, float]:
     """Return 2 for each multiplication of the products inside an instruction, loops counted once, by the type.
 
     The type is that which the matrix units multiply. For float32 that is "bf16" at the default precision, "bf16x3"
@@ -76,7 +76,7 @@ def _sum(parts: Iterable[dict[str, float]]) -> dict[str, float]:
     return total
 
 
-def _dtype(instruction: Instruction, left: Shape, right: Shape) -> str:
+def _dtype(instruction: HloInstruction, left: Shape, right: Shape) -> str:
     widest = max((left.dtype, right.dtype), key=bits_of)
     if widest != "f32":
         return widest
@@ -84,7 +84,7 @@ def _dtype(instruction: Instruction, left: Shape, right: Shape) -> str:
     return _PASSES[max(match.groups(), key=list(_PASSES).index)] if match else _PASSES["default"]
 
 
-def _dot_flops(instruction: Instruction, left: Shape) -> int:
+def _dot_flops(instruction: HloInstruction, left: Shape) -> int:
     match = _CONTRACTING.search(instruction.text)
     axes = [int(axis[:18]) for axis in match[1].split(",") if axis] if match else []
     if not all(axis < len(left.dims) for axis in axes):
@@ -96,7 +96,7 @@ def _dot_flops(instruction: Instruction, left: Shape) -> int:
     return 2 * math.prod(instruction.shapes[0].dims) * math.prod(contracted)
 
 
-def _convolution_flops(instruction: Instruction, left: Shape, right: Shape) -> int:
+def _convolution_flops(instruction: HloInstruction, left: Shape, right: Shape) -> int:
     labels = _DIM_LABELS.search(instruction.text)
     if not labels:
         raise PlanError(

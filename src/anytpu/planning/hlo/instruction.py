@@ -1,4 +1,4 @@
-"""`Instruction`, `Computation`: the parts of a module, and the memory that results share with operands.
+"""`HloInstruction`, `Computation`: the parts of a module, and the memory that results share with operands.
 
 Idea: an instruction has its operands and the computations that it calls, so a walk needs no other table. A bitcast, an
 element of a tuple, a loop or an update in place make no new array. The compiler says so by the opcode, by
@@ -31,7 +31,7 @@ _LAYOUT = re.compile(r"\{[^}]*\}|\[[^\]]*\]|/\*.*?\*/")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Instruction:
+class HloInstruction:
     """One instruction.
 
     Attributes:
@@ -51,7 +51,7 @@ class Instruction:
     name: str
     opcode: str
     shapes: tuple[Shape, ...]
-    operands: tuple[Instruction, ...] = dataclasses.field(repr=False)
+    operands: tuple[HloInstruction, ...] = dataclasses.field(repr=False)
     called: tuple[str, ...]
     computations: Mapping[str, Computation] = dataclasses.field(repr=False)
     cycles: int | None
@@ -88,11 +88,11 @@ class Computation:
     """A computation: instructions by name, in order of execution, and the one that gives its result."""
 
     name: str
-    instructions: dict[str, Instruction] = dataclasses.field(repr=False)
-    root: Instruction
+    instructions: dict[str, HloInstruction] = dataclasses.field(repr=False)
+    root: HloInstruction
 
 
-def result_aliases(instruction: Instruction) -> dict[int, int]:
+def result_aliases(instruction: HloInstruction) -> dict[int, int]:
     """Return the index of the flattened operand that each aliasing flattened result uses, by the result's index.
 
     Results that are not named here are new arrays.
@@ -130,13 +130,13 @@ def element_span(tuple_text: str, index: int) -> tuple[int, int]:
     return starts[index], starts[index + 1] - starts[index]
 
 
-def _of_start(instruction: Instruction, operand_count: int) -> dict[int, int]:
+def _of_start(instruction: HloInstruction, operand_count: int) -> dict[int, int]:
     if instruction.opcode == "copy-start":
         return {1: 0}  # The tuple is (copy, original, counter); for other opcodes (originals, results, counters).
     return {place: place for place in range(operand_count)} if len(instruction.shapes) > operand_count else {}
 
 
-def _of_done(instruction: Instruction, start: Instruction) -> dict[int, int]:
+def _of_done(instruction: HloInstruction, start: HloInstruction) -> dict[int, int]:
     if instruction.opcode == "copy-done":
         return {0: 0}
     count = len(instruction.shapes)
@@ -145,7 +145,7 @@ def _of_done(instruction: Instruction, start: Instruction) -> dict[int, int]:
     return {place: fits[-1] + place for place in range(count)} if fits else {}
 
 
-def _of_lists(instruction: Instruction, operand_count: int) -> dict[int, int]:
+def _of_lists(instruction: HloInstruction, operand_count: int) -> dict[int, int]:
     match = _LISTS.search(instruction.text)
     if not match:
         return {}
@@ -163,7 +163,7 @@ def _of_lists(instruction: Instruction, operand_count: int) -> dict[int, int]:
     return aliases
 
 
-def _of_pairs(instruction: Instruction) -> dict[int, int]:
+def _of_pairs(instruction: HloInstruction) -> dict[int, int]:
     match = _OPERAND_ALIASING.search(instruction.text)
     if not match:
         return {}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Computation, Instruction
+from anytpu.planning.hlo.instruction import Computation, HloInstruction
 from anytpu.planning.hlo.origin import Frames
 from anytpu.planning.quoting import quoted
 
@@ -62,7 +62,7 @@ class Module:
         written = self.header[start : end if end > 0 else len(self.header)].split(" }")[0]
         return {int(index or 0): int(parameter) for index, parameter in _DONATED.findall(written)}
 
-    def source_of(self, instruction: Instruction) -> str:
+    def source_of(self, instruction: HloInstruction) -> str:
         """Return the innermost source line of the user's own for an instruction, "model.py:12", or "".
 
         Lines of Python's library, of installed packages and of anytpu are not the user's. Neither is the line that
@@ -70,7 +70,7 @@ class Module:
         """
         return self.frames.source(instruction.frame) if instruction.frame is not None else ""
 
-    def trip_count(self, loop: Instruction) -> int | None:
+    def trip_count(self, loop: HloInstruction) -> int | None:
         """Return the trip count of a `while`, or None if the text does not state it."""
         place = self._places.get(loop.name)
         return _trip_count(place) if place else None
@@ -94,7 +94,7 @@ class Module:
 class _CalledFrom(NamedTuple):
     """An instruction and its context: for the body of a loop or a fusion, the calling instruction and its context."""
 
-    instruction: Instruction
+    instruction: HloInstruction
     caller: _CalledFrom | None = None
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from anytpu.errors import PlanError
-from anytpu.planning.hlo.instruction import Computation, Instruction, element_span
+from anytpu.planning.hlo.instruction import Computation, HloInstruction, element_span
 from anytpu.planning.hlo.module import Module
 from anytpu.planning.hlo.origin import Frames
 from anytpu.planning.hlo.shapes import shapes_of
@@ -137,8 +137,8 @@ class _Computations(Mapping[str, Computation]):
         return self._read[name]
 
     def _computation(self, name: str, start: int, end: int) -> Computation:
-        instructions: dict[str, Instruction] = {}
-        root: Instruction | None = None
+        instructions: dict[str, HloInstruction] = {}
+        root: HloInstruction | None = None
         place = start
         for line in self._text[start:end].split("\n"):
             match = _INSTRUCTION.match(line)
@@ -157,8 +157,8 @@ class _Computations(Mapping[str, Computation]):
         return Computation(name, instructions, root or next(reversed(instructions.values())))
 
     def _instruction(
-        self, match: re.Match[str], line: str, place: int, before: Mapping[str, Instruction]
-    ) -> Instruction:
+        self, match: re.Match[str], line: str, place: int, before: Mapping[str, HloInstruction]
+    ) -> HloInstruction:
         """Return the checked instruction of a line at an offset of the text.
 
         Raises:
@@ -171,7 +171,7 @@ class _Computations(Mapping[str, Computation]):
         op_name = _OP_NAME.search(line, metadata) if metadata >= 0 else None
         frame = _FRAME.search(line, metadata) if metadata >= 0 else None
         opcode = match["opcode"]
-        instruction = Instruction(
+        instruction = HloInstruction(
             name=match["name"],
             opcode=opcode,
             shapes=shapes_of(match["shape"]),
@@ -201,7 +201,7 @@ class _Computations(Mapping[str, Computation]):
         return name in self._spans
 
 
-def _operands(written: str, before: Mapping[str, Instruction]) -> tuple[Instruction, ...]:
+def _operands(written: str, before: Mapping[str, HloInstruction]) -> tuple[HloInstruction, ...]:
     names = _OPERAND.findall(written)
     for name in names:
         if name not in before:
@@ -218,7 +218,7 @@ def _cycles(line: str, config: int) -> int | None:
     return int(match[1])
 
 
-def _check(instruction: Instruction) -> None:
+def _check(instruction: HloInstruction) -> None:
     """Check that an instruction has the operands, results and called computations that its opcode needs."""
     opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
     needed = _MIN_OPERANDS.get(opcode, int(opcode.endswith(("-done", "-update"))))
@@ -239,7 +239,7 @@ def _check(instruction: Instruction) -> None:
         raise PlanError("a parameter has its number in parentheses")
 
 
-def _has_element(operand: Instruction, index: int | None) -> bool:
+def _has_element(operand: HloInstruction, index: int | None) -> bool:
     try:
         start, width = (0, 0) if index is None else element_span(operand.text, index)
     except IndexError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterator
 
-from anytpu.planning.hlo import Computation, Instruction, Module, Shape
+from anytpu.planning.hlo import Computation, HloInstruction, Module, Shape
 from anytpu.planning.job import batch_parts, batch_rows, weights_of
 from anytpu.planning.records import BatchPadding
 from anytpu.planning.target import Target
@@ -57,7 +57,7 @@ def padding_of_rows(module: Module, rows: int, weights: Collection[tuple[int, ..
     return BatchPadding(rows, unit, lost.total() / moved, largest)
 
 
-def _walk_executed(module: Module, home: Computation, count: int) -> Iterator[tuple[Instruction, int]]:
+def _walk_executed(module: Module, home: Computation, count: int) -> Iterator[tuple[HloInstruction, int]]:
     """Yield the operations of a computation and of its loops, each with its number of executions."""
     for instruction in home.instructions.values():
         if instruction.opcode in ("while", "conditional", "call"):

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from anytpu.errors import PlanError
-from anytpu.planning.records import Memory
+from anytpu.planning.records import MemoryUse
 
 ROWS_A_CORE = 8
 """A core's vector units take rows by eights: larger batches are multiples of that."""
@@ -33,7 +33,7 @@ NEARLY_FULL = 0.9
 MAX_GUESSES = 4
 """Batches that are compiled before the search bisects every second time."""
 
-MemoryAt = Callable[[int], Memory]
+MemoryAt = Callable[[int], MemoryUse]
 """Compiles a global batch and returns its memory."""
 
 _RELAXED = 0.93
@@ -73,18 +73,18 @@ class MemoryLine:
         return max(rows - rows % ROWS_A_CORE if rows >= ROWS_A_CORE else rows, 0) * self.devices
 
 
-def is_relaxed(memory: Memory) -> bool:
+def is_relaxed(memory: MemoryUse) -> bool:
     """Return whether a step leaves so much memory free that the compiler does not trade time for memory."""
     return memory.fits and memory.peak_bytes <= _RELAXED * memory.limit_bytes
 
 
-def fit_line(tried: Sequence[tuple[int, Memory]], devices: int) -> MemoryLine | None:
+def fit_line(tried: Sequence[tuple[int, MemoryUse]], devices: int) -> MemoryLine | None:
     """Return the line through two compiled batches, or None if the memory does not grow.
 
     The two are the largest for which the compiler did not trade time for memory; without two such, the two largest.
 
     Example:
-        >>> fit_line([(64, Memory(200, 1000)), (128, Memory(300, 1000))], 1)
+        >>> fit_line([(64, MemoryUse(200, 1000)), (128, MemoryUse(300, 1000))], 1)
         MemoryLine(fixed_bytes=100.0, example_bytes=1.5625, limit_bytes=1000, devices=1)
     """
     relaxed = [(batch, memory) for batch, memory in tried if is_relaxed(memory)]
@@ -110,12 +110,12 @@ class LargestBatch:
     """
 
     batch_size: int
-    tried: tuple[tuple[int, Memory], ...]
+    tried: tuple[tuple[int, MemoryUse], ...]
     ended_by: Exception | None = None
 
 
 def search_largest_batch(
-    devices: int, memory_at: MemoryAt, start: int, too_large: tuple[int, Memory] | None = None
+    devices: int, memory_at: MemoryAt, start: int, too_large: tuple[int, MemoryUse] | None = None
 ) -> LargestBatch:
     """Return the largest batch that fits, to a 32nd; a multiple of 8 rows a device where that many fit.
 
@@ -128,7 +128,7 @@ def search_largest_batch(
     Raises:
         PlanError: batches up to 2**30 examples fit: nothing grows with the batch.
     """
-    tried: dict[int, Memory] = dict([too_large] if too_large else [])
+    tried: dict[int, MemoryUse] = dict([too_large] if too_large else [])
     known = len(tried)
     unit = devices * ROWS_A_CORE
     # The bracket in units: the largest that fits and the smallest that does not; 0: none known yet.
@@ -148,7 +148,7 @@ def search_largest_batch(
     return LargestBatch(fits * unit, tuple(tried.items()))
 
 
-def _next(fits: int, fails: int, tried: dict[float, Memory]) -> int:
+def _next(fits: int, fails: int, tried: dict[float, MemoryUse]) -> int:
     """Return the next batch, in units: where the line through two points meets the limit, kept inside the bracket."""
     guess = _crossing(tried)
     fine = max(fits // FINE_ENOUGH, 1)
@@ -166,7 +166,7 @@ def _next(fits: int, fails: int, tried: dict[float, Memory]) -> int:
     return min(max(guess, fits + fine), fails - fine)
 
 
-def _crossing(tried: dict[float, Memory]) -> int | None:
+def _crossing(tried: dict[float, MemoryUse]) -> int | None:
     """Return where the line through the two points nearest the limit meets it, in units; None if it does not rise."""
     points = sorted((units, memory.peak_bytes) for units, memory in tried.items())
     if len(points) < 2 or points[-1][1] <= points[0][1]:
@@ -178,7 +178,7 @@ def _crossing(tried: dict[float, Memory]) -> int | None:
     return int(low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes))
 
 
-def _below_a_unit(devices: int, memory_at: MemoryAt, tried: dict[int, Memory]) -> LargestBatch:
+def _below_a_unit(devices: int, memory_at: MemoryAt, tried: dict[int, MemoryUse]) -> LargestBatch:
     """Try 4, 2 and 1 rows a device."""
     for rows in (4, 2, 1):
         try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from anytpu.planning.hlo import Computation, Instruction, Module, Shape, result_aliases
+from anytpu.planning.hlo import Computation, HloInstruction, Module, Shape, result_aliases
 
 Leaf = tuple[int, ...]
 """Indices of the arrays that a result consists of: one, or several that were made contiguous."""
@@ -34,11 +34,11 @@ class Held:
         writer: the instruction that fills it, if another one does: inside a loop.
     """
 
-    instruction: Instruction
+    instruction: HloInstruction
     shape: Shape
     argument: int | None = None
     result: int | None = None
-    writer: Instruction | None = None
+    writer: HloInstruction | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Sweep:
         held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
         return Peak(inner.bytes + sum(map(self._bytes, always)), inner.at, tuple(held))
 
-    def _new(self, instruction: Instruction, place: int, argument: int | None = None) -> int:
+    def _new(self, instruction: HloInstruction, place: int, argument: int | None = None) -> int:
         self._held.append(Held(instruction, instruction.shapes[place], argument))
         return len(self._held) - 1
 
@@ -125,7 +125,7 @@ class _Sweep:
         last = self._last_uses(computation, leaves, {number for leaf in roots for number in leaf})
         return self._most(computation, made, inside, last, free)
 
-    def _results(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> tuple[list[Leaf], list[int]]:
+    def _results(self, instruction: HloInstruction, leaves: dict[str, list[Leaf]]) -> tuple[list[Leaf], list[int]]:
         """Return the leaves of an instruction's results, and the indices of new arrays."""
         operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
@@ -141,7 +141,7 @@ class _Sweep:
                 results.append((new[-1],))
         return results, new
 
-    def _called(self, instruction: Instruction, leaves: dict[str, list[Leaf]]) -> _Inner:
+    def _called(self, instruction: HloInstruction, leaves: dict[str, list[Leaf]]) -> _Inner:
         """Return the maximum need of the computations that an instruction runs."""
         operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         if instruction.opcode == "while":
@@ -204,6 +204,6 @@ class _Sweep:
         return most
 
 
-def _parameters(computation: Computation) -> list[Instruction]:
+def _parameters(computation: Computation) -> list[HloInstruction]:
     parameters = [instruction for instruction in computation.instructions.values() if instruction.opcode == "parameter"]
     return sorted(parameters, key=lambda instruction: int(instruction.text.split("parameter(")[1].split(")")[0]))

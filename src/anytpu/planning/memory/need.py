@@ -19,10 +19,10 @@ from typing import Literal
 
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
-from anytpu.planning.hlo import Instruction, Module, layer_of, shapes_of
+from anytpu.planning.hlo import HloInstruction, Module, layer_of, shapes_of
 from anytpu.planning.memory.arguments import arguments_of, position_of
 from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
-from anytpu.planning.records import Buffer, Memory
+from anytpu.planning.records import Buffer, MemoryUse
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.program import Program
 
@@ -35,7 +35,9 @@ _LARGE_BYTES = 64 * 1024
 _PASSED_ON = ("copy", "copy-done", "bitcast", "get-tuple-element", "copy-start", "convert", "reshape", "transpose")
 
 
-def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, program: Program, target: Target) -> Memory:
+def memory_of(
+    answer: CompiledProgram | OutOfMemory, module: Module | None, program: Program, target: Target
+) -> MemoryUse:
     """Return the memory that a program needs of one device, and its parts.
 
     Args:
@@ -56,7 +58,7 @@ def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, prog
     buffers = [_buffer(held, module, arguments) for held in peak.held]
     buffers.append(Buffer("program code", "code", answer.code_bytes, answer.code_bytes, ""))
     limit = limit_bytes(target)
-    return Memory(
+    return MemoryUse(
         # The compiler accepted it, so it fits, however narrowly.
         peak_bytes=min(need_bytes(answer), limit),
         limit_bytes=limit,
@@ -66,7 +68,7 @@ def memory_of(answer: CompiledProgram | OutOfMemory, module: Module | None, prog
     )
 
 
-def with_next_batch(memory: Memory, program: Program, target: Target) -> Memory:
+def with_next_batch(memory: MemoryUse, program: Program, target: Target) -> MemoryUse:
     """Return the memory of one device with the next batch, which is sent while the devices compute.
 
     `fit`, and every loop that starts steps without waiting for their results, has two batches in memory. The compiled
@@ -153,7 +155,7 @@ def _name_of(op_name: str, otherwise: str) -> str:
     return f"{layer} gradient" if is_backward else f"{layer} output"
 
 
-def _maker(held: Held) -> Instruction:
+def _maker(held: Held) -> HloInstruction:
     """Return the instruction that an array is named after: past copies, and in a loop the one that fills it."""
     instruction = held.writer or held.instruction
     while not instruction.op_name and instruction.opcode in _PASSED_ON and instruction.operands:
@@ -161,14 +163,14 @@ def _maker(held: Held) -> Instruction:
     return instruction if instruction.op_name else held.instruction
 
 
-def _shortage(answer: OutOfMemory, arguments: Sequence[Buffer]) -> Memory:
+def _shortage(answer: OutOfMemory, arguments: Sequence[Buffer]) -> MemoryUse:
     """Return the need of a program that does not fit, and its largest buffers."""
     listed = [
         _listed_buffer(size_bytes, shape, op_name, arguments) for size_bytes, shape, op_name in answer.allocations
     ]
     rest_bytes = answer.needed_bytes - sum(buffer.bytes for buffer in arguments)
     rest = [Buffer(REST, "temporary", rest_bytes, rest_bytes, "")] if rest_bytes > 0 else []
-    return Memory(
+    return MemoryUse(
         peak_bytes=answer.needed_bytes,
         limit_bytes=answer.limit_bytes,
         buffers=_largest_first(listed or (*arguments, *rest)),

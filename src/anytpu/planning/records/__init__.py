@@ -3,7 +3,7 @@
 from anytpu.planning.records.cost import Cost, Holding, Price
 from anytpu.planning.records.plan import Plan
 from anytpu.planning.records.prediction import Advice, Basis, Prediction
-from anytpu.planning.records.step import KINDS, BatchPadding, Buffer, Kind, Memory, OpPrice, OpTime, StepTime
+from anytpu.planning.records.step import KINDS, BatchPadding, Buffer, Kind, MemoryUse, OpPrice, OpTime, StepTime
 
 __all__ = [
     "KINDS",
@@ -14,7 +14,7 @@ __all__ = [
     "Cost",
     "Holding",
     "Kind",
-    "Memory",
+    "MemoryUse",
     "OpPrice",
     "OpTime",
     "Plan",

@@ -11,12 +11,15 @@ from typing import Any, Literal
 
 from anytpu import units
 from anytpu.planning.records.cost import Cost, Holding
-from anytpu.planning.records.step import BatchPadding, Memory, OpTime, StepTime
+from anytpu.planning.records.step import BatchPadding, MemoryUse, OpTime, StepTime
 from anytpu.planning.target import Target
 
 Basis = Literal["compiled", "extrapolated", "floor"]
-"""The basis of a prediction. The program as the TPU compiler made it; two compilations of the program with fewer
-repeated layers; or FLOPs and bytes alone, which give a minimum and no forecast."""
+"""The basis of a prediction.
+
+"compiled": the program that the TPU compiler made. "extrapolated": two compilations of the program with fewer repeated
+layers. "floor": FLOPs and bytes alone, which give a minimum and no forecast.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Prediction:
     target: Target
     batch_size: int | None
     predicted_by: str
-    memory: Memory | None
+    memory: MemoryUse | None
     time: StepTime | None
     flops: float | None = None
     peak_flops_per_s: float | None = None
@@ -178,6 +181,6 @@ def step_text(prediction: Prediction) -> str:
     return f"{units.format_seconds(prediction.time.step_s)} a step ({units.format_seconds(low_s)} to {high})"
 
 
-def memory_text(memory: Memory) -> str:
+def memory_text(memory: MemoryUse) -> str:
     """Return the needed memory and the limit as text."""
     return f"{units.format_bytes(memory.peak_bytes)} of {units.format_bytes(memory.limit_bytes)}"

@@ -1,4 +1,4 @@
-"""The time and the memory of one step on one device: `OpTime`, `StepTime`, `Buffer`, `Memory`.
+"""The time and the memory of one step on one device: `OpTime`, `StepTime`, `Buffer`, `MemoryUse`.
 
 Rule: every second names the source of its price. An operation without a price is listed in `unpriced`, never counted as
 0 silently.
@@ -172,7 +172,7 @@ class BatchPadding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUse:
     """The memory of one device.
 
     Attributes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from anytpu.planning.hlo import Collective, Computation, Instruction, Module, collective_of, is_recomputed, layer_of
+from anytpu.planning.hlo import Collective, Computation, HloInstruction, Module, collective_of, is_recomputed, layer_of
 from anytpu.planning.records import OpPrice, OpTime
 from anytpu.planning.timing.mosaic import code_of
 from anytpu.planning.timing.network import Transfer, is_between_slices, transfer_of, transfer_price
@@ -41,7 +41,7 @@ class _Started:
         self._free_s: dict[str, float] = {}
         self._exchanges: dict[str, str] = {}
 
-    def begin(self, instruction: Instruction, collective: Collective | None, price: OpPrice, now_s: float) -> None:
+    def begin(self, instruction: HloInstruction, collective: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note the start of an operation, when its queue is free."""
         queue = _queue(instruction, collective)
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
@@ -51,7 +51,7 @@ class _Started:
             self._pending[collective.channel] = self._pending[instruction.name]
 
     def exchange(
-        self, instruction: Instruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float
+        self, instruction: HloInstruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float
     ) -> None:
         """Note the start of one half of an exchange with other slices; it ends when the sent data has been answered."""
         if half.way == "send" or not is_answered:
@@ -62,7 +62,7 @@ class _Started:
             # A wait for a "send" that is answered is a wait for the copy to the host alone.
             self._exchanges[instruction.name] = half.name
 
-    def ended_by(self, instruction: Instruction, collective: Collective | None) -> _PendingWork | None:
+    def ended_by(self, instruction: HloInstruction, collective: Collective | None) -> _PendingWork | None:
         """Return the operation that an instruction waits for, or None.
 
         An instruction that only passes a start on stands for it from then on.
@@ -80,7 +80,7 @@ class _Started:
         return None
 
 
-def _queue(instruction: Instruction, collective: Collective | None) -> str:
+def _queue(instruction: HloInstruction, collective: Collective | None) -> str:
     """Return the resource of an operation: the memory, the wires to the host, the links, or the links of one
     direction."""
     if collective is None:
@@ -92,7 +92,7 @@ def _queue(instruction: Instruction, collective: Collective | None) -> str:
     return "links"
 
 
-def _is_start(instruction: Instruction, collective: Collective | None) -> bool:
+def _is_start(instruction: HloInstruction, collective: Collective | None) -> bool:
     return collective.stage == "start" if collective else instruction.opcode.endswith("-start")
 
 
@@ -152,13 +152,13 @@ class Clock:
                 now_s += price.time_s
         return now_s
 
-    def _wait(self, instruction: Instruction, started: _PendingWork, now_s: float, count: int) -> float:
+    def _wait(self, instruction: HloInstruction, started: _PendingWork, now_s: float, count: int) -> float:
         exposed_s = max(0.0, started.end_s - now_s)
         price = started.price if exposed_s else started.price._replace(remark="")
         self._note(instruction, price, exposed_s, count)
         return exposed_s
 
-    def _loop(self, instruction: Instruction, count: int) -> float:
+    def _loop(self, instruction: HloInstruction, count: int) -> float:
         trips = self.module.trip_count(instruction)
         if trips is None:
             self.unpriced.append(
@@ -171,7 +171,7 @@ class Clock:
         self._note(instruction, trip, trip.time_s, count * trips)
         return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
-    def _branch(self, instruction: Instruction, count: int) -> float:
+    def _branch(self, instruction: HloInstruction, count: int) -> float:
         branches: list[tuple[float, Clock]] = []
         for body in instruction.bodies:
             inner = Clock(self.module, self.pricer)
@@ -190,7 +190,7 @@ class Clock:
             self.unpriced.append(f"{user_name(self.module, instruction)}: {between}; the longest branch is counted")
         return seconds
 
-    def _note(self, instruction: Instruction, price: OpPrice, seconds: float, count: int) -> None:
+    def _note(self, instruction: HloInstruction, price: OpPrice, seconds: float, count: int) -> None:
         if price.remark:
             self.unpriced.append(f"{user_name(self.module, instruction)}: {price.remark}")
         self.is_endless |= price.is_endless
@@ -237,7 +237,7 @@ def _bounded(ops: list[OpTime], branches: list[Clock]) -> list[OpTime]:
     ]
 
 
-def user_name(module: Module, instruction: Instruction) -> str:
+def user_name(module: Module, instruction: HloInstruction) -> str:
     """Return the name of an operation: "sort of 'router' (moe.py:33)", "my_kernel (model.py:9)", or "fusion.312"."""
     layer, is_backward = layer_of(instruction.op_name)
     source = module.source_of(instruction)

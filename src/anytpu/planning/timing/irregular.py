@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anytpu.planning.hlo import Instruction, Shape
+from anytpu.planning.hlo import HloInstruction, Shape
 from anytpu.planning.hlo.flops import window_of
 from anytpu.planning.target import Target
 
@@ -56,7 +56,7 @@ class CountedTime(NamedTuple):
     counted_by: str
 
 
-def counted_time(instruction: Instruction, target: Target, clock_hz: float) -> CountedTime | None:
+def counted_time(instruction: HloInstruction, target: Target, clock_hz: float) -> CountedTime | None:
     """Return the time of an operation without cycles from the compiler; None for one that is not counted here.
 
     Args:
@@ -84,7 +84,7 @@ def vector_alus(target: Target) -> int:
     return _VECTOR_ALUS.get(target.chip.name, _LATER_ALUS)
 
 
-def _inside(instruction: Instruction) -> tuple[Instruction, tuple[Instruction, ...]] | None:
+def _inside(instruction: HloInstruction) -> tuple[HloInstruction, tuple[HloInstruction, ...]] | None:
     """Return the operation to count, itself or the one in a fusion, and the fusion's arguments."""
     if instruction.opcode in _COUNTED or instruction.call_target == "TopK":
         return instruction, ()
@@ -96,7 +96,7 @@ def _inside(instruction: Instruction) -> tuple[Instruction, tuple[Instruction, .
     return None
 
 
-def _sort_cycles(sort: Instruction, alus: int) -> float:
+def _sort_cycles(sort: HloInstruction, alus: int) -> float:
     shape, match = sort.shapes[0], _DIMENSION.search(sort.text)
     axis = int(match[1]) if match else len(shape.dims) - 1
     levels = _levels(shape.dims[axis])
@@ -108,7 +108,7 @@ def _sort_cycles(sort: Instruction, alus: int) -> float:
     return _vectors(shape) * cycles
 
 
-def _top_k_cycles(top_k: Instruction, alus: int) -> float:
+def _top_k_cycles(top_k: HloInstruction, alus: int) -> float:
     """Count sorted runs of k elements, and then repeated merges, each of which halves the rest."""
     whole = top_k.operands[0].shapes[0]
     sizes = zip(top_k.shapes[0].dims, whole.dims, strict=False)
@@ -117,7 +117,7 @@ def _top_k_cycles(top_k: Instruction, alus: int) -> float:
     return _vectors(whole) * stages * _stage_cycles(top_k, 2, alus)
 
 
-def _stage_cycles(instruction: Instruction, arrays: int, alus: int) -> float:
+def _stage_cycles(instruction: HloInstruction, arrays: int, alus: int) -> float:
     """Return cycles of one stage for a vector of every array: the larger of stores and arithmetic.
 
     A comparison is for two vectors; an exchange is a selection for each vector.
@@ -127,7 +127,7 @@ def _stage_cycles(instruction: Instruction, arrays: int, alus: int) -> float:
     return max(float(arrays), (compared / 2 + arrays) / alus)
 
 
-def _rows_s(access: Instruction, is_on_chip: bool, cores_hz: float) -> float:
+def _rows_s(access: HloInstruction, is_on_chip: bool, cores_hz: float) -> float:
     """Return the time of a gather or a scatter, seconds."""
     is_read, (sizes, rows) = access.opcode == "gather", _rows(access)
     if is_on_chip:
@@ -136,7 +136,7 @@ def _rows_s(access: Instruction, is_on_chip: bool, cores_hz: float) -> float:
     return max(1.0, rows / _IN_FLIGHT) * LATENCY_S if is_read else rows * _UPDATE_S
 
 
-def _rows(access: Instruction) -> tuple[Sequence[int], float]:
+def _rows(access: HloInstruction) -> tuple[Sequence[int], float]:
     """Return the sizes of one row along the dimensions of the source array, and the number of rows."""
     table = access.operands[0].shapes[0]
     if access.opcode == "gather":
@@ -149,7 +149,7 @@ def _rows(access: Instruction) -> tuple[Sequence[int], float]:
     return sizes, math.prod(updates.dims) / max(1, math.prod(window))
 
 
-def _is_on_chip(access: Instruction, arguments: Sequence[Instruction], around: Instruction) -> bool:
+def _is_on_chip(access: HloInstruction, arguments: Sequence[HloInstruction], around: HloInstruction) -> bool:
     """Return whether rows are in on-chip memory: placed there, or copied there by the operation itself."""
     shape, number = access.operands[0].shapes[0], access.operands[0].parameter_number
     if number is not None and number < len(arguments) and arguments[number].shapes:
@@ -167,7 +167,7 @@ def _tiles(table: Shape, sizes: Sequence[int]) -> float:
     return math.prod(math.ceil(sizes[axis] / step) for axis, step in zip(order, steps, strict=False))
 
 
-def _window_cycles(pooling: Instruction) -> float:
+def _window_cycles(pooling: HloInstruction) -> float:
     extents = pooling.operands[0].shapes[0].dims
     # A window that always covers its whole axis is one sum or maximum over it, computed once.
     positions = math.prod(

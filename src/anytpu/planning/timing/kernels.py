@@ -24,7 +24,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from anytpu.planning.hlo import Instruction, result_aliases
+from anytpu.planning.hlo import HloInstruction, result_aliases
 from anytpu.planning.records import OpPrice
 from anytpu.planning.target import Target
 from anytpu.planning.timing.irregular import VECTOR, vector_alus
@@ -40,7 +40,7 @@ _SILENT = "a Pallas kernel without cost_estimate"
 _UNREADABLE = KernelCode(0.0, 0.0, 0.0, None)
 
 
-def kernel_price(instruction: Instruction, moved: float, target: Target, rates: Rates) -> OpPrice:
+def kernel_price(instruction: HloInstruction, moved: float, target: Target, rates: Rates) -> OpPrice:
     """Return the price of one execution of a kernel.
 
     Args:
@@ -88,7 +88,7 @@ class _Claim(NamedTuple):
     is_endless: bool = False
 
 
-def _claim(instruction: Instruction, code: KernelCode, moved: float) -> _Claim:
+def _claim(instruction: HloInstruction, code: KernelCode, moved: float) -> _Claim:
     _, is_stated, cost = instruction.text.partition('"cost_estimate"')
     flops, said = (float(match[1]) if (match := _COST[name].search(cost)) else 0.0 for name in _COST)
     if is_stated:
@@ -109,7 +109,7 @@ def _claim(instruction: Instruction, code: KernelCode, moved: float) -> _Claim:
     return _Claim(code.flops, code.bytes, "its code", *least, code.whole_bytes, remark, code.is_endless)
 
 
-def _aliased_bytes(instruction: Instruction) -> float:
+def _aliased_bytes(instruction: HloInstruction) -> float:
     """Return the bytes of results that alias operands, and of those operands: only a part of them may change."""
     shared = set(result_aliases(instruction))
     return 2.0 * sum(instruction.shapes[place].padded_bytes for place in shared if place < len(instruction.shapes))
@@ -124,7 +124,7 @@ def share_of(name: str, rates: Rates) -> float:
     return rates.ragged_share if name.startswith("ragged-dot") else rates.product_share
 
 
-def _least_compute_s(instruction: Instruction, flops: float, target: Target) -> float:
+def _least_compute_s(instruction: HloInstruction, flops: float, target: Target) -> float:
     """Return the time of a kernel's products at peak, seconds; 0 for attention, whose mask may remove any part."""
     if instruction.name.startswith(_ATTENTION):
         return 0.0
@@ -157,7 +157,7 @@ class AttentionWork(NamedTuple):
     active: float
 
 
-def attention_of(kernel: Instruction, steps: int | None) -> AttentionWork | None:
+def attention_of(kernel: HloInstruction, steps: int | None) -> AttentionWork | None:
     """Return the work of one execution, or None for an unknown kernel.
 
     Args:
@@ -182,7 +182,7 @@ def _active(pairs: float) -> float:
     return (blocks + 1) / (2 * blocks)
 
 
-def _products(kernel: Instruction) -> int:
+def _products(kernel: HloInstruction) -> int:
     name = kernel.name
     if name.startswith(("splash_mha_fwd", "splash_mqa_fwd", "flash_attention")):
         return 2

@@ -32,7 +32,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from anytpu.planning.hlo import Collective, Instruction
+from anytpu.planning.hlo import Collective, HloInstruction
 from anytpu.planning.records import OpPrice
 from anytpu.planning.target import Target
 from anytpu.planning.timing.rates import Rates
@@ -236,7 +236,7 @@ class Transfer(NamedTuple):
     bytes: float
 
 
-def transfer_of(instruction: Instruction) -> Transfer | None:
+def transfer_of(instruction: HloInstruction) -> Transfer | None:
     """Return the half of an exchange that an instruction starts; None for any other.
 
     Args:
@@ -250,7 +250,7 @@ def transfer_of(instruction: Instruction) -> Transfer | None:
     return Transfer(name[1] if name else instruction.name, way, bool(kind and kind[1] == "ALL_REDUCE"), float(size))
 
 
-def is_between_slices(instruction: Instruction) -> bool:
+def is_between_slices(instruction: HloInstruction) -> bool:
     """Return whether a send, a recv, or a wait for one, is for another slice rather than for the host."""
     return "xla_megascale_runtime" in instruction.text
 

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from anytpu.planning.hlo import Collective, Instruction, Shape, flops_of
+from anytpu.planning.hlo import Collective, HloInstruction, Shape, flops_of
 from anytpu.planning.records import Kind, OpPrice
 from anytpu.planning.target import Target
 from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
@@ -59,7 +59,7 @@ class OpPricer:
     target: Target
     rates: Rates
 
-    def price(self, instruction: Instruction, collective: Collective | None = None) -> OpPrice | None:
+    def price(self, instruction: HloInstruction, collective: Collective | None = None) -> OpPrice | None:
         """Return the price of one execution, or of a start from start to end; None for an instruction without cost.
 
         Args:
@@ -93,7 +93,7 @@ class OpPricer:
         """Return the price of one iteration of a loop, beside its condition and its body."""
         return OpPrice(TRIP_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
 
-    def _copy(self, instruction: Instruction) -> OpPrice:
+    def _copy(self, instruction: HloInstruction) -> OpPrice:
         """Return the price of an asynchronous copy, from its start instruction."""
         shapes = [shape for shape in instruction.shapes if shape.dims and shape.memory_space != 2]
         size = float(min((shape.padded_bytes for shape in shapes), default=0))
@@ -101,7 +101,7 @@ class OpPricer:
         rate = self.rates.host_bytes_per_s if is_of_host else self.rates.streaming_bytes_per_s
         return OpPrice(size / rate, "copy", "memory", "bandwidth", bytes=size)
 
-    def _offloaded(self, instruction: Instruction) -> OpPrice:
+    def _offloaded(self, instruction: HloInstruction) -> OpPrice:
         """Return the price of work that SparseCores do beside the other units, from its start: a gather, a scatter, a
         copy.
 
@@ -113,7 +113,7 @@ class OpPricer:
         remark = "done by SparseCores; counted as the bytes of its rows, a floor"
         return OpPrice(moved / self.rates.streaming_bytes_per_s, "copy", "memory", "floor", bytes=moved, remark=remark)
 
-    def _by_cycles(self, instruction: Instruction, moved: Traffic) -> OpPrice:
+    def _by_cycles(self, instruction: HloInstruction, moved: Traffic) -> OpPrice:
         rates, flops = self.rates, _flops(instruction)
         is_product = bool(flops) and ("CLASSIC" in instruction.text or instruction.opcode != "fusion")
         said_s = self._said_s(instruction, moved, is_product)
@@ -132,7 +132,7 @@ class OpPricer:
         kind: Kind = "memory" if bound == "memory" else busy
         return OpPrice(seconds, kind, bound, priced_by, sum(flops.values()), moved.bytes, least_s=least_s)
 
-    def _said_s(self, instruction: Instruction, moved: Traffic, is_product: bool) -> float:
+    def _said_s(self, instruction: HloInstruction, moved: Traffic, is_product: bool) -> float:
         """Return the compiler's estimate, with half of the wait for the main memory that it includes.
 
         The compiler adds `early_s` to a product for each direction, in and out, and to other operations once, wherever
@@ -143,7 +143,7 @@ class OpPricer:
         early_s = half_s * (moved.ways if is_product else 2 - moved.ways)
         return max(said_s - early_s, 0.3 * said_s) if said_s > self.rates.early_s else said_s
 
-    def _ceiling(self, instruction: Instruction, moved: Traffic) -> float | None:
+    def _ceiling(self, instruction: HloInstruction, moved: Traffic) -> float | None:
         """Return the maximum time of an operation outside of any fusion: its arrays as if they streamed.
 
         An array in on-chip memory takes no longer than one in the main memory.
@@ -155,7 +155,7 @@ class OpPricer:
         share = self.rates.transpose_share if is_turned else self.rates.hbm_share
         return self.rates.start_s + passed / (self.rates.hbm_bytes_per_s * share)
 
-    def _by_count(self, instruction: Instruction, moved: Traffic) -> OpPrice | None:
+    def _by_count(self, instruction: HloInstruction, moved: Traffic) -> OpPrice | None:
         """Return the price of a sort, a gather, ... by its instructions, or None for another operation."""
         counted = counted_time(instruction, self.target, self.rates.clock_hz)
         if counted is None:
@@ -167,7 +167,7 @@ class OpPricer:
         remark = said if seconds > REMARKED_S else ""
         return OpPrice(seconds, kind, bound, counted.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
-    def _floor(self, instruction: Instruction, moved: Traffic, remark: str) -> OpPrice:
+    def _floor(self, instruction: HloInstruction, moved: Traffic, remark: str) -> OpPrice:
         flops = _flops(instruction)
         compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
         seconds = max(self._streamed_s(moved), self._passed_s(instruction), compute_s)
@@ -181,7 +181,7 @@ class OpPricer:
     def _streamed_s(self, moved: Traffic) -> float:
         return self.rates.start_s + moved.bytes / self.rates.streaming_bytes_per_s if moved.bytes else 0.0
 
-    def _passed_s(self, instruction: Instruction) -> float:
+    def _passed_s(self, instruction: HloInstruction) -> float:
         """Return the time of loading and storing an operation's arrays once in on-chip memory, seconds."""
         return _passed_bytes(instruction) / (4 * VECTOR * self.rates.clock_hz)
 
@@ -198,34 +198,34 @@ class OpPricer:
         return self.rates.flops_per_s / _PASSES.get(dtype, 1.0)
 
 
-def _flops(instruction: Instruction) -> dict[str, float]:
+def _flops(instruction: HloInstruction) -> dict[str, float]:
     return flops_of(instruction) if instruction.opcode in ("fusion", "convolution", "dot") else {}
 
 
-def _passed_bytes(instruction: Instruction) -> int:
+def _passed_bytes(instruction: HloInstruction) -> int:
     """Return the bytes of an operation's arrays; if it takes or changes a part of an array, the part counts."""
     if instruction.opcode in SLICED and instruction.operands:
         return 2 * part_of(instruction).padded_bytes
     return sum(shape.padded_bytes for shape in _arrays(instruction))
 
 
-def _arrays(instruction: Instruction) -> list[Shape]:
+def _arrays(instruction: HloInstruction) -> list[Shape]:
     """Return the results of an instruction and its operands."""
     return [shape for each in (instruction, *instruction.operands) for shape in each.shapes]
 
 
-def _is_scalar(instruction: Instruction) -> bool:
+def _is_scalar(instruction: HloInstruction) -> bool:
     """Return whether an operation runs on the scalar unit: scalars in and out, wherever the compiler placed them."""
     if instruction.opcode in ("fusion", "custom-call", "infeed", "outfeed", "rng-get-and-update-state"):
         return False
     return all(math.prod(shape.dims) <= 1 for shape in _arrays(instruction))
 
 
-def _reorders(copy: Instruction) -> bool:
+def _reorders(copy: HloInstruction) -> bool:
     return copy.operands[0].shapes[0].minor_to_major != copy.shapes[0].minor_to_major
 
 
-def _moves_only(instruction: Instruction) -> bool:
+def _moves_only(instruction: HloInstruction) -> bool:
     if instruction.opcode != "fusion":
         return instruction.opcode in _COPIES
     steps = instruction.bodies[0].instructions.values()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anytpu.planning.hlo import Computation, Instruction, Shape
+from anytpu.planning.hlo import Computation, HloInstruction, Shape
 from anytpu.planning.hlo.shapes import padded_count
 
 _SLICES = ("dynamic-slice", "slice", "gather")
@@ -50,7 +50,7 @@ class Traffic(NamedTuple):
         return (self.read > 0) + (self.written > 0)
 
 
-def traffic_of(instruction: Instruction) -> Traffic:
+def traffic_of(instruction: HloInstruction) -> Traffic:
     """Return the bytes that one execution of an instruction reads from and writes to the memory."""
     operands = instruction.operands
     if instruction.opcode in FREE:
@@ -70,13 +70,13 @@ def traffic_of(instruction: Instruction) -> Traffic:
     )
 
 
-def part_of(instruction: Instruction) -> Shape:
+def part_of(instruction: HloInstruction) -> Shape:
     """Return the shape of the part of an array that one of `SLICED` takes, or puts into it."""
     place, operands = _UPDATES.get(instruction.opcode), instruction.operands
     return instruction.shapes[0] if place is None or place >= len(operands) else operands[place].shapes[0]
 
 
-def _of_update(instruction: Instruction, update: Shape) -> Traffic:
+def _of_update(instruction: HloInstruction, update: Shape) -> Traffic:
     """Return the traffic of an update in place, read from the update's memory and written to the array's.
 
     The memory works in whole tiles: partly filled ones are read first.
@@ -131,19 +131,19 @@ def _read(body: Computation, number: int, whole: int) -> float:
     return min(float(whole), read)
 
 
-def _is_untouched(user: Instruction, name: str) -> bool:
+def _is_untouched(user: HloInstruction, name: str) -> bool:
     """Return whether a user leaves a value in place: updated in place, passed on, or sent by a collective."""
     if user.opcode == "dynamic-update-slice":
         return user.operands[0].name == name
     return user.opcode == "tuple" or user.opcode.removesuffix("-start") in _SENT
 
 
-def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instruction, str]]:
+def _users(name: str, readers: dict[str, list[HloInstruction]]) -> list[tuple[HloInstruction, str]]:
     """Return the users of a value through bitcasts and copies, each with the name that it reads.
 
     Inside a fusion, a copy to another tiling covers only the part that is used, unless it is the result.
     """
-    users: list[tuple[Instruction, str]] = []
+    users: list[tuple[HloInstruction, str]] = []
     for user in readers.get(name, ()):
         is_view = user.opcode in _VIEWS or (user.opcode == "fusion" and _consists_of(user, _VIEWS))
         is_view = is_view or (user.name in readers and _is_copy(user))
@@ -151,37 +151,37 @@ def _users(name: str, readers: dict[str, list[Instruction]]) -> list[tuple[Instr
     return users
 
 
-def _is_copy(instruction: Instruction) -> bool:
+def _is_copy(instruction: HloInstruction) -> bool:
     is_fusion = instruction.opcode == "fusion"
     return instruction.opcode == "copy" or (is_fusion and _consists_of(instruction, (*_VIEWS, "copy")))
 
 
-def _consists_of(fusion: Instruction, opcodes: tuple[str, ...]) -> bool:
+def _consists_of(fusion: HloInstruction, opcodes: tuple[str, ...]) -> bool:
     """Return whether a nested fusion consists only of these opcodes on its one operand."""
     inside = fusion.bodies[0].instructions.values()
     return len(fusion.operands) == 1 and all(inner.opcode in ("parameter", *opcodes) for inner in inside)
 
 
-def _parameters(body: Computation) -> dict[int, Instruction]:
+def _parameters(body: Computation) -> dict[int, HloInstruction]:
     return {inner.parameter_number: inner for inner in body.instructions.values() if inner.parameter_number is not None}
 
 
-def _readers(body: Computation) -> dict[str, list[Instruction]]:
-    readers: dict[str, list[Instruction]] = {}
+def _readers(body: Computation) -> dict[str, list[HloInstruction]]:
+    readers: dict[str, list[HloInstruction]] = {}
     for inner in body.instructions.values():
         for operand in inner.operands:
             readers.setdefault(operand.name, []).append(inner)
     return readers
 
 
-def _written(body: Computation, instruction: Instruction) -> float:
+def _written(body: Computation, instruction: HloInstruction) -> float:
     results = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     if len(results) != len(instruction.shapes):
         return float(_hbm_bytes(instruction.shapes))
     return float(sum(_put(result, shape) for result, shape in zip(results, instruction.shapes, strict=True)))
 
 
-def _put(result: Instruction, shape: Shape) -> int:
+def _put(result: HloInstruction, shape: Shape) -> int:
     """Return the bytes written for one result: for one that is updated in place, the update."""
     if not _is_in_hbm(shape):
         return 0

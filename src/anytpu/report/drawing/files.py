@@ -26,7 +26,7 @@ SCALE = 2
 """Pixels per point of the drawing, in each direction."""
 
 _OVERSAMPLING = 2
-_PEN = SCALE * _OVERSAMPLING
+_PIXELS_PER_POINT = SCALE * _OVERSAMPLING
 _FONTS = (
     ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),
     ("LiberationSans-Regular.ttf", "LiberationSans-Bold.ttf"),
@@ -69,7 +69,7 @@ def paint(drawing: Drawing, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    size = (round(drawing.width * _PEN), round(drawing.height * _PEN))
+    size = (round(drawing.width * _PIXELS_PER_POINT), round(drawing.height * _PIXELS_PER_POINT))
     image = Image.new("RGB", size, COLOURS["paper"])
     for shape in drawing.shapes:
         if isinstance(shape, Rectangle):
@@ -84,16 +84,16 @@ def paint(drawing: Drawing, path: Path) -> None:
 
 
 def _box(image: Image.Image, box: Rectangle) -> None:
-    ends = [value * _PEN for value in (box.x, box.y, box.x + box.width, box.y + box.height)]
+    ends = [value * _PIXELS_PER_POINT for value in (box.x, box.y, box.x + box.width, box.y + box.height)]
     if ends[2] - ends[0] >= 1:
-        ImageDraw.Draw(image).rounded_rectangle(ends, 1.5 * _PEN, _colour(box.colour, box.opacity))
+        ImageDraw.Draw(image).rounded_rectangle(ends, 1.5 * _PIXELS_PER_POINT, _colour(box.colour, box.opacity))
 
 
 def _line(image: Image.Image, line: Polyline) -> None:
     pieces = _dashes(line.points) if line.is_dashed else [line.points]
     for piece in pieces:
-        ends = [(x * _PEN, y * _PEN) for x, y in piece]
-        ImageDraw.Draw(image).line(ends, COLOURS[line.colour], round(line.width * _PEN), joint="curve")
+        ends = [(x * _PIXELS_PER_POINT, y * _PIXELS_PER_POINT) for x, y in piece]
+        ImageDraw.Draw(image).line(ends, COLOURS[line.colour], round(line.width * _PIXELS_PER_POINT), joint="curve")
 
 
 def _dashes(points: tuple[tuple[float, float], ...]) -> list[tuple[tuple[float, float], ...]]:
@@ -108,19 +108,19 @@ def _dashes(points: tuple[tuple[float, float], ...]) -> list[tuple[tuple[float, 
 
 
 def _dot(image: Image.Image, dot: Dot) -> None:
-    ends = [(value + side * dot.radius) * _PEN for side in (-1, 1) for value in (dot.x, dot.y)]
+    ends = [(value + side * dot.radius) * _PIXELS_PER_POINT for side in (-1, 1) for value in (dot.x, dot.y)]
     draw, colour = ImageDraw.Draw(image, "RGB"), _colour(dot.colour, dot.opacity)
     if dot.is_hollow:
-        draw.ellipse(ends, None, colour, 2 * _PEN)
+        draw.ellipse(ends, None, colour, 2 * _PIXELS_PER_POINT)
     else:
         draw.ellipse(ends, colour)
 
 
 def _label(image: Image.Image, label: Label) -> None:
-    font, has_unicode = _font(round(label.size * _PEN), label.is_bold)
+    font, has_unicode = _font(round(label.size * _PIXELS_PER_POINT), label.is_bold)
     text = label.text if has_unicode else label.text.translate(_PLAIN)
     anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
-    position = (label.x * _PEN, label.y * _PEN)
+    position = (label.x * _PIXELS_PER_POINT, label.y * _PIXELS_PER_POINT)
     ImageDraw.Draw(image).text(position, text, COLOURS[label.colour], font, anchor)
 
 

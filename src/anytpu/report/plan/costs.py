@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anytpu.planning.records import Cost, Holding, Memory, Plan, Prediction
+from anytpu.planning.records import Cost, Holding, MemoryUse, Plan, Prediction
 from anytpu.report.plan import phrases
 
 _MIN_USD = 0.01
@@ -136,7 +136,7 @@ def holding_columns(plan: Plan) -> list[CostColumn]:
 
 
 def _memory(slice_: Holding) -> str:
-    return phrases.used(Memory(slice_.need_bytes, slice_.limit_bytes))
+    return phrases.used(MemoryUse(slice_.need_bytes, slice_.limit_bytes))
 
 
 def _floor(text: str) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from anytpu import units
-from anytpu.planning.records import Buffer, Kind, Memory, OpTime, Plan, Prediction
+from anytpu.planning.records import Buffer, Kind, MemoryUse, OpTime, Plan, Prediction
 from anytpu.report.wording import UNKNOWN as UNKNOWN
 from anytpu.report.wording import one_line as one_line
 from anytpu.report.wording import percent as percent
@@ -155,16 +155,16 @@ def devices(prediction: Prediction) -> str:
     return chips if target.devices == target.chips else f"{chips}, {plural(target.devices, 'core')}"
 
 
-def memory_share(memory: Memory | None) -> float | None:
+def memory_share(memory: MemoryUse | None) -> float | None:
     """Return the peak as a fraction of the memory; above 1 if it does not fit."""
     return memory.peak_bytes / memory.limit_bytes if memory and memory.limit_bytes else None
 
 
-def used(memory: Memory) -> str:
+def used(memory: MemoryUse) -> str:
     """Format the used part of a memory.
 
     Example:
-        >>> used(Memory(9 * 2**30, 15 * 2**30)), used(Memory(700 * 2**20, 15 * 2**30))
+        >>> used(MemoryUse(9 * 2**30, 15 * 2**30)), used(MemoryUse(700 * 2**20, 15 * 2**30))
         ('9 of 15 GiB', '700 MiB of 15 GiB')
     """
     peak, limit = units.format_bytes(memory.peak_bytes), units.format_bytes(memory.limit_bytes)

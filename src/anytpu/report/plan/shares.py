@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from anytpu.planning.records import KINDS, Kind, Memory, OpTime, StepTime
+from anytpu.planning.records import KINDS, Kind, MemoryUse, OpTime, StepTime
 from anytpu.report.drawing.shapes import SERIES
 
 _NUMBER = re.compile(r"(\.\d+)+$")
@@ -50,7 +50,7 @@ def _on_device(time: StepTime) -> tuple[OpTime, ...]:
     return tuple(op for op in time.ops if op.kind not in ("host", "input"))
 
 
-def use_shares(memory: Memory) -> list[tuple[str, str, int]]:
+def use_shares(memory: MemoryUse) -> list[tuple[str, str, int]]:
     """Return the peak as (colour, use, bytes); the part outside the listed buffers is "other".
 
     If the buffers add up to more than the peak, they do not all exist at the same time. Then the result is the whole
