@@ -1,12 +1,12 @@
 """Parts in one file: a list of them with lengths and checksums, then the parts, each compressed.
 
-    8 bytes    89 54 50 55 0d 0a 1a 0a   (what no text begins with, and what a copy as text would damage)
-    4 bytes    the format, 1
+    8 bytes    89 54 50 55 0d 0a 1a 0a   (starts no text file; a copy in text mode damages it)
+    4 bytes    the format version, 1
     4 bytes    the number of parts
-    28 bytes   for each part: its name (8 bytes, filled up with 0), its bytes in the file (8), its bytes when they are
-               unpacked (8), the checksum of those in the file (4)
-    4 bytes    the checksum of all of the above
-    parts      one after another in that order, packed by zlib; they end with the file
+    28 bytes   for each part: name (8 bytes, padded with 0), compressed size (8), uncompressed size (8), checksum of the
+               compressed bytes (4)
+    4 bytes    the checksum of everything above
+    parts      in that order, compressed by zlib; the last part ends the file
 
 Numbers are little-endian, checksums are CRC-32C.
 

@@ -179,27 +179,27 @@ def _left_out(draft: Draft, line: Line, operands: Operands) -> None:
 _KNOBS = tuple(field.name for field in dataclasses.fields(Design))
 _BINDING = ("tensor", "shape", "host_address", "scale"), ("zero_point", "bits", "lanes")
 _TABLE = [
-    (".name", ("text",), (), "What people call the program.", _name),
-    (".batch", ("examples",), (), "Examples that go through at a time.", _batch),
+    (".name", ("text",), (), "Name of the program.", _name),
+    (".batch", ("examples",), (), "Number of examples in a batch.", _batch),
     (".host_bytes", ("bytes",), (), "Size of the host's buffer.", _host_bytes),
-    (".design", (), _KNOBS, "What is turned of the chip; the rest is as on the first TPU.", _design),
-    (".input", *_BINDING, "Where the host puts an input; lanes are those of each plane.", _input),
-    (".output", *_BINDING, "Where the host finds an output.", _output),
-    (".tag", ("name",), ("layer", "kind", "macs", "note"), "A part of the program, numbered from 0 on.", _tag),
+    (".design", (), _KNOBS, "Changed sizes and rates of the chip; the rest is as on the first TPU.", _design),
+    (".input", *_BINDING, "Address of an input in the host's buffer; `lanes` counts the lanes of each plane.", _input),
+    (".output", *_BINDING, "Address of an output in the host's buffer.", _output),
+    (".tag", ("name",), ("layer", "kind", "macs", "note"), "A part of the program, numbered from 0.", _tag),
     (
         ".resident",
         ("tensor", "address", "units", "first", "last"),
         (),
-        "What lies in the Unified Buffer, from which instruction to which; for pictures.",
+        "A tensor in the Unified Buffer from instruction `first` to `last`; for pictures.",
         _resident,
     ),
-    (".block", ("number",), (), "What follows lies in the Weight Memory from this block on.", _block),
-    (".zero", ("bytes",), (), "So many bytes of the Weight Memory are 0.", _zero),
+    (".block", ("number",), (), "The Weight Memory block where the following content starts.", _block),
+    (".zero", ("bytes",), (), "A run of zero bytes in the Weight Memory.", _zero),
     (".base64", ("text",), (), "Bytes of the Weight Memory.", _base64),
-    (".service", ("description",), (), "What the host does at an interrupt, in JSON; numbered from 0 on.", _service),
+    (".service", ("description",), (), "The host's step at an interrupt, in JSON; numbered from 0.", _service),
     (".steps", ("description",), (), "The operations of the services, in JSON.", _steps),
-    (".array", ("dtype", "shape", "content"), (), "An array that they name, in base64.", _array),
-    (".left_out", ("what",), (), "The text is only for reading: it says what is missing.", _left_out),
+    (".array", ("dtype", "shape", "content"), (), "An array that the services or steps name, in base64.", _array),
+    (".left_out", ("what",), (), "Content that this text omits; such a text cannot be assembled.", _left_out),
 ]
 DIRECTIVES = {name: Directive(needed, more, text, take) for name, needed, more, text, take in _TABLE}
 """All directives but those of numbers."""

@@ -1,4 +1,4 @@
-"""`python -m anytpu.chip.isa.docs`: prints docs/chip_isa.md, made of the definitions, so that it says what they say."""
+"""`python -m anytpu.chip.isa.docs`: prints docs/chip_isa.md, generated from the definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARK = re.compile(r"^<!-- (\w+) -->$", re.MULTILINE)
 
 
 def page() -> str:
-    """Return docs/chip_isa.md: the text of docs.md, with what is made of the definitions at its marks."""
+    """Return docs/chip_isa.md: docs.md with its marks replaced by text generated from the definitions."""
     made = {
         "instructions": _instructions,
         "registers": _registers,
@@ -38,7 +38,7 @@ def _block(text: str) -> str:
 
 
 def _instructions() -> str:
-    rows = ["| opcode | mnemonic | bytes | unit | what it does |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| opcode | mnemonic | bytes | unit | action |", "| --- | --- | --- | --- | --- |"]
     for form in FORMS:
         unit = "" if form.record.unit is None else form.record.unit.name.lower()
         rows.append(f"| 0x{form.opcode:02x} | `{form.mnemonic}` | {form.length_bytes} | {unit} | {form.text} |")
@@ -48,11 +48,8 @@ def _instructions() -> str:
 def _instruction(form: Form) -> str:
     lines = [f"\n### {form.mnemonic}\n", *_meaning(form)]
     if form.fields:
-        lines += ["", "| byte | bits | field | holds | |", "| --- | --- | --- | --- | --- |"]
-        lines += [
-            f"| {_where(bit, field)} | {field.name or 'reserved'} | {_holds(field)} | {field.text} |"
-            for field, bit in form.places
-        ]
+        lines += ["", "| byte | bits | field | value | meaning |", "| --- | --- | --- | --- | --- |"]
+        lines += [_row(field, bit) for field, bit in form.places]
     return "\n".join(lines)
 
 
@@ -83,7 +80,7 @@ def _meaning(form: Form) -> Iterator[str]:
     if form.record is MatrixMultiply:
         text += "\n\n" + (inspect.getdoc(Product) or "").partition("\n\n")[2]
     elif issubclass(form.record, Product):
-        text += "\n\nWhat a pass is, and all fields: as for matrix_multiply."
+        text += "\n\nPasses and fields are those of matrix_multiply."
     yield from _markdown(text)
 
 
@@ -104,7 +101,7 @@ def _markdown(text: str) -> Iterator[str]:
 
 def _registers() -> str:
     kinds = {ValueKind.FLOAT: "float32 above 0", ValueKind.SIGNED: "signed", ValueKind.UNSIGNED: "unsigned"}
-    rows = ["| number | name | kind | holds | |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| number | name | kind | value | meaning |", "| --- | --- | --- | --- | --- |"]
     for register, meaning in MEANINGS.items():
         is_float = meaning.kind is ValueKind.FLOAT
         bounds = f"at most {power_text(meaning.most)}" if is_float else f"{meaning.least:,} to {meaning.most:,}"
@@ -113,14 +110,12 @@ def _registers() -> str:
 
 
 def _directives() -> str:
-    rows = ["| directive | operands | what it says |", "| --- | --- | --- |"]
-    for name, one in DIRECTIVES.items():
-        operands = ", ".join([*one.needed, *(f"[{more}]" for more in one.more)])
-        rows.append(f"| `{name}` | {operands} | {one.text} |")
+    rows = ["| directive | operands | meaning |", "| --- | --- | --- |"]
+    for name, directive in DIRECTIVES.items():
+        operands = ", ".join([*directive.needed, *(f"[{more}]" for more in directive.more)])
+        rows.append(f"| `{name}` | {operands} | {directive.text} |")
     numbers = ", ".join(f"`{name}`" for name in NUMBERS)
-    return "\n".join(
-        [*rows, f"| {numbers} | numbers | They follow in the Weight Memory, least significant byte first. |"]
-    )
+    return "\n".join([*rows, f"| {numbers} | numbers | Content of the Weight Memory, least significant byte first. |"])
 
 
 def _refusal() -> str:

@@ -1,4 +1,4 @@
-"""How each instruction stands in bytes: the one table that encoder, decoder, assembler and documentation read.
+"""The encoding of each instruction: the table that encoder, decoder, assembler and documentation read.
 
 Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode; above it lie the fields,
 one after another, each of as many bits as the table says.
@@ -122,22 +122,22 @@ def _unit(name: str, text: str) -> Field:
     return Field(name, 24, text=text + ", in units of 32 bytes")
 
 
-_ROWS = Field("rows", 32, least=1, text="how many rows")
-_WIDE = _flag("wide", "the source is of 16 bits")
+_ROWS = Field("rows", 32, least=1, text="number of rows")
+_WIDE = _flag("wide", "the source is 16-bit")
 _COPY = (
     Field("host_address", 40, text="byte of the host's buffer"),
-    _unit("address", "where in the Unified Buffer"),
-    _unit("units", "how much"),
+    _unit("address", "Unified Buffer address"),
+    _unit("units", "size"),
 )
 _PRODUCT = (
-    _flag("accumulate", "add to the sums that are there"),
-    _flag("keep", "the first pass uses the tile that is in the array"),
-    _flag("unsigned", "the source is of 0 to 255"),
+    _flag("accumulate", "the first pass adds to the sums"),
+    _flag("keep", "the first pass uses the tile in the array"),
+    _flag("unsigned", "source bytes are 0 to 255"),
     _WIDE,
     Field("", 4, Kind.RESERVED),
-    Field("repeat", 8, least=1, text="how many passes"),
-    _unit("address", "where the source plane starts"),
-    Field("accumulator", 16, text="the first row of the accumulators"),
+    Field("repeat", 8, least=1, text="number of passes"),
+    _unit("address", "start of the source plane"),
+    Field("accumulator", 16, text="index of the first accumulator row"),
     _ROWS,
 )
 
@@ -149,21 +149,24 @@ FORMS = (
         "debug_tag",
         instructions.DebugTag,
         (Field("tag", 24, text="an index into the parts of the program"),),
-        "What follows belongs to a part of the program.",
+        "Mark the following instructions as a part of the program.",
     ),
     Form(
         0x04,
         "interrupt_host",
         instructions.InterruptHost,
-        (Field("number", 16, text="which of the host's steps"),),
-        "Wait for all units, let the host do a step, go on.",
+        (Field("number", 16, text="index of the host's step"),),
+        "Wait for all units, let the host do a step, continue.",
     ),
     Form(
         0x05,
         "set_configuration",
         instructions.SetConfiguration,
-        (Field("register", 8, Kind.REGISTER), Field("value", 32, Kind.VALUE, text="as the register's kind says")),
-        "Set a register for what is issued later.",
+        (
+            Field("register", 8, Kind.REGISTER, text="number of the register"),
+            Field("value", 32, Kind.VALUE, text="read as the register's kind"),
+        ),
+        "Set a register for later instructions.",
     ),
     Form(
         0x06,
@@ -173,26 +176,36 @@ FORMS = (
             Field("waiting", 8, Kind.UNITS, least=1, text="mask of the units that wait"),
             Field("finished", 8, Kind.UNITS, least=1, text="mask of the units that they wait for"),
         ),
-        "Units wait until others have finished what was issued to them.",
+        "Make units wait for other units.",
     ),
-    Form(0x10, "read_host_memory", instructions.ReadHostMemory, _COPY, "Host's buffer to Unified Buffer."),
-    Form(0x11, "write_host_memory", instructions.WriteHostMemory, _COPY, "Unified Buffer to host's buffer."),
+    Form(0x10, "read_host_memory", instructions.ReadHostMemory, _COPY, "Copy the host's buffer to the Unified Buffer."),
+    Form(
+        0x11, "write_host_memory", instructions.WriteHostMemory, _COPY, "Copy the Unified Buffer to the host's buffer."
+    ),
     Form(
         0x12,
         "read_weights",
         instructions.ReadWeights,
         (
-            Field("kind", 2, Kind.CHOICE, choices=("tile", "parameters", "table"), text="what is read"),
-            _flag("wide", "tables of 65,536 numbers of 16 bits"),
+            Field("kind", 2, Kind.CHOICE, choices=("tile", "parameters", "table"), text="kind of item"),
+            _flag("wide", "tables of 65,536 entries of 16 bits"),
             Field("", 5, Kind.RESERVED),
-            Field("address", 24, text="where in the Weight Memory, in blocks of 2 KiB"),
-            Field("count", 24, least=1, text="how many things"),
-            Field("slot", 8, text="the first table that is filled"),
+            Field("address", 24, text="Weight Memory address, in blocks of 2 KiB"),
+            Field("count", 24, least=1, text="number of items"),
+            Field("slot", 8, text="index of the first table to fill"),
         ),
-        "Send for weights, parameters or tables.",
+        "Request weights, parameters or tables.",
     ),
-    Form(0x13, "matrix_multiply", instructions.MatrixMultiply, _PRODUCT, "Rows times tiles, one plane of rows a pass."),
-    Form(0x14, "convolve", instructions.Convolve, _PRODUCT, "Windows times tiles, one or more taps a pass."),
+    Form(
+        0x13,
+        "matrix_multiply",
+        instructions.MatrixMultiply,
+        _PRODUCT,
+        "Multiply rows by tiles, a plane of rows in each pass.",
+    ),
+    Form(
+        0x14, "convolve", instructions.Convolve, _PRODUCT, "Multiply windows by tiles, one or more taps in each pass."
+    ),
     Form(
         0x15,
         "activate",
@@ -203,19 +216,19 @@ FORMS = (
                 3,
                 Kind.CHOICE,
                 choices=("scale", "copy", "add", "subtract", "multiply", "max", "average"),
-                text="what is computed",
+                text="operation of step 1",
             ),
-            _flag("keep", "the parameters of the last Activate"),
-            _flag("table", "look the result up"),
-            _flag("counted", "an average divides by the positions inside"),
+            _flag("keep", "use the parameters of the last Activate"),
+            _flag("table", "look up the result in a table"),
+            _flag("counted", "an average divides by the number of positions inside"),
             _WIDE,
-            _flag("wide_out", "the result is of 16 bits"),
-            Field("source", 24, text="row of the accumulators, or unit of the Unified Buffer"),
-            _unit("target", "where the result starts"),
+            _flag("wide_out", "the result is 16-bit"),
+            Field("source", 24, text="accumulator row, or unit of the Unified Buffer"),
+            _unit("target", "start of the result"),
             _ROWS,
-            _unit("second", "where the second operand starts"),
+            _unit("second", "start of the second operand"),
         ),
-        "Sums, planes or windows to a plane of results.",
+        "Compute a plane of results from sums, planes or windows.",
     ),
 )
 """All instructions, by their opcodes."""

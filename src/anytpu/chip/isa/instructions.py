@@ -1,13 +1,13 @@
 """The instructions of the chip and their exact meaning. Encoding, assembler, documentation and machine read this file.
 
-Idea: the paper names about a dozen instructions and what each is for; of one, MatrixMultiply, it gives the length (12
-bytes: 3 of a Unified Buffer address, 2 of an accumulator address, 4 of a length, the rest opcode and flags). Encodings,
+Idea: the paper names about a dozen instructions and their purpose. It gives the length of one, MatrixMultiply: 12
+bytes, 3 of a Unified Buffer address, 2 of an accumulator address, 4 of a length, the rest opcode and flags. Encodings,
 registers, rounding and tables were never published; those here are ours.
 
-Rule: an instruction is a frozen record; what it does depends on it, on the registers when it was issued, and on the
-memories. Each belongs to one unit (`unit`), which takes its instructions in order; units work side by side, and nothing
-but `Sync` orders what they do in the Unified Buffer and in the accumulators. The weight FIFO and the parameter FIFO
-order themselves: who pops waits until something is there.
+Rule: an instruction is a frozen record. Its effect depends on it, on the registers when it was issued, and on the
+memories. Each belongs to one unit (`unit`), which executes its instructions in order. Units work concurrently; only
+`Sync` orders their accesses to the Unified Buffer and the accumulators. A pop of the weight FIFO or of the parameter
+FIFO waits for an entry.
 
 Source: Jouppi et al. 2017, section 2.
 """
@@ -34,26 +34,29 @@ class Nop(Instruction):
 
 @dataclasses.dataclass(frozen=True)
 class Halt(Instruction):
-    """End the program, when all units have finished. The last instruction of every program."""
+    """End the program when all units have finished. It is the last instruction of every program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DebugTag(Instruction):
-    """Mark that what follows belongs to part `tag` of the program, an index into the names of its layers."""
+    """Mark the following instructions as part `tag` of the program, an index into the names of its layers."""
 
     tag: int
 
 
 @dataclasses.dataclass(frozen=True)
 class InterruptHost(Instruction):
-    """Wait for all units, then let the host do its step `number`, and go on when it has."""
+    """Wait for all units, let the host do its step `number`, and continue when it is done."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
 class SetConfiguration(Instruction):
-    """Set register `register` to `value` (an int, or a float for a register of that kind) for what is issued later."""
+    """Set register `register` for the instructions that are issued later.
+
+    The value is a float for a register of kind float32, otherwise an integer.
+    """
 
     register: int
     value: int | float
@@ -61,8 +64,10 @@ class SetConfiguration(Instruction):
 
 @dataclasses.dataclass(frozen=True)
 class Sync(Instruction):
-    """Order units: what is issued later to a unit of `waiting` starts only when all that was issued before to the units
-    of `finished` is done. Both are masks, of bits `1 << Unit`.
+    """Make the units in `waiting` wait for the units in `finished`.
+
+    An instruction issued later to a waiting unit starts only when everything issued earlier to the finished units is
+    done. Both fields are masks of bits `1 << Unit`.
     """
 
     waiting: int
@@ -91,12 +96,15 @@ class WriteHostMemory(Instruction):
 
 @dataclasses.dataclass(frozen=True)
 class ReadWeights(Instruction):
-    """Send for `count` things that lie one after another in the Weight Memory, from block `address` (of 2 KiB).
+    """Request `count` consecutive items of the Weight Memory, from block `address` (of 2 KiB).
 
-    "tile": int8 (array, array), rows first, into the weight FIFO. "parameters": for each lane an int32 bias, then for
-    each a finite float32 multiplier, into the parameter FIFO of the activation unit. "table": into tables `slot` and
-    following, 256 bytes each, or with `wide` 65,536 little-endian int16. A thing starts at the first whole block after
-    the last. The instruction is done when the address is sent (a table: when it has arrived).
+    - "tile": int8 (array, array), rows first, into the weight FIFO.
+    - "parameters": an int32 bias for each lane, then a finite float32 multiplier for each lane, into the activation
+      unit's parameter FIFO.
+    - "table": into tables `slot` and following; 256 bytes each, or 65,536 little-endian int16 with `wide`.
+
+    Each item starts at the first block boundary after the previous item. The instruction is done when its address is
+    sent, except for a table: then it is done when the table has arrived.
     """
 
     unit: ClassVar[Unit] = Unit.WEIGHTS
@@ -109,22 +117,26 @@ class ReadWeights(Instruction):
 
 @dataclasses.dataclass(frozen=True)
 class Product(Instruction):
-    """What MatrixMultiply and Convolve have in common.
+    """Passes and fields of MatrixMultiply and Convolve.
 
-    Pass by pass, `rows` rows of `array` numbers from the Unified Buffer go through the array, and `rows` rows of
-    `array` sums come out, added to (or, in the first pass of an instruction without `accumulate`, put in place of) rows
-    `accumulator` and following. Sums are of 32 bits and wrap. Before each pass the next tile is popped from the weight
-    FIFO, but with `keep` the first pass uses the tile that is in the array.
+    In each of `repeat` passes, `rows` rows of `array` values from the Unified Buffer go through the array; `array` is
+    its size, 256 on the first TPU. The pass makes `rows` rows of `array` sums and adds them to rows `accumulator` and
+    following of the accumulators. Without `accumulate`, the first pass overwrites these rows instead. Sums are of 32
+    bits and wrap.
+
+    Each pass first pops the next tile from the weight FIFO. With `keep`, the first pass pops none and uses the tile in
+    the array.
 
     Attributes:
-        address: unit of the Unified Buffer where the source plane starts (its row 0).
-        accumulator: the first row of the accumulators.
-        rows: how many rows.
-        repeat: how many passes, 1 to 255.
-        accumulate, keep: see above.
-        unsigned: bytes of the source are of 0 to 255; else of -128 to 127.
-        wide: the source is of 16 bits, signed: the low bytes lie at `address`, the high bytes HIGH_OFFSET units
-            further; a pass reads both and takes twice as long.
+        address: unit of the Unified Buffer where row 0 of the source plane starts.
+        accumulator: index of the first accumulator row.
+        rows: number of rows in a pass.
+        repeat: number of passes, 1 to 255.
+        accumulate: whether the first pass adds to the sums.
+        keep: whether the first pass uses the tile in the array.
+        unsigned: whether source bytes are 0 to 255; otherwise they are -128 to 127.
+        wide: whether the source is signed 16-bit. Low bytes start at `address`, high bytes HIGH_OFFSET units further.
+            A pass reads both and takes twice as long.
     """
 
     unit: ClassVar[Unit] = Unit.MATRIX
@@ -140,49 +152,65 @@ class Product(Instruction):
 
 @dataclasses.dataclass(frozen=True)
 class MatrixMultiply(Product):
-    """Pass p reads rows that lie PITCH units apart from `address` + p * PLANE_STRIDE; lanes beyond 32 * PITCH are 0."""
+    """Multiply planes of rows by tiles.
+
+    Pass p reads rows PITCH units apart, from unit `address` + p * PLANE_STRIDE on. Lanes beyond 32 * PITCH are 0.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolve(Product):
-    """Pass p takes the taps FIRST_TAP + p * TAPS and following, TAPS of them or as many as the window has left.
+    """Multiply the windows of a tensor by tiles.
 
-    Row i of the pass is row r = FIRST_ROW + i of the result: position (oh, ow) = divmod(r // BATCH, OUT_WIDTH), example
-    n = r % BATCH. Tap t = kh * KERNEL_WIDTH + kw reads position (oh * STRIDE_HEIGHT - PAD_TOP + kh * DILATION_HEIGHT,
-    the same for the width) of the source, whose row is (h * IN_WIDTH + w) * BATCH + n, PITCH units apart. Its first
-    LANES lanes go to lanes j * LANES and following of the array, for the j-th tap of the pass; the lanes that no tap
-    fills are 0. A position outside of the source reads as ZERO_POINT in each of those lanes, which must be a number
-    that the source can hold: of -128 to 127, with `unsigned` of 0 to 255, with `wide` of 16 bits.
+    Pass p takes TAPS taps of the window from tap FIRST_TAP + p * TAPS on, or as many as the window has left.
+
+    Row i of a pass is row r = FIRST_ROW + i of the result. Its position is (oh, ow) = divmod(r // BATCH, OUT_WIDTH),
+    and its example is n = r % BATCH. Tap t = kh * KERNEL_WIDTH + kw reads position (h, w) of the source:
+
+    - h = oh * STRIDE_HEIGHT - PAD_TOP + kh * DILATION_HEIGHT
+    - w = ow * STRIDE_WIDTH - PAD_LEFT + kw * DILATION_WIDTH
+
+    That position is row (h * IN_WIDTH + w) * BATCH + n of the source, whose rows are PITCH units apart. For tap j of
+    the pass, counted from 0, the row's first LANES lanes go to lanes j * LANES and following of the array. Lanes of the
+    array without a tap are 0.
+
+    A position outside of the source reads as ZERO_POINT in these lanes. The source must be able to hold ZERO_POINT:
+    -128 to 127, 0 to 255 with `unsigned`, 16 bits with `wide`.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Activate(Instruction):
-    """Make `rows` rows of the result at unit `target`, OUT_PITCH units apart, 32 * OUT_PITCH lanes each.
+    """Write `rows` rows of a result to unit `target`, OUT_PITCH units apart, of 32 * OUT_PITCH lanes each.
 
-    First a number for each lane, of accumulator row `source` + i or of row i of the plane at unit `source`:
+    For each lane of row i, in order:
 
-    - "scale" (from accumulators): f32(sum + bias, wrapping at 32 bits) * multiplier of the lane, where the
-      parameters are the next of the parameter FIFO; with `keep` those of the last Activate.
-    - "copy" (from the buffer): the integer as it is; it is only clipped and looked up.
-    - "add", "subtract", "multiply" (from the buffer): f32(a - ZERO_POINT) * SCALE  op  f32(b - SECOND_ZERO_POINT) *
-      SECOND_SCALE, divided by OUT_SCALE; b is row i % SECOND_ROWS of the plane at unit `second`.
-    - "max" (from the buffer): the greatest integer of the window, of the positions inside, and ZERO_POINT if there are
-      none; the window is that of Convolve, KERNEL_HEIGHT by KERNEL_WIDTH taps, for result row FIRST_ROW + i.
-    - "average" (from the buffer): f32(int32 sum over the window's positions inside of (a - ZERO_POINT)) * SCALE; with
-      `counted`, which nothing else may be, the multiplier is f32(f32(SCALE * f32(1 / number of positions inside)) /
-      OUT_SCALE) in place of SCALE, and SCALE / OUT_SCALE at most 2**100.
+    1. Compute a value from accumulator row `source` + i, or from row i of the plane at unit `source` (see below).
+    2. Except for "copy" and "max": round with rint (half to even) and add OUT_ZERO_POINT.
+    3. Clip to LOW and HIGH.
+    4. With `table`: replace q by table[q + 128] of table TABLE (16 bits: table[q + 32768]).
+    5. Store the low byte, or with `wide_out` the two low bytes.
 
-    Then, but for "copy" and "max", rint (half to even) + OUT_ZERO_POINT. Then the clip to LOW and HIGH. Then, with
-    `table`, table[q + 128] of the table TABLE (of 16 bits: q + 32768). Of the result, the low byte is kept, or the two
-    low bytes. The number (of "copy" and "max": the integer) of a lane that the source, the second operand or the array
-    does not have is 0. Each operation is rounded to float32.
+    The operation defines the value of step 1:
+
+    - "scale" (accumulators): f32(sum + bias, wrapping at 32 bits) * multiplier of the lane. The parameters are the next
+      in the parameter FIFO, or with `keep` those of the last Activate.
+    - "copy" (buffer): the integer itself.
+    - "add", "subtract", "multiply" (buffer): f32(a - ZERO_POINT) * SCALE  op  f32(b - SECOND_ZERO_POINT) *
+      SECOND_SCALE, divided by OUT_SCALE. Operand b is row i % SECOND_ROWS of the plane at unit `second`.
+    - "max" (buffer): the maximum over the window's positions inside the source, or ZERO_POINT if there are none. The
+      window is that of Convolve, KERNEL_HEIGHT by KERNEL_WIDTH taps, for result row FIRST_ROW + i.
+    - "average" (buffer): f32(int32 sum of (a - ZERO_POINT) over the same positions) * SCALE. With `counted` the
+      multiplier is f32(f32(SCALE * f32(1 / number of positions inside)) / OUT_SCALE). SCALE / OUT_SCALE is then at most
+      2**100. Only an average may be `counted`.
+
+    A lane that the source, the second operand or the array lacks has the value 0 after step 1. Each floating-point
+    operation is rounded to float32.
 
     Attributes:
-        wide: the source (and the second operand) in the buffer are of 16 bits, as for a product.
-        wide_out: the result is of 16 bits: low bytes at `target`, high bytes OUT_HIGH_OFFSET units further, past the
-            last row of low bytes. A table that is looked up then is a wide one: q, of 16 bits, gives 16 bits. Without
-            it q and the entry are bytes.
+        wide: whether the source (and the second operand) in the buffer are 16-bit, as for a product.
+        wide_out: whether the result is 16-bit. Low bytes start at `target`, high bytes OUT_HIGH_OFFSET units further,
+            after the last row of low bytes. A table is then wide: 16-bit q and entries; otherwise both are bytes.
     """
 
     unit: ClassVar[Unit] = Unit.ACTIVATE

@@ -64,12 +64,12 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Meaning:
-    """What a register is for.
+    """The meaning of a register.
 
     Attributes:
         kind: how its 32 bits are read.
-        least, most: what it may hold; a float must be above `least`.
-        text: a phrase.
+        least, most: bounds of its value; a float must be above `least`.
+        text: a phrase for the documentation.
     """
 
     kind: Kind
@@ -96,44 +96,42 @@ _U, _S, _F = Kind.UNSIGNED, Kind.SIGNED, Kind.FLOAT
 _WORD = 2**32 - 1
 
 MEANINGS: dict[Register, Meaning] = {
-    Register.PITCH: Meaning(_U, 0, 64, "units from a row of the source plane to the next"),
-    Register.PLANE_STRIDE: Meaning(
-        _U, 0, 2**24 - 1, "units from the plane of one repeat of MatrixMultiply to the next"
-    ),
+    Register.PITCH: Meaning(_U, 0, 64, "units from a source row to the next"),
+    Register.PLANE_STRIDE: Meaning(_U, 0, 2**24 - 1, "units from the plane of a MatrixMultiply pass to the next"),
     Register.HIGH_OFFSET: Meaning(
-        _U, 0, 2**24 - 1, "units from the plane of low bytes to that of high bytes (16 bits)"
+        _U, 0, 2**24 - 1, "units from the plane of low bytes to the plane of high bytes (16 bits)"
     ),
-    Register.LANES: Meaning(_U, 0, 2048, "lanes of a row that one tap of Convolve takes into the array"),
-    Register.BATCH: Meaning(_U, 0, _WORD, "rows of one position: examples"),
-    Register.IN_HEIGHT: Meaning(_U, 0, _WORD, "positions of the source, from top to bottom"),
-    Register.IN_WIDTH: Meaning(_U, 0, _WORD, "positions of the source, from left to right"),
-    Register.OUT_WIDTH: Meaning(_U, 0, _WORD, "positions of the result, from left to right"),
-    Register.FIRST_ROW: Meaning(_U, 0, _WORD, "the row of the result that the instruction makes first"),
-    Register.KERNEL_HEIGHT: Meaning(_U, 0, 65535, "positions of the window, from top to bottom"),
-    Register.KERNEL_WIDTH: Meaning(_U, 0, 65535, "positions of the window, from left to right"),
-    Register.STRIDE_HEIGHT: Meaning(_U, 0, 65535, "positions from a window down to the next"),
-    Register.STRIDE_WIDTH: Meaning(_U, 0, 65535, "positions from a window right to the next"),
-    Register.DILATION_HEIGHT: Meaning(_U, 0, 65535, "positions from a tap down to the next"),
-    Register.DILATION_WIDTH: Meaning(_U, 0, 65535, "positions from a tap right to the next"),
-    Register.PAD_TOP: Meaning(_S, -32768, 32767, "positions that the first window reaches over the top"),
-    Register.PAD_LEFT: Meaning(_S, -32768, 32767, "positions that the first window reaches over the left"),
-    Register.TAPS: Meaning(_U, 0, 65535, "taps of the window that one pass of Convolve packs side by side"),
-    Register.FIRST_TAP: Meaning(_U, 0, _WORD, "the tap with which the first pass of Convolve starts"),
-    Register.ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the source; what Convolve reads outside of it"),
+    Register.LANES: Meaning(_U, 0, 2048, "lanes of a row that a tap of Convolve feeds into the array"),
+    Register.BATCH: Meaning(_U, 0, _WORD, "rows for each position: the number of examples"),
+    Register.IN_HEIGHT: Meaning(_U, 0, _WORD, "height of the source, in positions"),
+    Register.IN_WIDTH: Meaning(_U, 0, _WORD, "width of the source, in positions"),
+    Register.OUT_WIDTH: Meaning(_U, 0, _WORD, "width of the result, in positions"),
+    Register.FIRST_ROW: Meaning(_U, 0, _WORD, "first result row that the instruction makes"),
+    Register.KERNEL_HEIGHT: Meaning(_U, 0, 65535, "height of the window, in taps"),
+    Register.KERNEL_WIDTH: Meaning(_U, 0, 65535, "width of the window, in taps"),
+    Register.STRIDE_HEIGHT: Meaning(_U, 0, 65535, "positions from a window to the next, down"),
+    Register.STRIDE_WIDTH: Meaning(_U, 0, 65535, "positions from a window to the next, right"),
+    Register.DILATION_HEIGHT: Meaning(_U, 0, 65535, "positions from a tap to the next, down"),
+    Register.DILATION_WIDTH: Meaning(_U, 0, 65535, "positions from a tap to the next, right"),
+    Register.PAD_TOP: Meaning(_S, -32768, 32767, "positions of padding above the source"),
+    Register.PAD_LEFT: Meaning(_S, -32768, 32767, "positions of padding left of the source"),
+    Register.TAPS: Meaning(_U, 0, 65535, "taps that a pass of Convolve places side by side"),
+    Register.FIRST_TAP: Meaning(_U, 0, _WORD, "first tap of the first pass of Convolve"),
+    Register.ZERO_POINT: Meaning(
+        _S, -32768, 32767, "zero point of the source; Convolve reads it outside of the source"
+    ),
     Register.SECOND_PITCH: Meaning(_U, 0, 64, "units from a row of the second operand to the next"),
-    Register.SECOND_ROWS: Meaning(_U, 0, _WORD, "rows of the second operand, which are taken again and again"),
-    Register.SECOND_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "as HIGH_OFFSET, of the second operand"),
+    Register.SECOND_ROWS: Meaning(_U, 0, _WORD, "rows of the second operand, used cyclically"),
+    Register.SECOND_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the second operand"),
     Register.SECOND_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the second operand"),
     Register.OUT_PITCH: Meaning(_U, 0, 64, "units from a row of the result to the next"),
-    Register.OUT_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "as HIGH_OFFSET, of the result"),
+    Register.OUT_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the result"),
     Register.OUT_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the result"),
-    Register.LOW: Meaning(_S, -32768, 32767, "the least integer of the result"),
-    Register.HIGH: Meaning(_S, -32768, 32767, "the greatest integer of the result"),
-    Register.SCALE: Meaning(
-        _F, 0, GREATEST_SCALE, "scale of the source; of an average that is not `counted`, its multiplier"
-    ),
+    Register.LOW: Meaning(_S, -32768, 32767, "lower clip bound of the result"),
+    Register.HIGH: Meaning(_S, -32768, 32767, "upper clip bound of the result"),
+    Register.SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the source; multiplier of an average without `counted`"),
     Register.SECOND_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the second operand"),
     Register.OUT_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the result"),
-    Register.TABLE: Meaning(_U, 0, 255, "the table that Activate looks up"),
+    Register.TABLE: Meaning(_U, 0, 255, "index of the table that Activate uses"),
 }
-"""What each register is for, in order of their numbers."""
+"""The meaning of each register, in order of their numbers."""
