@@ -206,10 +206,10 @@ debug_tag 0                                                       ; 0
 read_host_memory host_address=0, address=0, units=4               ; 4 host bytes 0 to 127 -> units 0 to 3
 read_weights.parameters address=0, count=1                        ; 16 block 0 -> parameter FIFO
 read_weights.tile address=1, count=1                              ; 25 block 1 -> weight FIFO
-set_configuration PITCH, 1                                        ; 34 units from a row of the source plane to the next
+set_configuration PITCH, 1                                        ; 34 units from a source row to the next
 set_configuration OUT_PITCH, 1                                    ; 40 units from a row of the result to the next
-set_configuration LOW, -128                                       ; 46 the least integer of the result
-set_configuration HIGH, 127                                       ; 52 the greatest integer of the result
+set_configuration LOW, -128                                       ; 46 lower clip bound of the result
+set_configuration HIGH, 127                                       ; 52 upper clip bound of the result
 sync matrix, read                                                 ; 58 matrix waits for read
 matrix_multiply address=0, accumulator=0, rows=4                  ; 61 units 0 to 3, 1 tile -> accumulators 0 to 3
 sync activate, matrix                                             ; 73 activate waits for matrix
@@ -234,7 +234,7 @@ def test_the_listing_of_a_program_that_is_wrong():
     assert [row.split("; ")[1] for row in rows[5:]] == [
         "0 a register of its geometry is 0",
         "15 a register of its geometry is 0",
-        "27 units from the plane of one repeat of MatrixMultiply to the next",
+        "27 units from the plane of a MatrixMultiply pass to the next",
         "33 a register of its geometry is 0",
         "45",
     ]
