@@ -68,11 +68,11 @@ struct Shape {
     return flops < kSmallFlops;
   }
 
-  // Whether a kernel's gradient sums so many products that adding the sums of some threads is cheap beside it.
-  bool has_many_positions() const {
+  // Whether each thread has a share of the rows, so large that adding the sums of the shares is cheap beside them.
+  bool has_large_shares() const {
     double positions = output[0];
     for (size_t axis = 2; axis < output.size(); ++axis) positions *= output[axis];
-    return positions >= kManyPositions;
+    return positions >= kManyPositions && output[0] >= threads();
   }
 };
 
@@ -140,7 +140,7 @@ bool is_dense(const memory::desc& array) {
 // oneDNN divides the rows too, but its threads wait for each other at barriers, by looking. On a machine with other work
 // each barrier then costs a time slice. Shares need no barrier: a thread that is late has its share done by another.
 void share_kernel_gradient(const Shape& shape, const memory::desc lying[3], float* const starts[3]) {
-  const int64_t rows = shape.image[0], shares = std::min<int64_t>(threads(), rows);
+  const int64_t rows = shape.image[0], shares = threads();
   const int64_t size = static_cast<int64_t>(lying[1].get_size() / sizeof(float));
   Scratch scratch;
   std::vector<Execution> executions;
@@ -161,12 +161,11 @@ void share_kernel_gradient(const Shape& shape, const memory::desc lying[3], floa
       executions.emplace_back(part, there, from, scratch);
     }
   }
-  team([&](int thread) {
-    if (thread < shares) executions[thread].run();
+  team([&](int member, int members) {
+    for (int64_t share = member; share < shares; share += members) executions[share].run();
   });
-  team([&](int thread) {
-    const int64_t count = threads_in_team();
-    for (int64_t i = size * thread / count; i < size * (thread + 1) / count; ++i)
+  team([&](int64_t member, int64_t members) {
+    for (int64_t i = size * member / members; i < size * (member + 1) / members; ++i)
       for (int64_t share = 1; share < shares; ++share) sums[0][i] += sums[share][i];
   });
 }
@@ -185,14 +184,14 @@ ffi::Error convolve(Buffer left, Buffer right, Result result, int64_t role, Span
     float* const starts[3] = {left.typed_data(), right.typed_data(), result->typed_data()};
     for (int64_t part = 0; part < parts[0]; ++part) {
       float* const from[3] = {starts[0] + part * parts[1], starts[1] + part * parts[2], starts[2] + part * parts[3]};
-      if (role == kKernelGradient && shape.has_many_positions() && is_dense(lying[1]) && threads() > 1) {
+      if (role == kKernelGradient && shape.has_large_shares() && is_dense(lying[1]) && threads() > 1) {
         share_kernel_gradient(shape, lying, from);
       } else {
         Scratch scratch;
         Execution(shape, lying, from, scratch).run();
       }
     }
-  } catch (const dnnl::error& error) {
+  } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, std::string("oneDNN could not compute a convolution: ") + error.what());
   }
   return ffi::Error::Success();

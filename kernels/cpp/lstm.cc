@@ -57,8 +57,8 @@ void share_rows(const LstmShape& size, const std::function<void(int64_t, int64_t
   const int count = threads();
   const int64_t each = std::max<int64_t>(1, (size.batch + count * kMaxRows - 1) / (count * kMaxRows)) * count;
   const int64_t blocks = std::min(size.batch, each);
-  team([&](int thread) {
-    for (int64_t block = thread; block < blocks; block += count) {
+  team([&](int member, int members) {
+    for (int64_t block = member; block < blocks; block += members) {
       const int64_t first = size.batch * block / blocks;
       work(first, size.batch * (block + 1) / blocks - first);
     }

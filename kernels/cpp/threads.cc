@@ -21,6 +21,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -177,8 +178,6 @@ OneThread::~OneThread() { most_threads = before_; }
 
 int threads() { return std::min(processors(), most_threads); }
 
-int threads_in_team() { return team_size; }
-
 }  // namespace anytpu
 
 extern "C" {
@@ -278,9 +277,23 @@ bool GOMP_loop_static_start(long start, long end, long step, long chunk, long* f
 
 namespace anytpu {
 
-void team(const std::function<void(int)>& work) {
-  auto run = [](void* one) { (*static_cast<const std::function<void(int)>*>(one))(omp_get_thread_num()); };
-  GOMP_parallel(run, const_cast<std::function<void(int)>*>(&work), 0, 0);
+void team(const std::function<void(int, int)>& work) {
+  struct Call {
+    const std::function<void(int, int)>& work;
+    std::mutex lock;
+    std::exception_ptr error;
+  } call{work, {}, nullptr};
+  auto run = [](void* argument) {
+    Call& call = *static_cast<Call*>(argument);
+    try {
+      call.work(thread_number, team_size);
+    } catch (...) {  // The other members still use this call: throw when all have ended.
+      std::lock_guard<std::mutex> guard(call.lock);
+      call.error = std::current_exception();
+    }
+  };
+  ::GOMP_parallel(run, &call, 0, 0);
+  if (call.error) std::rethrow_exception(call.error);
 }
 
 }  // namespace anytpu

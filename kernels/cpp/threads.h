@@ -30,10 +30,7 @@ class OneThread {
 // The threads that a team would have now.
 int threads();
 
-// The threads of the team that runs.
-int threads_in_team();
-
-// Runs `work(thread)` on all of them at once, during one's turn.
-void team(const std::function<void(int)>& work);
+// Runs `work(member, members)` for each member of a team at once, during one's turn. Throws what a member has thrown.
+void team(const std::function<void(int, int)>& work);
 
 }  // namespace anytpu

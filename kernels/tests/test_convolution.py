@@ -2,6 +2,9 @@
 
 import functools
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -185,3 +188,11 @@ def test_what_onednn_does_not_take():
     assert not takes_convolution(equation.invars[0].aval, kernel, cropped)
     wide = equation.params | {"padding": ((1, 1), (1, 1)), "lhs_dilation": (2, 2), "window_strides": (2, 2)}
     assert not takes_convolution(equation.invars[0].aval, kernel, wide)
+
+
+def test_beside_another_openmp():
+    """The kernels' own threads compute, although the process has the functions of libgomp, as after `import torch`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "grouped or valid"]
+    environment = os.environ | {"LD_PRELOAD": "libgomp.so.1"}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]

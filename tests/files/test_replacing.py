@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from anytpu.files import replacing
 from anytpu.files.replacing import write_bytes, write_text
 
 
@@ -57,6 +59,38 @@ def test_a_link_and_a_mode_are_kept(tmp_path: Path):
     write_text(link, "new")
     assert link.is_symlink()
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o640)
+
+
+def test_a_link_of_another_user_is_replaced(tmp_path: Path):
+    if os.geteuid():
+        pytest.skip("only root may give a link to another user")
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("old")
+    link.symlink_to(path)
+    os.lchown(link, 12345, 12345)
+    write_text(link, "new")
+    assert (path.read_text(), link.read_text(), link.is_symlink()) == ("old", "new", False)
+
+
+def test_a_file_in_a_closed_folder_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In /proc nobody makes new files, root neither."""
+    path = Path("/proc/self/comm")
+    name = path.read_text()
+    monkeypatch.setattr(replacing, "_SPECIAL", re.compile("none"))
+    write_text(path, "anytpu")
+    assert path.read_text() == "anytpu\n"
+    write_text(path, name)
+
+
+def test_shared_memory_is_a_folder_like_others(little_room: None):
+    path = Path(f"/dev/shm/anytpu-test-{os.getpid()}")
+    try:
+        write_bytes(path, b"old")
+        with pytest.raises(OSError, match="File too large"):
+            write_bytes(path, b"x" * 2000)
+        assert path.read_bytes() == b"old"
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_a_pipe_is_written_to(tmp_path: Path):

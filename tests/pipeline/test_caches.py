@@ -96,6 +96,10 @@ class Named(dict):
             "a file holds numbers of up to 64 bits and text, and 0 is complex128: convert it in map, before cache",
         ),
         (
+            {(1, 2): 3},
+            "a file holds dicts with keys of type str or int, not (1, 2): convert it in map, before cache",
+        ),
+        (
             Named(x=1),
             "a file holds dicts, lists and tuples, not Named: convert it in map, before cache",
         ),
@@ -106,3 +110,10 @@ def test_elements_that_a_file_cannot_hold(tmp_path: Path, element: Any, message:
         list(Dataset.from_generator(lambda: iter([element])).cache(tmp_path / "x"))
     assert str(caught.value) == message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_position_does_not_depend_on_the_place_of_the_file(tmp_path: Path):
+    walk = iter(Dataset.range(4).cache(tmp_path / "one").repeat(2))
+    seen = [int(next(walk)) for _ in range(3)]
+    rest = Dataset.range(4).cache(tmp_path / "two").repeat(2).resume(walk.get_state())
+    assert [*seen, *map(int, rest)] == [0, 1, 2, 3] * 2

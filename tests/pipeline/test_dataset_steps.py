@@ -271,3 +271,20 @@ def test_what_is_refused(name: str):
         make()
     assert str(caught.value) == message
     assert isinstance(caught.value, DataError | SettingError)
+
+
+def test_texts_are_padded_as_batch_stacks_them():
+    texts = Dataset.from_source(["a", "bc"])
+    assert [batch.tolist() for batch in texts.padded_batch(2)] == [["a", "bc"]]
+    assert [type(item) for batch in texts.padded_batch(2) for item in batch] == [str, str]
+
+
+def test_a_generator_may_fill_one_array_again():
+    def rows():
+        row = np.zeros(2, np.int64)
+        for value in range(4):
+            row[:] = value
+            yield row
+
+    dataset = Dataset.from_generator(rows, output_signature="as in tf.data")
+    assert [batch.tolist() for batch in dataset.batch(2)] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]

@@ -131,6 +131,21 @@ def test_a_function_of_its_calls_is_not_compiled():
     assert results == sorted(set(results)), "each call has a larger factor"
 
 
+KEY = jax.random.key(0)
+
+
+def splitting(batch: Any) -> Any:
+    global KEY
+    KEY, drawn = jax.random.split(KEY)
+    return batch + jax.random.normal(drawn, batch.shape)
+
+
+def test_a_function_that_keeps_a_jax_value_is_called_as_it_is():
+    function = BatchFunction(splitting)
+    assert len({float(function(X[:2])[0, 0]) for _ in range(4)}) == 4
+    assert not isinstance(KEY, jax.core.Tracer)
+
+
 def test_variables_of_keras_keep_their_values():
     scale = keras.Variable(2.0)
     function = BatchFunction(lambda batch: keras.ops.multiply(batch, scale))

@@ -58,6 +58,7 @@ def test_labels_below_0():
 
 
 def test_what_cannot_be_checked_is_not():
+    assert texts(lambda: warn_of_labels(classifier(), np.array([0.0, np.inf, np.nan]))) == []
     ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=5)
     for loss in ("mse", ignoring, lambda y_true, y_pred: y_pred):
         assert texts(lambda loss=loss: warn_of_labels(classifier(loss), OUTSIDE)) == []

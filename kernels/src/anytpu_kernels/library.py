@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 
 import jax
@@ -24,7 +25,10 @@ def load() -> ctypes.CDLL:
     Raises:
         OSError: this machine cannot load the library.
     """
-    library = ctypes.CDLL(str(Path(__file__).with_name("libanytpu_kernels.so")))
+    # RTLD_DEEPBIND: oneDNN must find the OpenMP functions of this library, also if PyTorch has loaded libgomp for the
+    # whole process.
+    mode = os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND
+    library = ctypes.CDLL(str(Path(__file__).with_name("libanytpu_kernels.so")), mode=mode)
     for name, symbol in KERNELS.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, symbol)), platform="cpu")
     return library

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_TRIES = 100
-_SPECIAL_FOLDERS = (("/", "dev"), ("/", "proc"))  # /dev/stdout may be a regular file, which others have open.
+_SPECIAL = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/.*")
+"""Names of open files. /dev/stdout may be a regular file, which the shell has open."""
 
 
 @contextlib.contextmanager
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
 
-    A link stays a link, and an existing file keeps its mode. For a device or a pipe, such as /dev/stdout, its own path
-    is yielded.
+    The user's own link stays a link, and an existing file keeps its mode. The path itself is yielded for a device or a
+    pipe, such as /dev/stdout, and for an existing file in a folder that takes no new files.
 
     Args:
         path: destination; an existing file is replaced.
@@ -41,12 +43,19 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     # 1. A device or a pipe has no old content to keep.
     is_file = path.is_file()
     is_special = path.exists() and not is_file and not path.is_dir()
-    if is_special or path.parts[:2] in _SPECIAL_FOLDERS:
+    if is_special or _SPECIAL.fullmatch(str(path)):
         yield path
         return
-    # 2. The caller writes beside the destination; a link keeps pointing to it.
-    target = path.resolve()
-    unfinished = _create_beside(target, suffix)
+    # 2. The caller writes beside the destination. A link keeps pointing to it, unless another user made the link.
+    target = path.resolve() if path.is_symlink() and path.lstat().st_uid == os.geteuid() else path
+    try:
+        unfinished = _create_beside(target, suffix)
+    except OSError:
+        # The folder is closed. A file in it that may be written to is written in place.
+        if not is_file or not os.access(target, os.W_OK):
+            raise
+        yield target
+        return
     try:
         yield unfinished
         # 3. The content is on the disk before the name is.

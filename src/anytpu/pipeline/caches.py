@@ -121,6 +121,11 @@ def _check_containers(tree: Tree) -> None:
             raise DataError(
                 f"a file holds dicts, lists and tuples, not {type(tree).__name__}: convert it in map, before cache"
             )
+        for key in tree if isinstance(tree, dict) else ():
+            if type(key) not in (str, bytes, int):
+                raise DataError(
+                    f"a file holds dicts with keys of type str or int, not {key!r}: convert it in map, before cache"
+                )
         for part in tree.values() if isinstance(tree, dict) else tree:
             _check_containers(part)
 

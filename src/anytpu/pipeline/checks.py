@@ -150,7 +150,7 @@ def takes_tensorflow_names(**names: str | None) -> Callable[[F], F]:
     """Return a decorator for methods that also take the names of tf.data's arguments.
 
     Args:
-        **names: our name by that of tf.data; None: an argument that sets the speed only, and is left out.
+        **names: our name by that of tf.data; None: an argument that changes no element, and is left out.
     """
 
     def decorate(method: F) -> F:

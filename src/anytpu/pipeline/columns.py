@@ -151,7 +151,7 @@ def _padded(column: tuple[Any, list[Any]], shape: Any, value: Any) -> np.ndarray
         value = type(next((item for array in arrays for item in array.flat), ""))() if is_text else 0
     batch = np.full((len(arrays), *target), value, object if is_text else np.result_type(*arrays))
     for index, array in enumerate(arrays):
-        batch[(index, *map(slice, array.shape))] = array
+        batch[(index, *map(slice, array.shape))] = array[()]  # the element itself of an array without axes
     return batch
 
 

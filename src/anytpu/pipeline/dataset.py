@@ -146,7 +146,9 @@ class Dataset(DatasetSteps):
         return cls(Recipe(ElementSource(text, lambda _: Generated(source.__iter__), lambda: None), "stream"))
 
     @classmethod
-    @checks.takes_tensorflow_names(generator="function", name=None)
+    @checks.takes_tensorflow_names(
+        generator="function", output_signature=None, output_types=None, output_shapes=None, name=None
+    )
     def from_generator(
         cls, function: Callable[..., Iterable[Tree]], length: int | None = None, *, args: Sequence[Any] = ()
     ) -> Dataset:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import functools
 import inspect
 import threading
@@ -111,13 +112,26 @@ class BatchFunction:
         self._uses_jax = self._uses_jax or any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(result))
         result = jax.tree.map(_to_numpy, result)
         program = None
-        if self._uses_jax:
+        if self._uses_jax and not _keeps_values(self._function):
             # A function that cannot be traced, such as one with a branch on a value, stays uncompiled.
             with contextlib.suppress(Exception), _on_host():
                 traced = _HostProgram(self._function, copy)
                 program = traced if traced.is_pure and _are_same(traced(copy), result) else None
         self._programs[key] = program
         return result
+
+
+def _keeps_values(function: Any) -> bool:
+    """Return whether a function assigns to names or attributes outside of it, where a trace would leave its tracers."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    own = {*code.co_varnames, *code.co_cellvars}
+    kept = {"STORE_GLOBAL", "STORE_ATTR"}
+    return any(
+        step.opname in kept or (step.opname == "STORE_DEREF" and step.argval not in own)
+        for step in dis.get_instructions(code)
+    )
 
 
 class _HostProgram:

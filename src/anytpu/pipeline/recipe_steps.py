@@ -258,7 +258,7 @@ def cached(recipe: Recipe, path: str | None) -> Recipe:
     def make(before: Make, pass_index: int) -> Node:
         return Cached(before(0), computed) if has_index else CachedStream(before(0), store)
 
-    return recipe.then(DatasetStep("cache()" if path is None else f"cache({path!r})", make))
+    return recipe.then(DatasetStep("cache()" if path is None else "cache(file)", make))
 
 
 def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> Recipe:

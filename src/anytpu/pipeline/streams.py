@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import grain
+import jax
+import numpy as np
 
 from anytpu.pipeline.caches import Append, Cache
 from anytpu.pipeline.nodes import Node, frozen, permutation
@@ -53,7 +55,8 @@ class _GeneratedIterator(grain.DatasetIterator):
             self._iterator = itertools.islice(self._function(), self._taken, None)
         element = next(self._iterator)
         self._taken += 1
-        return element
+        # The function may fill the same array again.
+        return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, element)
 
     def get_state(self) -> dict[str, Any]:
         return {"taken": self._taken}

@@ -36,7 +36,7 @@ def warn_of_labels(model: Any, y: Any) -> None:
     if classes is None or not isinstance(y, np.ndarray) or not y.size or y.dtype.kind not in "iuf":
         return
     low, high = y.min(), y.max()
-    if low >= 0 and high < classes:
+    if not np.isfinite(low) or not np.isfinite(high) or (low >= 0 and high < classes):
         return
     advice = f"give its last layer {int(high) + 1} units" if low >= 0 else "number the labels from 0"
     warnings.warn(

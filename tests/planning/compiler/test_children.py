@@ -216,6 +216,7 @@ from multiprocessing.connection import Connection
 
 def main(descriptor):
     connection = Connection(descriptor)
+    connection.send(({"is_ready": True}, b""))
     connection.recv()
     connection.send(({"unusable": random.__file__}, b""))
 """

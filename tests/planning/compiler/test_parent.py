@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 
 def main(descriptor):
     connection = Connection(descriptor)
+    connection.send(({"is_ready": True}, b""))
     connection.recv()
     taken = [bytearray(2**20) for _ in range(SIZE_MIB)]
     for part in taken:
@@ -94,3 +95,11 @@ def test_a_process_that_is_gone_has_none():
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert resident_bytes(process.pid) == 0
+
+
+def test_a_compiler_that_does_not_read_is_ended_in_time(folder: Path):
+    (folder / "child.py").write_text("import time\n\ndef main(descriptor):\n    time.sleep(60)\n")
+    request = request_of(program_of(train), V3, {})
+    with pytest.raises(PlanError) as caught:
+        ask_child(request, 1.5, "'train' for v3-8")
+    assert str(caught.value).startswith("The TPU compiler took longer than 1.5 s to compile 'train' for v3-8")

@@ -20,6 +20,7 @@ import pytest
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.checkpoint.manifest import ArrayForm
+from anytpu.units import format_bytes
 
 VALUES = {
     "dense/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -344,6 +345,13 @@ def test_a_full_disk(small_disk):
     )
     assert os.listdir(small_disk) == ["1"]
     assert shutil.disk_usage(small_disk).free == free
+    with pytest.raises(FileError) as caught:
+        checkpoints.check_room(2**21)
+    assert str(caught.value) == (
+        f"the disk of {str(small_disk)!r} has {format_bytes(free)} free, and a checkpoint takes 2 MiB. Make room, or "
+        "choose another folder"
+    )
+    checkpoints.check_room(2**19)
     checkpoints.save(2, {"a": np.zeros(90_000, "uint8")})
     assert checkpoints.steps() == [1, 2]
 

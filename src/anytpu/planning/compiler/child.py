@@ -58,8 +58,9 @@ def _load() -> str:
 
 
 def _receive(connection: Connection, requests: _Requests, parent: int) -> None:
-    """Pass on each request; end this process when no more can come."""
+    """Say that this process reads, pass on each request, and end this process when no more can come."""
     with contextlib.suppress(EOFError, OSError):
+        connection.send(({"is_ready": True}, b""))
         while os.getppid() == parent:
             if connection.poll(_LOOKS_S):
                 requests.put(connection.recv())

@@ -92,6 +92,7 @@ class Child:
                 start_new_session=True,
             )
         self._is_ended = False
+        self._is_ready = False
         self._limit_bytes: int | None = None
         self._peak_bytes = 0
 
@@ -123,6 +124,10 @@ class Child:
         try:
             _BUSY.add(self.pid)
             self._limit_bytes, self._peak_bytes = memory_limit_bytes(_BUSY.copy()), 0
+            # A child that does not read would block a large request beyond its time limit.
+            if not self._is_ready:
+                self._answer(until, timeout_s, job)
+                self._is_ready = True
             self._connection.send((header, code))
             answer, text = self._answer(until, timeout_s, job)
         except (EOFError, OSError) as error:

@@ -37,6 +37,7 @@ from anytpu.train.checkpoint.step_files import (
     step_at,
     write_step,
 )
+from anytpu.units import format_bytes
 
 LOG = logging.getLogger("anytpu")
 
@@ -116,6 +117,19 @@ class Checkpoints:
                 if _LEFT_BEHIND.fullmatch(name):
                     shutil.rmtree(self.folder / name, ignore_errors=True)
             yield
+
+    def check_room(self, size_bytes: int) -> None:
+        """Check that the disk has room for a checkpoint, before hours of training depend on it.
+
+        Raises:
+            FileError: the disk has too little room.
+        """
+        free_bytes = shutil.disk_usage(self.folder).free
+        if free_bytes < size_bytes:
+            raise FileError(
+                f"the disk of {str(self.folder)!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
+                f"{format_bytes(size_bytes)}. Make room, or choose another folder"
+            )
 
     def save(
         self,

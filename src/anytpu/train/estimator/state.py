@@ -148,15 +148,17 @@ class Saver:
         self._saved_s = time.monotonic()
 
     def begin(self, step: int) -> None:
-        """Begin a run. Save now if nothing was saved yet, so that errors of saving appear before the first step.
+        """Begin a run. Errors of saving appear before the first step: save now, or for a resumed run check the room.
 
         Raises:
-            FileError: the checkpoint cannot be saved.
+            FileError: the checkpoint cannot be saved, or the disk has no room for the next.
         """
         for listener in self._listeners:
             listener.begin()
         if self._saved_step is None:
             self.save(step, None)
+        else:
+            self._checkpoints.check_room(sum(value.nbytes for value in self._store.values("train").values()))
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due at a step."""
