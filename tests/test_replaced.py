@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from anytpu._replaced import REPLACEMENTS, Replacement
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in REPLACEMENTS.values() for row in rows), key=lambda row: "shutdown" in row.new)
 PRELUDE = """
-import argparse, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
+import absl.app, absl.flags, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
 from keras import backend as K
 """
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.
@@ -48,6 +49,11 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         training_loss, accuracy = keras.metrics.Mean(), keras.metrics.MeanSquaredError()
     training_loss.update_state(1.0)
     batches = iter(strategy.distribute_dataset([(x, y)] * 4))
+    estimator = tpu.TPUEstimator(
+        _model_fn, str(folder / "estimator"), tpu.RunConfig(cluster=resolver), train_batch_size=16, eval_batch_size=16
+    )
+    for name in ("old_file", "old_folder"):
+        (folder / name).mkdir() if "folder" in name else (folder / name).write_text("")
     return {
         **_names_of(PRELUDE),
         "resolver": resolver,
@@ -81,8 +87,18 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "matmul_fn": lambda x, y: keras.ops.matmul(x, y),
         "double": lambda one: one * 2,
         "is_small": lambda one: keras.ops.sum(one) < 100,
-        "folder": folder,
         "path": str(folder / "lines.txt"),
+        **{name: str(folder / name) for name in ("new_folder", "new_file", "old_folder", "old_file")},
+        "folder": str(folder),
+        "estimator": estimator,
+        "input_fn": lambda params: (x, y),
+        "main": lambda argv: None,
+        "pictures": np.ones((2, 8, 8, 3), "float32"),
+        "kernel": np.ones((3, 3, 3, 4), "float32"),
+        "is_training": False,
+        "gradients": [(np.zeros(v.shape, "float32"), v) for v in model.trainable_variables],
+        "files": tpu.pipeline.Dataset.from_source([str(folder / "lines.txt")]),
+        "read": lambda name: tpu.pipeline.Dataset.from_source([name]),
         "pairs": tpu.pipeline.Dataset.from_arrays((x, y)),
         "images": tpu.pipeline.Dataset.from_arrays(np.stack([image, image])),
         "image": image,
@@ -98,6 +114,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    loss = keras.ops.mean(keras.ops.square(keras.layers.Dense(3)(features) - labels))
+    train_op = tpu.CrossShardOptimizer(keras.optimizers.SGD()).minimize(loss)
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
 def _names_of(code: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(code, names)
@@ -111,12 +133,19 @@ RUNNABLE = [row for row in ROWS if row.new]
 def test_every_new_line_runs(row: Replacement, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_HOME", str(given["folder"]))
+    monkeypatch.setattr(sys, "argv", ["program"])
     names, strategy = dict(given), given["strategy"]
     if any(name in row.new for name in IN_A_STEP) and "def " not in row.new:
         exec("def step():\n    " + re.sub(r"^\w+ = ", "return ", row.new), names)
         strategy.run(names["step"])
         return
-    exec(row.new, names)
+    if "absl.app.run" in row.new:
+        with pytest.raises(SystemExit) as ended:
+            exec(row.new, names)
+        assert not ended.value.code
+        return
+    with strategy.scope() if "model.compile" in row.new else contextlib.nullcontext():
+        exec(row.new, names)
     if "def step_fn" in row.new:
         strategy.run(names["step_fn"], args=(given["x"], given["y"]))
     if row.line:
@@ -195,7 +224,7 @@ def test_feeds_of_old(name: str):
 def test_the_new_names_exist():
     packages = _names_of("import keras, optax, logging, anytpu as tpu")
     for row in ROWS:
-        for name in row.names if "*" in row.target else ():
+        for name in row.names if "*" in row.target and row.how == "rename" else ():
             target = row.target.replace("*", name.rpartition(".")[2])
             assert eval(target, packages), target
 

@@ -22,6 +22,9 @@ How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
 - method: the name after the dot, on any object, becomes `target`.
 - same: nothing changes.
 - hand: the author has to rewrite it.
+
+A name of a class and a method, such as "keras.Model.fit_generator", is that method on objects of the class. A name with
+arguments, such as "matmul(transpose_b)", is a call with that argument set, or with these arguments after the first.
 """
 
 
@@ -34,7 +37,10 @@ class Replacement:
         old: an example of an old line.
         new: the code that replaces it; "" for none.
         how: the porter's way of rewriting it.
-        target: the new name, expression or template; in a template of a call `{x}` is the argument x.
+        target: the new name, expression or template; in a template of a call `{x}` is the argument x, and `{self}` the
+            object whose method is called.
+        host: the target in functions of data sets, which run on the host: NumPy's, which is faster there; "" for
+            `target`.
         parameters: for a call, the old parameters in order, each with the template text for a missing argument; None
             for a required parameter.
         keywords: keyword arguments that are renamed, or dropped (None).
@@ -48,6 +54,7 @@ class Replacement:
     new: str
     how: How
     target: str = ""
+    host: str = ""
     parameters: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     keywords: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     note: str = ""
@@ -95,6 +102,30 @@ _FIND = (
         "pattern",
         note='the resolver reads the environment; master() is "" when the cores are in this process',
     ),
+    Replacement(
+        tuple(f"{name}.connect" for name in _RESOLVERS),
+        "resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect('node-1')",
+        'resolver = tpu.TPUClusterResolver("")',
+        "call",
+        target='tpu.TPUClusterResolver("")',
+        parameters={"tpu": '""', "zone": '""', "project": '""'},
+        note="TPUStrategy(resolver) starts the cores",
+    ),
+    Replacement(
+        (f"{_RESOLVERS[0]}.cluster_spec",),
+        "print(resolver.cluster_spec().as_dict()['worker'])",
+        "print(resolver.cluster_spec().get('worker'))",
+        "pattern",
+        target="cluster_spec",
+        note="it is a dictionary, and empty when the cores are in this process",
+    ),
+    Replacement(
+        ("config.experimental_connect_to_host",),
+        "tf.config.experimental_connect_to_host(tpu_address)",
+        "",
+        "drop",
+        note="nothing: the resolver connects",
+    ),
     _rename(
         ("config.experimental_connect_to_cluster",),
         "tf.config.experimental_connect_to_cluster(resolver)",
@@ -115,7 +146,12 @@ _FIND = (
         "tpu.shutdown_tpu_system",
     ),
     _rename(
-        ("config.list_logical_devices", "config.experimental.list_logical_devices"),
+        (
+            "config.list_logical_devices",
+            "config.experimental.list_logical_devices",
+            "config.list_physical_devices",
+            "config.experimental.list_physical_devices",
+        ),
         "tf.config.list_logical_devices('TPU')",
         "tpu.list_logical_devices",
     ),
@@ -144,6 +180,14 @@ _STRATEGY = (
         "call",
         target="tpu.connect()",
         note="a TPU, a GPU, or virtual cores: whatever is there",
+    ),
+    Replacement(
+        ("distribute.OneDeviceStrategy",),
+        "strategy = tf.distribute.OneDeviceStrategy('/gpu:0')",
+        'strategy = tpu.connect("", cores=1)',
+        "call",
+        target='tpu.connect("", cores=1)',
+        parameters={"device": '""'},
     ),
     _rename(("distribute.get_strategy",), "strategy = tf.distribute.get_strategy()", "tpu.get_strategy"),
     Replacement(
@@ -174,6 +218,23 @@ _STRATEGY = (
         "batches = strategy.distribute_datasets_from_function(dataset_fn)",
         "method",
         target="distribute_datasets_from_function",
+    ),
+    Replacement(
+        ("distribute.Strategy.unwrap",),
+        "parts = strategy.unwrap(per_replica)",
+        "parts = strategy.experimental_local_results(per_replica)",
+        "method",
+        target="experimental_local_results",
+    ),
+    *(
+        Replacement(
+            (f"distribute.Strategy.{name}",),
+            f"strategy.{name}()",
+            "",
+            "drop",
+            note="nothing: the strategy is ready when it is made",
+        )
+        for name in ("initialize", "finalize")
     ),
     _rename(("distribute.InputContext",), "context = tf.distribute.InputContext()", "tpu.InputContext"),
     Replacement(
@@ -254,6 +315,28 @@ _STRATEGY = (
     ),
     Replacement((), "training_loss.reset_states()", "training_loss.reset_states()", "same"),
     Replacement(
+        (".get_shape",),
+        "shape = total.get_shape()",
+        "shape = total.shape",
+        "call",
+        target="{self}.shape",
+    ),
+    Replacement(
+        (".as_list",),
+        "shape = total.get_shape().as_list()",
+        "shape = list(total.shape)",
+        "call",
+        target="list({self})",
+        note="a shape is a tuple",
+    ),
+    Replacement(
+        (".set_shape",),
+        "total.set_shape([2])",
+        "",
+        "drop",
+        note="nothing: an array has its shape",
+    ),
+    Replacement(
         (".numpy",),
         "result = total.numpy()",
         "result = keras.ops.convert_to_numpy(total)",
@@ -317,6 +400,7 @@ _ESTIMATOR = (
         "config = tpu.RunConfig(tpu_config=tpu.TPUConfig(iterations_per_loop=100))",
         "rename",
         target="tpu.RunConfig",
+        keywords={"session_config": None},
     ),
     _rename(_estimators("TPUConfig"), "config = tf.contrib.tpu.TPUConfig(100)", "tpu.TPUConfig"),
     _rename(
@@ -327,10 +411,77 @@ _ESTIMATOR = (
     _rename(("estimator.ModeKeys",), "is_training = mode == tf.estimator.ModeKeys.TRAIN", "tpu.ModeKeys"),
     Replacement(
         ("train.get_global_step", "train.get_or_create_global_step"),
+        "step = tf.train.get_global_step()",
+        "step = tpu.get_global_step()",
+        "rename",
+        target="tpu.get_global_step",
+        note="in a model_fn; the estimator counts the steps",
+    ),
+    Replacement(
+        (),
         "train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())",
         "train_op = optimizer.minimize(loss)",
         "pattern",
-        note="the estimator counts the steps",
+    ),
+    Replacement(
+        ("estimator.Estimator", "estimator.DNNClassifier", "estimator.LinearClassifier"),
+        "estimator = tf.estimator.Estimator(model_fn=model_fn)",
+        "estimator = tpu.TPUEstimator(model_fn=model_fn, config=config, train_batch_size=16)",
+        "hand",
+        note="its input_fn takes params, with the batch size in params['batch_size']; docs/estimator.md has an example",
+    ),
+    Replacement(
+        ("estimator.inputs", "compat.v1.estimator.inputs"),
+        "input_fn = tf.estimator.inputs.numpy_input_fn({'x': x}, y, shuffle=True)",
+        "def input_fn(params):\n"
+        "    return tpu.pipeline.Dataset.from_arrays(({'x': x}, y)).shuffle().repeat().batch(params['batch_size'])",
+        "hand",
+        line="input_fn = lambda params: tpu.pipeline.Dataset.from_arrays((x, y)).repeat().batch(params['batch_size'])",
+    ),
+    Replacement(
+        ("estimator.train_and_evaluate", "estimator.TrainSpec", "estimator.EvalSpec"),
+        "tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)",
+        "estimator.train(input_fn, max_steps=1)\nestimator.evaluate(input_fn, steps=1)",
+        "hand",
+        line="estimator.train(input_fn, max_steps=1); estimator.evaluate(input_fn, steps=1)",
+        note="a loop around the two lines evaluates between trainings",
+    ),
+)
+
+_LAYER_KEYWORDS: dict[str, str | None] = {
+    **{
+        f"{part}_{kind}": f"{part}_{kind}"
+        for part in ("kernel", "bias", "activity", "depthwise", "pointwise")
+        for kind in ("initializer", "regularizer", "constraint")
+    },
+    **{
+        name: name
+        for name in ("activation", "use_bias", "data_format", "dilation_rate", "trainable", "depth_multiplier")
+    },
+    "name": None,
+}
+_STEP = {"learning_rate": None, "global_step": None}
+_SCHEDULES = (
+    (
+        "exponential_decay",
+        "100, 0.9, staircase=True",
+        "exponential_decay(0.1, 100, 0.9, staircase=True)",
+        "exponential_decay({learning_rate}, {decay_steps}, {decay_rate}, staircase={staircase})",
+        {**_STEP, "decay_steps": None, "decay_rate": None, "staircase": "False", "name": "None"},
+    ),
+    (
+        "cosine_decay",
+        "100",
+        "cosine_decay_schedule(0.1, 100, 0.0)",
+        "cosine_decay_schedule({learning_rate}, {decay_steps}, {alpha})",
+        {**_STEP, "decay_steps": None, "alpha": "0.0", "name": "None"},
+    ),
+    (
+        "polynomial_decay",
+        "100, 0.01, power=2.0",
+        "polynomial_schedule(0.1, 0.01, 2.0, 100)",
+        "polynomial_schedule({learning_rate}, {end_learning_rate}, {power}, {decay_steps})",
+        {**_STEP, "decay_steps": None, "end_learning_rate": "0.0001", "power": "1.0", "cycle": "False", "name": "None"},
     ),
 )
 
@@ -441,6 +592,24 @@ _LOW_LEVEL_ROWS = (
         keywords={"use_nesterov": "nesterov", "use_locking": None, "name": None},
     ),
     Replacement(
+        ("train.RMSPropOptimizer",),
+        "optimizer = tf.train.RMSPropOptimizer(0.1, decay=0.95)",
+        "optimizer = optax.rmsprop(0.1, decay=0.95, momentum=0.0, eps=1e-10)",
+        "call",
+        target="optax.rmsprop({learning_rate}, decay={decay}, momentum={momentum}, eps={epsilon})",
+        parameters={"learning_rate": None, "decay": "0.9", "momentum": "0.0", "epsilon": "1e-10"},
+        keywords={"centered": "centered", "use_locking": None, "name": None},
+    ),
+    Replacement(
+        ("train.AdagradOptimizer",),
+        "optimizer = tf.train.AdagradOptimizer(0.1)",
+        "optimizer = optax.adagrad(0.1, initial_accumulator_value=0.1)",
+        "call",
+        target="optax.adagrad({learning_rate}, initial_accumulator_value={initial_accumulator_value})",
+        parameters={"learning_rate": None, "initial_accumulator_value": "0.1"},
+        keywords={"use_locking": None, "name": None},
+    ),
+    Replacement(
         ("train.Saver", "train.Checkpoint", "train.CheckpointManager"),
         "tf.train.Checkpoint(model=model).save(path)",
         "model.save_weights('model.weights.h5')",
@@ -455,11 +624,129 @@ _LOW_LEVEL_ROWS = (
         note="what a step returns comes back to Python, which can write it anywhere",
     ),
     Replacement(
-        ("app", "flags"),
+        ("app.run",),
         "tf.app.run()",
-        "arguments = argparse.ArgumentParser().parse_args([])",
+        "absl.app.run(main)",
+        "call",
+        target="absl.app.run({main})",
+        parameters={"main": "main", "argv": "None"},
+        note="absl comes with Keras; it parses the flags and calls main",
+        also=("app",),
+    ),
+    Replacement(
+        ("app.flags", "flags"),
+        "tf.app.flags.DEFINE_integer('train_batch_size', 64, 'Rows of a batch.')",
+        "absl.flags.DEFINE_integer('train_batch_size', 64, 'Rows of a batch.')",
+        "rename",
+        target="absl.flags",
+    ),
+    Replacement(
+        ("layers.dense",),
+        "logits = tf.layers.dense(x, 10, activation=tf.nn.relu)",
+        "logits = keras.layers.Dense(10, activation=keras.ops.relu)(x)",
+        "call",
+        target="keras.layers.Dense({units})({inputs})",
+        parameters={"inputs": None, "units": None},
+        keywords=_LAYER_KEYWORDS,
+        note="in a model_fn; elsewhere make the layer once, outside of the step",
+    ),
+    *(
+        Replacement(
+            (f"layers.{old}",),
+            f"c = tf.layers.{old}(pictures, 4, 3, 2, 'SAME')",
+            f"c = keras.layers.{new}(4, 3, strides=2, padding='same')(pictures)",
+            "call",
+            target=f"keras.layers.{new}({{filters}}, {{kernel_size}}, strides={{strides}}, padding={{padding}})"
+            "({inputs})",
+            parameters={"inputs": None, "filters": None, "kernel_size": None, "strides": "1", "padding": '"valid"'},
+            keywords=_LAYER_KEYWORDS,
+        )
+        for old, new in (
+            ("conv2d", "Conv2D"),
+            ("conv2d_transpose", "Conv2DTranspose"),
+            ("separable_conv2d", "SeparableConv2D"),
+        )
+    ),
+    *(
+        Replacement(
+            (f"layers.{old}",),
+            f"c = tf.layers.{old}(pictures, 2, 2)",
+            f'c = keras.layers.{new}(2, 2, padding="valid")(pictures)',
+            "call",
+            target=f"keras.layers.{new}({{pool_size}}, {{strides}}, padding={{padding}})({{inputs}})",
+            parameters={"inputs": None, "pool_size": None, "strides": None, "padding": '"valid"'},
+            keywords={"data_format": "data_format", "name": None},
+        )
+        for old, new in (("max_pooling2d", "MaxPooling2D"), ("average_pooling2d", "AveragePooling2D"))
+    ),
+    Replacement(
+        ("layers.flatten",),
+        "c = tf.layers.flatten(pictures)",
+        "c = keras.layers.Flatten()(pictures)",
+        "call",
+        target="keras.layers.Flatten()({inputs})",
+        parameters={"inputs": None, "name": "None"},
+    ),
+    Replacement(
+        ("layers.dropout",),
+        "c = tf.layers.dropout(x, rate=0.4, training=is_training)",
+        "c = keras.layers.Dropout(0.4)(x, training=is_training)",
+        "call",
+        target="keras.layers.Dropout({rate})({inputs}, training={training})",
+        parameters={"inputs": None, "rate": "0.5", "noise_shape": "None", "seed": "None", "training": "False"},
+        keywords={"name": None},
+    ),
+    Replacement(
+        ("layers.batch_normalization",),
+        "c = tf.layers.batch_normalization(x, training=is_training, fused=True)",
+        "c = keras.layers.BatchNormalization()(x, training=is_training)",
+        "call",
+        target="keras.layers.BatchNormalization()({inputs}, training={training})",
+        parameters={"inputs": None, "training": "False"},
+        keywords={
+            **{name: name for name in ("axis", "momentum", "epsilon", "center", "scale", "gamma_initializer")},
+            "trainable": "trainable",
+            "fused": None,
+            "name": None,
+        },
+    ),
+    Replacement(
+        ("get_collection", "control_dependencies"),
+        "update_ops = tf.get_collection(tf.GraphKeys.UPDATE_OPS)\nwith tf.control_dependencies(update_ops):\n"
+        "    train_op = optimizer.minimize(loss)",
+        "train_op = optimizer.minimize(loss)",
+        "pattern",
+        line="",
+        note="the body of the block: statements run in the order they are written, layers update their statistics",
+    ),
+    Replacement(
+        ("variable_scope", "name_scope"),
+        "with tf.variable_scope('generator'):\n    c = tf.exp(a)",
+        "with keras.name_scope('generator'):\n    c = keras.ops.exp(a)",
+        "call",
+        target="keras.name_scope({name})",
+        parameters={"name": None, "values": "None"},
+        line="with keras.name_scope('generator'): ...",
+        note="layers share their weights where the same layer is called",
+    ),
+    Replacement(
+        ("trainable_variables", "global_variables", "get_variable"),
+        "variables = tf.trainable_variables()",
+        "variables = model.trainable_variables",
         "hand",
-        note="argparse reads the command line; call main() at the end of the file",
+        note="a layer or a model has its variables",
+    ),
+    *(
+        Replacement(
+            (f"train.{old}",),
+            f"rate = tf.train.{old}(0.1, tf.train.get_global_step(), {rest})",
+            f"rate = optax.{new}",
+            "call",
+            target=f"optax.{target}",
+            parameters=parameters,
+            note="a schedule: pass it to the optimizer, which counts the steps; at a step it is rate(step)",
+        )
+        for old, rest, new, target, parameters in _SCHEDULES
     ),
     Replacement(
         ("logging.set_verbosity", "get_logger", "autograph.set_verbosity"),
@@ -469,6 +756,58 @@ _LOW_LEVEL_ROWS = (
         note="nothing: what is worth saying is said",
     ),
     _rename(("logging",), "tf.logging.info('loss %f', 0.5)", "logging", note="the module of the standard library"),
+    Replacement(
+        (
+            "config.experimental.set_memory_growth",
+            "config.experimental.set_virtual_device_configuration",
+            "config.optimizer",
+            "config.threading",
+            "config.set_visible_devices",
+            "debugging.set_log_device_placement",
+        ),
+        "tf.config.optimizer.set_jit(True)",
+        "",
+        "drop",
+        note="nothing: XLA compiles every step, and anytpu sets memory and threads",
+    ),
+    *(
+        Replacement((old,), f"part = tf.{old}{call}", f"part = {new}{call}", "rename", target=new)
+        for old, new, call in (
+            ("newaxis", "None", ""),
+            ("__version__", "keras.__version__", ""),
+            ("print", "print", "(1)"),
+            ("Module", "keras.layers.Layer", "()"),
+            ("test.is_gpu_available", "bool", "()"),
+            ("errors.NotFoundError", "FileNotFoundError", ""),
+            ("errors.InvalidArgumentError", "ValueError", ""),
+            ("errors.OutOfRangeError", "StopIteration", ""),
+            ("contrib.distribute.initialize_tpu_system", "tpu.initialize_tpu_system", "(resolver)"),
+        )
+    ),
+    Replacement(
+        ("errors",),
+        "kind = tf.errors.UnavailableError",
+        "kind = tpu.errors.AnyTPUError",
+        "hand",
+        note="the root of all errors of anytpu",
+    ),
+    Replacement(("executing_eagerly",), "eager = tf.executing_eagerly()", "eager = True", "call", target="True"),
+    Replacement(
+        ("TensorShape",),
+        "shape = tf.TensorShape([2, 3])",
+        "shape = [2, 3]",
+        "call",
+        target="{dims}",
+        parameters={"dims": None},
+    ),
+    Replacement(
+        ("ConfigProto", "OptimizerOptions", "GPUOptions"),
+        "config = tf.ConfigProto(allow_soft_placement=True)",
+        "config = None",
+        "call",
+        target="None",
+        keywords={"allow_soft_placement": None, "log_device_placement": None, "isolate_session_state": None},
+    ),
     Replacement(
         (
             "enable_eager_execution",
@@ -484,6 +823,12 @@ _LOW_LEVEL_ROWS = (
         "drop",
         note="nothing: code is eager outside a step and compiled in it",
     ),
+)
+
+_WORKERS: dict[str, str | None] = {"workers": None, "use_multiprocessing": None, "max_queue_size": None}
+_SAME_IN_BACKEND = _words(
+    "abs all any argmax argmin cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
+    "square squeeze std sum tanh transpose var zeros_like ones_like"
 )
 
 _KERAS = (
@@ -528,34 +873,263 @@ _KERAS = (
             "AUTO": "sum_over_batch_size",
         }.items()
     ),
-    _rename(
-        ("keras.mixed_precision.experimental.set_policy",),
-        "tf.keras.mixed_precision.experimental.set_policy('float32')",
-        "keras.mixed_precision.set_global_policy",
+    *(
+        Replacement(
+            tuple(f"{home}.{name}" for home in ("keras.losses", "keras.metrics") for name in (short, short.upper())),
+            f"loss = tf.keras.losses.{short}(y, x)",
+            f"loss = keras.losses.{long}(y, x)",
+            "rename",
+            target=f"keras.losses.{long}",
+        )
+        for short, long in (
+            ("mse", "mean_squared_error"),
+            ("mae", "mean_absolute_error"),
+            ("mape", "mean_absolute_percentage_error"),
+            ("msle", "mean_squared_logarithmic_error"),
+            ("kld", "kl_divergence"),
+        )
+    ),
+    *(
+        Replacement(
+            (f"keras.mixed_precision.experimental.{old}",),
+            f"{left}tf.keras.mixed_precision.experimental.{old}({argument})",
+            f"{left}keras.mixed_precision.{new}({argument})",
+            "rename",
+            target=f"keras.mixed_precision.{new}",
+            keywords={"loss_scale": None},
+        )
+        for old, new, left, argument in (
+            ("set_policy", "set_global_policy", "", "'float32'"),
+            ("Policy", "Policy", "policy = ", "'mixed_bfloat16'"),
+            ("global_policy", "global_policy", "policy = ", ""),
+        )
+    ),
+    *(
+        Replacement(
+            (f"keras.Model.{old}",),
+            f"{left}model.{old}(x{', y' if new != 'predict' else ''}, workers=4)",
+            f"{left}model.{new}(x{', y' if new != 'predict' else ''})",
+            "method",
+            target=new,
+            keywords={"generator": "x", **_WORKERS},
+        )
+        for old, new, left in (
+            ("fit_generator", "fit", "history = "),
+            ("evaluate_generator", "evaluate", "scores = "),
+            ("predict_generator", "predict", "guesses = "),
+        )
+    ),
+    Replacement(
+        ("keras.Model.fit", "keras.Model.evaluate", "keras.Model.predict"),
+        "history = model.fit(x, y, nb_epoch=1, use_multiprocessing=True)",
+        "history = model.fit(x, y, epochs=1)",
+        "same",
+        keywords={"nb_epoch": "epochs", **_WORKERS},
+        note="threads and processes are options of a keras.utils.PyDataset",
+    ),
+    Replacement(
+        ("keras.Model.predict_proba",),
+        "scores = model.predict_proba(x)",
+        "scores = model.predict(x)",
+        "method",
+        target="predict",
+    ),
+    Replacement(
+        ("keras.Model.predict_classes",),
+        "classes = model.predict_classes(x)",
+        'classes = (lambda scores: scores.argmax(-1) if scores.shape[-1] > 1 else (scores > 0.5).astype("int32"))'
+        "(model.predict(x))",
+        "call",
+        target='(lambda scores: scores.argmax(-1) if scores.shape[-1] > 1 else (scores > 0.5).astype("int32"))'
+        "({self}.predict({x}))",
+        parameters={"x": None, "batch_size": "None", "verbose": "0"},
+        line="model.predict(x).argmax(axis=-1)",
+        note="(model.predict(x) > 0.5) for a single output",
+    ),
+    Replacement(
+        ("keras.Model.save", "keras.Model.save_weights", "keras.Model.load_weights"),
+        "model.save('my_model', save_format='tf')",
+        "model.save('my_model.keras')",
+        "pattern",
+        keywords={"save_format": None, "include_optimizer": None, "by_name": None},
+        note="a model is one file .keras, its weights are one file .weights.h5; both are names in all calls alike",
+    ),
+    Replacement(
+        ("keras.Model.compile",),
+        "model.compile('sgd', 'mse', experimental_steps_per_execution=4)",
+        "model.compile('sgd', 'mse', steps_per_execution=4)",
+        "same",
+        keywords={
+            "experimental_steps_per_execution": "steps_per_execution",
+            "experimental_run_tf_function": None,
+            "distribute": None,
+        },
+    ),
+    Replacement(
+        ("keras.Model.reset_metrics", "keras.Model.make_predict_function"),
+        "model.reset_metrics()",
+        "model.reset_metrics()",
+        "same",
+    ),
+    Replacement(
+        ("keras.Model.reset_states",),
+        "model.reset_states()",
+        '[layer.reset_state() for layer in model.layers if hasattr(layer, "reset_state")]',
+        "call",
+        target='[layer.reset_state() for layer in {self}.layers if hasattr(layer, "reset_state")]',
+    ),
+    Replacement(
+        ("keras.Model.add_metric",),
+        "model.add_metric(loss, name='loss')",
+        "model.compile('sgd', 'mse', metrics=['mae'])",
+        "hand",
+        note="a metric that a model computes is a layer of its own with a keras.metrics.Mean",
+    ),
+    *(
+        Replacement(
+            (f"keras.optimizers.Optimizer.{old}",),
+            f"rate = optimizer.{old}",
+            f"rate = optimizer.{new}",
+            "method",
+            target=new,
+        )
+        for old, new in (("lr", "learning_rate"), ("weights", "variables"))
+    ),
+    Replacement(
+        ("keras.optimizers.Optimizer.apply_gradients",),
+        "optimizer.apply_gradients(gradients, experimental_aggregate_gradients=True)",
+        "optimizer.apply_gradients(gradients)",
+        "same",
+        keywords={"experimental_aggregate_gradients": None, "name": None},
     ),
     Replacement((), "K.clear_session()", "K.clear_session()", "same", note="with from keras import backend as K"),
     *(
         Replacement(
             (f"keras.backend.{name}",),
-            f"result = tf.keras.backend.{name}(x)",
-            f"result = keras.ops.{name}(x)",
+            f"result = tf.keras.backend.{name}({arguments})",
+            f"result = keras.ops.{new}({arguments})",
             "rename",
-            target=f"keras.ops.{name}",
+            target=f"keras.ops.{new}",
+            keywords={"name": None, "x": "x"},
         )
-        for name in _words("abs exp log max mean min round shape sigmoid softmax sqrt square sum tanh zeros_like")
+        for name, new, arguments in (
+            *((name, name, "a") for name in _SAME_IN_BACKEND),
+            *(
+                (old, new, arguments)
+                for old, (new, arguments) in {
+                    "concatenate": ("concatenate", "[a, a], -1"),
+                    "constant": ("convert_to_tensor", "1.0"),
+                    "dot": ("matmul", "a, b"),
+                    "equal": ("equal", "a, b"),
+                    "expand_dims": ("expand_dims", "a, -1"),
+                    "greater": ("greater", "a, b"),
+                    "less": ("less", "a, b"),
+                    "maximum": ("maximum", "a, b"),
+                    "minimum": ("minimum", "a, b"),
+                    "not_equal": ("not_equal", "a, b"),
+                    "pow": ("power", "a, 2"),
+                    "arange": ("arange", "3"),
+                    "cast": ("cast", "a, 'float32'"),
+                    "clip": ("clip", "a, 0, 1"),
+                    "ndim": ("ndim", "a"),
+                    "permute_dimensions": ("transpose", "a, (1, 0)"),
+                    "reshape": ("reshape", "a, (1, 4)"),
+                    "repeat_elements": ("repeat", "a, 2, 0"),
+                    "stack": ("stack", "[a, a]"),
+                    "tile": ("tile", "a, (1, 2)"),
+                    "zeros": ("zeros", "(2, 2)"),
+                    "ones": ("ones", "(2, 2)"),
+                    "stop_gradient": ("stop_gradient", "a"),
+                }.items()
+            ),
+        )
+    ),
+    *(
+        Replacement((f"keras.backend.{name}",), old, new, "call", target=target, parameters=parameters)
+        for name, old, new, target, parameters in (
+            (
+                "int_shape",
+                "shape = tf.keras.backend.int_shape(a)",
+                "shape = tuple(a.shape)",
+                "tuple({x}.shape)",
+                {"x": None},
+            ),
+            (
+                "flatten",
+                "c = tf.keras.backend.flatten(a)",
+                "c = keras.ops.ravel(a)",
+                "keras.ops.ravel({x})",
+                {"x": None},
+            ),
+            (
+                "get_value",
+                "value = tf.keras.backend.get_value(variable)",
+                "value = keras.ops.convert_to_numpy(variable)",
+                "keras.ops.convert_to_numpy({x})",
+                {"x": None},
+            ),
+            (
+                "set_value",
+                "tf.keras.backend.set_value(variable, 2.0)",
+                "variable.assign(2.0)",
+                "{x}.assign({value})",
+                {"x": None, "value": None},
+            ),
+            (
+                "variable",
+                "variable = tf.keras.backend.variable(1.0)",
+                "variable = keras.Variable(1.0)",
+                "keras.Variable({value})",
+                {"value": None},
+            ),
+            (
+                "switch",
+                "c = tf.keras.backend.switch(a > 0, a, b)",
+                "c = keras.ops.where(a > 0, a, b)",
+                "keras.ops.where({condition}, {then_expression}, {else_expression})",
+                {"condition": None, "then_expression": None, "else_expression": None},
+            ),
+            (
+                "binary_crossentropy",
+                "c = tf.keras.backend.binary_crossentropy(targets, a)",
+                "c = keras.ops.binary_crossentropy(targets, a, from_logits=False)",
+                "keras.ops.binary_crossentropy({target}, {output}, from_logits={from_logits})",
+                {"target": None, "output": None, "from_logits": "False"},
+            ),
+            (
+                "categorical_crossentropy",
+                "c = tf.keras.backend.categorical_crossentropy(targets, a)",
+                "c = keras.ops.categorical_crossentropy(targets, a, from_logits=False)",
+                "keras.ops.categorical_crossentropy({target}, {output}, from_logits={from_logits})",
+                {"target": None, "output": None, "from_logits": "False"},
+            ),
+            (
+                "random_normal",
+                "c = tf.keras.backend.random_normal((2, 3))",
+                "c = keras.random.normal((2, 3), mean=0.0, stddev=1.0)",
+                "keras.random.normal({shape}, mean={mean}, stddev={stddev})",
+                {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None"},
+            ),
+            (
+                "random_uniform",
+                "c = tf.keras.backend.random_uniform((2, 3))",
+                "c = keras.random.uniform((2, 3), minval=0.0, maxval=1.0)",
+                "keras.random.uniform({shape}, minval={minval}, maxval={maxval})",
+                {"shape": None, "minval": "0.0", "maxval": "1.0", "dtype": "None", "seed": "None"},
+            ),
+        )
     ),
     Replacement(
         tuple(
             f"keras.backend.{name}"
             for name in _words(
-                "function get_session get_value learning_phase placeholder set_learning_phase set_session set_value "
-                "variable"
+                "function get_session learning_phase placeholder set_learning_phase set_session gradients"
             )
         ),
-        "value = tf.keras.backend.get_value(variable)",
-        "result = keras.ops.convert_to_numpy(variable)",
+        "session = tf.keras.backend.get_session()",
+        "outputs = model(x, training=False)",
         "hand",
-        note="Keras 3 has no session, and variables have assign and numpy",
+        note="Keras 3 has no session: a model is called, and training=True or False says what for",
     ),
     Replacement(
         ("keras.preprocessing.image.ImageDataGenerator", "keras.preprocessing.text", "keras.wrappers"),
@@ -572,38 +1146,80 @@ _KERAS = (
         note="compile the model in strategy.scope()",
     ),
     Replacement(
-        ("keras.experimental", "keras.layers.experimental"),
-        "tf.keras.layers.experimental.preprocessing.Rescaling(0.5)",
+        (),
+        "layer = tf.keras.layers.experimental.preprocessing.Rescaling(0.5)",
         "layer = keras.layers.Rescaling(0.5)",
-        "hand",
-        note="what was experimental is in keras.layers or gone",
+        "pattern",
+        note="a name of Keras 2 is found in its public home in Keras 3",
+    ),
+    *(
+        Replacement(
+            (old,),
+            f"part = tf.{old}.{name}",
+            f"part = keras.{old}.{name}",
+            "rename",
+            target=f"keras.{old}",
+            keywords=keywords,
+        )
+        for old, name, keywords in (
+            ("losses", "MeanSquaredError()", {}),
+            ("metrics", "Mean()", {}),
+            ("optimizers", "Adam()", {"lr": "learning_rate"}),
+            ("regularizers", "L2(0.1)", {}),
+            ("initializers", "Zeros()", {}),
+        )
     ),
 )
 
-_SAME = _words(
-    "abs add ceil cond convert_to_tensor cos cumsum divide einsum equal exp expand_dims eye floor greater "
-    "greater_equal less less_equal linspace log logical_and logical_not logical_or logical_xor matmul maximum minimum "
-    "mod multiply norm not_equal ones ones_like pad power repeat reshape round rsqrt shape sigmoid sign sin size sort "
-    "sqrt square squeeze stack stop_gradient subtract tanh tensordot tile top_k transpose unstack where while_loop "
-    "zeros zeros_like"
+_IN_NUMPY = _words(
+    "abs add ceil cos cumsum cumprod divide einsum equal exp expand_dims expm1 eye floor floor_divide greater "
+    "greater_equal less less_equal linspace log log1p logical_and logical_not logical_or logical_xor matmul maximum "
+    "minimum mod multiply negative not_equal ones ones_like power repeat reshape roll round shape sign sin size sort "
+    "sqrt square squeeze stack subtract tanh "
+    "tensordot tile transpose where zeros zeros_like meshgrid outer searchsorted"
 )
-_ACTIVATIONS = _words("relu elu selu gelu softmax log_softmax sigmoid tanh softplus leaky_relu")
+_ONLY_IN_KERAS = _words(
+    "cond convert_to_tensor erf norm rsqrt sigmoid stop_gradient top_k unstack while_loop in_top_k segment_sum "
+    "segment_max logsumexp trace inv det cholesky"
+)
+_ACTIVATIONS = _words(
+    "relu relu6 elu selu gelu softmax log_softmax sigmoid tanh softplus softsign leaky_relu silu moments top_k"
+)
 _DTYPES = _words("float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool")
 _NAMED_OTHERWISE = {
-    "concat": ("concatenate", "[a, a], 0"),
-    "constant": ("convert_to_tensor", "[1.0, 2.0]"),
-    "cast": ("cast", "a, 'float32'"),
-    "pow": ("power", "a, 2"),
-    "range": ("arange", "3"),
-    "reduce_all": ("all", "a > 0"),
-    "reduce_any": ("any", "a > 0"),
-    "reduce_max": ("max", "a"),
-    "reduce_mean": ("mean", "a, axis=0"),
-    "reduce_min": ("min", "a"),
-    "reduce_prod": ("prod", "a"),
-    "reduce_sum": ("sum", "a, axis=-1"),
+    "concat": ("concatenate", "concatenate", "[a, a], 0"),
+    "constant": ("convert_to_tensor", "asarray", "[1.0, 2.0]"),
+    "cast": ("cast", "asarray", "a, 'float32'"),
+    "pow": ("power", "power", "a, 2"),
+    "div": ("divide", "divide", "a, b"),
+    "truediv": ("divide", "divide", "a, b"),
+    "floordiv": ("floor_divide", "floor_divide", "a, b"),
+    "floormod": ("mod", "mod", "a, b"),
+    "range": ("arange", "arange", "3"),
+    "rank": ("ndim", "ndim", "a"),
+    "reverse": ("flip", "flip", "a, [0]"),
+    "is_nan": ("isnan", "isnan", "a"),
+    "is_finite": ("isfinite", "isfinite", "a"),
+    "reduce_all": ("all", "all", "a > 0"),
+    "reduce_any": ("any", "any", "a > 0"),
+    "reduce_max": ("max", "max", "a"),
+    "reduce_mean": ("mean", "mean", "a, axis=0"),
+    "reduce_min": ("min", "min", "a"),
+    "reduce_prod": ("prod", "prod", "a"),
+    "reduce_std": ("std", "std", "a"),
+    "reduce_sum": ("sum", "sum", "a, axis=-1"),
+    "reduce_variance": ("var", "var", "a"),
+    "reduce_logsumexp": ("logsumexp", "", "a"),
 }
-_KEYWORDS = {"keep_dims": "keepdims", "reduction_indices": "axis", "perm": "axes", "name": None, "input_tensor": "x"}
+_KEYWORDS = {
+    "keep_dims": "keepdims",
+    "reduction_indices": "axis",
+    "perm": "axes",
+    "name": None,
+    "input_tensor": "x",
+    "tensor": "x",
+    "input": "x",
+}
 
 
 def _tensors(names: tuple[str, ...], *prefixes: str) -> tuple[str, ...]:
@@ -612,9 +1228,19 @@ def _tensors(names: tuple[str, ...], *prefixes: str) -> tuple[str, ...]:
 
 _TENSORS = (
     Replacement(
-        _tensors(_SAME, "", "math.", "linalg."),
+        _tensors(_IN_NUMPY, "", "math.", "linalg."),
         "c = tf.matmul(a, b)",
         "c = keras.ops.matmul(a, b)",
+        "rename",
+        target="keras.ops.*",
+        host="np.*",
+        keywords=_KEYWORDS,
+        note="in a function of a data set, which runs on the host, it is NumPy's: np.matmul(a, b)",
+    ),
+    Replacement(
+        _tensors(_ONLY_IN_KERAS, "", "math.", "linalg."),
+        "c = tf.stop_gradient(a)",
+        "c = keras.ops.stop_gradient(a)",
         "rename",
         target="keras.ops.*",
         keywords=_KEYWORDS,
@@ -625,8 +1251,9 @@ _TENSORS = (
         "c = keras.ops.relu(a)",
         "rename",
         target="keras.ops.*",
-        keywords={"name": None, "logits": "x", "features": "x"},
+        keywords={"name": None, "logits": "x", "features": "x", "alpha": "negative_slope"},
     ),
+    Replacement(("nn.swish",), "c = tf.nn.swish(a)", "c = keras.ops.silu(a)", "rename", target="keras.ops.silu"),
     *(
         Replacement(
             (name, f"math.{name}"),
@@ -634,9 +1261,319 @@ _TENSORS = (
             f"c = keras.ops.{ours}({arguments})",
             "rename",
             target=f"keras.ops.{ours}",
-            keywords=_KEYWORDS,
+            host=f"np.{numpy}" if numpy else "",
+            keywords=_KEYWORDS | ({"value": "x"} if name == "constant" else {}),
         )
-        for name, (ours, arguments) in _NAMED_OTHERWISE.items()
+        for name, (ours, numpy, arguments) in _NAMED_OTHERWISE.items()
+    ),
+    *(
+        Replacement(names, f"c = tf.{old}", f"c = {new}", "call", target=target, host=host, parameters=parameters)
+        for names, old, new, target, host, parameters in (
+            (
+                ("matmul(transpose_b)", "linalg.matmul(transpose_b)"),
+                "matmul(a, b, transpose_b=True)",
+                "keras.ops.matmul(a, keras.ops.swapaxes(b, -1, -2))",
+                "keras.ops.matmul({a}, keras.ops.swapaxes({b}, -1, -2))",
+                "np.matmul({a}, np.swapaxes({b}, -1, -2))",
+                {"a": None, "b": None, "transpose_b": None, "name": "None"},
+            ),
+            (
+                ("matmul(transpose_a)", "linalg.matmul(transpose_a)"),
+                "matmul(a, b, transpose_a=True)",
+                "keras.ops.matmul(keras.ops.swapaxes(a, -1, -2), b)",
+                "keras.ops.matmul(keras.ops.swapaxes({a}, -1, -2), {b})",
+                "np.matmul(np.swapaxes({a}, -1, -2), {b})",
+                {"a": None, "b": None, "transpose_a": None, "name": "None"},
+            ),
+            (
+                ("linalg.band_part(-1, 0)", "matrix_band_part(-1, 0)"),
+                "linalg.band_part(a, -1, 0)",
+                "keras.ops.tril(a)",
+                "keras.ops.tril({input})",
+                "np.tril({input})",
+                {"input": None, "num_lower": None, "num_upper": None},
+            ),
+            (
+                ("linalg.band_part(0, -1)", "matrix_band_part(0, -1)"),
+                "linalg.band_part(a, 0, -1)",
+                "keras.ops.triu(a)",
+                "keras.ops.triu({input})",
+                "np.triu({input})",
+                {"input": None, "num_lower": None, "num_upper": None},
+            ),
+            (
+                ("math.squared_difference", "squared_difference"),
+                "math.squared_difference(a, b)",
+                "keras.ops.square(a - b)",
+                "keras.ops.square({x} - {y})",
+                "np.square({x} - {y})",
+                {"x": None, "y": None, "name": "None"},
+            ),
+            (
+                ("math.l2_normalize", "nn.l2_normalize", "linalg.l2_normalize"),
+                "math.l2_normalize(a, axis=1)",
+                "keras.ops.normalize(a, axis=1)",
+                "keras.ops.normalize({x}, axis={axis})",
+                "",
+                {"x": None, "axis": None, "epsilon": "1e-12", "name": "None"},
+            ),
+            (
+                ("add_n", "math.add_n"),
+                "add_n([a, b])",
+                "sum([a, b])",
+                "sum({inputs})",
+                "",
+                {"inputs": None, "name": "None"},
+            ),
+            (("identity",), "identity(a)", "a", "{input}", "{input}", {"input": None, "name": "None"}),
+            (
+                ("fill",),
+                "fill([2, 3], 1.0)",
+                "keras.ops.full([2, 3], 1.0)",
+                "keras.ops.full({dims}, {value})",
+                "np.full({dims}, {value})",
+                {"dims": None, "value": None, "name": "None"},
+            ),
+            (
+                ("pad",),
+                "pad(a, [[1, 1], [0, 0]], 'REFLECT')",
+                "keras.ops.pad(a, [[1, 1], [0, 0]], 'reflect')",
+                "keras.ops.pad({tensor}, {paddings}, {mode})",
+                "np.pad({tensor}, {paddings}, {mode})",
+                {"tensor": None, "paddings": None, "mode": '"constant"', "name": "None"},
+            ),
+            (
+                ("split",),
+                "split(a, 2, axis=0)",
+                "keras.ops.split(a, 2, axis=0)",
+                "keras.ops.split({value}, {num_or_size_splits}, axis={axis})",
+                "np.split({value}, {num_or_size_splits}, axis={axis})",
+                {"value": None, "num_or_size_splits": None, "axis": "0", "name": "None"},
+            ),
+            (
+                ("to_float",),
+                "to_float(a)",
+                'keras.ops.cast(a, "float32")',
+                'keras.ops.cast({x}, "float32")',
+                'np.asarray({x}, "float32")',
+                {"x": None, "name": "None"},
+            ),
+            (
+                ("to_int32",),
+                "to_int32(a)",
+                'keras.ops.cast(a, "int32")',
+                'keras.ops.cast({x}, "int32")',
+                'np.asarray({x}, "int32")',
+                {"x": None, "name": "None"},
+            ),
+            (
+                ("map_fn",),
+                "map_fn(double, a)",
+                "keras.ops.map(double, a)",
+                "keras.ops.map({fn}, {elems})",
+                "",
+                {
+                    "fn": None,
+                    "elems": None,
+                    "dtype": "None",
+                    "parallel_iterations": "None",
+                    "fn_output_signature": "None",
+                },
+            ),
+            (
+                ("clip_by_norm",),
+                "clip_by_norm(a, 1.0)",
+                "a * keras.ops.minimum(1.0, 1.0 / keras.ops.norm(a))",
+                "{t} * keras.ops.minimum(1.0, {clip_norm} / keras.ops.norm({t}))",
+                "",
+                {"t": None, "clip_norm": None},
+            ),
+            (
+                ("clip_by_global_norm",),
+                "clip_by_global_norm([a, b], 1.0)",
+                "(lambda norm: ([part * keras.ops.minimum(1.0, 1.0 / norm) for part in [a, b]], norm))"
+                "(keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in [a, b])))",
+                "(lambda norm: ([part * keras.ops.minimum(1.0, {clip_norm} / norm) for part in {t_list}], norm))"
+                "(keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in {t_list})))",
+                "",
+                {"t_list": None, "clip_norm": None},
+            ),
+            (
+                ("linalg.global_norm", "global_norm"),
+                "linalg.global_norm([a, b])",
+                "keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in [a, b]))",
+                "keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in {t_list}))",
+                "",
+                {"t_list": None, "name": "None"},
+            ),
+            (
+                ("nn.l2_loss",),
+                "nn.l2_loss(a)",
+                "keras.ops.sum(keras.ops.square(a)) / 2",
+                "keras.ops.sum(keras.ops.square({t})) / 2",
+                "",
+                {"t": None, "name": "None"},
+            ),
+            (
+                ("nn.embedding_lookup",),
+                "nn.embedding_lookup(a, [0, 1])",
+                "keras.ops.take(a, [0, 1], axis=0)",
+                "keras.ops.take({params}, {ids}, axis=0)",
+                "",
+                {"params": None, "ids": None},
+            ),
+            (
+                ("nn.bias_add",),
+                "nn.bias_add(a, b)",
+                "keras.ops.add(a, b)",
+                "keras.ops.add({value}, {bias})",
+                "",
+                {"value": None, "bias": None, "name": "None"},
+            ),
+            (
+                ("nn.conv2d",),
+                "nn.conv2d(pictures, kernel, [1, 2, 2, 1], 'SAME')",
+                "keras.ops.conv(pictures, kernel, (2, 2), 'same')",
+                "keras.ops.conv({input}, {filters}, {strides}, {padding})",
+                "",
+                {"input": None, "filters": None, "strides": None, "padding": None, "name": "None"},
+            ),
+            *(
+                (
+                    (f"nn.{old}", f"nn.{old}2d"),
+                    f"nn.{old}(pictures, [1, 2, 2, 1], [1, 2, 2, 1], 'SAME')",
+                    f"keras.ops.{new}(pictures, (2, 2), (2, 2), 'same')",
+                    f"keras.ops.{new}({{input}}, {{ksize}}, {{strides}}, {{padding}})",
+                    "",
+                    {"input": None, "ksize": None, "strides": None, "padding": None, "name": "None"},
+                )
+                for old, new in (("max_pool", "max_pool"), ("avg_pool", "average_pool"))
+            ),
+            (
+                ("nn.dropout",),
+                "nn.dropout(a, rate=0.5)",
+                "keras.random.dropout(a, 0.5)",
+                "keras.random.dropout({x}, {rate})",
+                "",
+                {"x": None, "keep_prob": "None", "noise_shape": "None", "seed": "None", "name": "None", "rate": None},
+            ),
+            (
+                ("nn.dropout(keep_prob)",),
+                "nn.dropout(a, keep_prob=0.5)",
+                "keras.random.dropout(a, 1 - 0.5)",
+                "keras.random.dropout({x}, 1 - {keep_prob})",
+                "",
+                {"x": None, "keep_prob": None, "name": "None"},
+            ),
+            (
+                ("losses.mean_squared_error",),
+                "losses.mean_squared_error(targets, a)",
+                "keras.ops.mean(keras.ops.square(targets - a))",
+                "keras.ops.mean(keras.ops.square({labels} - {predictions}))",
+                "",
+                {"labels": None, "predictions": None},
+            ),
+            (
+                ("losses.softmax_cross_entropy",),
+                "losses.softmax_cross_entropy(targets, a, label_smoothing=0.1)",
+                "keras.ops.mean(keras.losses.categorical_crossentropy(targets, a, from_logits=True, "
+                "label_smoothing=0.1))",
+                "keras.ops.mean(keras.losses.categorical_crossentropy({onehot_labels}, {logits}, from_logits=True, "
+                "label_smoothing={label_smoothing}))",
+                "",
+                {"onehot_labels": None, "logits": None, "label_smoothing": "0.0"},
+            ),
+            (
+                ("losses.sigmoid_cross_entropy",),
+                "losses.sigmoid_cross_entropy(targets, a)",
+                "keras.ops.mean(keras.ops.binary_crossentropy(targets, a, from_logits=True))",
+                "keras.ops.mean(keras.ops.binary_crossentropy({multi_class_labels}, {logits}, from_logits=True))",
+                "",
+                {"multi_class_labels": None, "logits": None},
+            ),
+            (
+                ("metrics.accuracy",),
+                "metrics.accuracy(labels=classes, predictions=classes)",
+                "keras.ops.mean(keras.ops.equal(keras.ops.ravel(classes), keras.ops.ravel(classes)))",
+                "keras.ops.mean(keras.ops.equal(keras.ops.ravel({labels}), keras.ops.ravel({predictions})))",
+                "",
+                {"labels": None, "predictions": None, "name": "None"},
+            ),
+            (
+                ("metrics.mean",),
+                "metrics.mean(losses)",
+                "keras.ops.mean(losses)",
+                "keras.ops.mean({values})",
+                "",
+                {"values": None, "name": "None"},
+            ),
+            (
+                ("metrics.mean_squared_error",),
+                "metrics.mean_squared_error(targets, a)",
+                "keras.ops.mean(keras.ops.square(targets - a))",
+                "keras.ops.mean(keras.ops.square({labels} - {predictions}))",
+                "",
+                {"labels": None, "predictions": None, "name": "None"},
+            ),
+            (
+                ("metrics.root_mean_squared_error",),
+                "metrics.root_mean_squared_error(targets, a)",
+                "keras.ops.sqrt(keras.ops.mean(keras.ops.square(targets - a)))",
+                "keras.ops.sqrt(keras.ops.mean(keras.ops.square({labels} - {predictions})))",
+                "",
+                {"labels": None, "predictions": None, "name": "None"},
+            ),
+            (
+                ("metrics.mean_absolute_error", "losses.absolute_difference"),
+                "metrics.mean_absolute_error(targets, a)",
+                "keras.ops.mean(keras.ops.abs(targets - a))",
+                "keras.ops.mean(keras.ops.abs({labels} - {predictions}))",
+                "",
+                {"labels": None, "predictions": None, "name": "None"},
+            ),
+        )
+    ),
+    *(
+        Replacement(
+            (f"metrics.{old}",),
+            f"metric = tf.metrics.{old}(labels, predictions)",
+            f"metric = keras.metrics.{new}()\nmetric.update_state(targets, targets)",
+            "hand",
+            line=f"metric = keras.metrics.{new}(); metric.update_state(targets, targets)",
+            note="and return the metric; eval_metrics calls its function once with all rows",
+        )
+        for old, new in (("precision", "Precision"), ("recall", "Recall"), ("auc", "AUC"))
+    ),
+    *(
+        Replacement(
+            (*names, *(f"initializers.{name}" for name in names if "." not in name)),
+            f"start = tf.{names[0]}({arguments})",
+            f"start = keras.initializers.{new}({arguments})",
+            "rename",
+            target=f"keras.initializers.{new}",
+            keywords={"dtype": None},
+        )
+        for names, new, arguments in (
+            (("zeros_initializer",), "Zeros", ""),
+            (("ones_initializer",), "Ones", ""),
+            (("constant_initializer",), "Constant", "0.1"),
+            (("random_normal_initializer",), "RandomNormal", "0.0, 0.02"),
+            (("random_uniform_initializer",), "RandomUniform", "-0.1, 0.1"),
+            (("truncated_normal_initializer",), "TruncatedNormal", "stddev=0.02"),
+            (("variance_scaling_initializer",), "VarianceScaling", "scale=2.0"),
+            (("glorot_uniform_initializer", "contrib.layers.xavier_initializer"), "GlorotUniform", ""),
+            (("contrib.layers.variance_scaling_initializer",), "HeNormal", ""),
+        )
+    ),
+    *(
+        Replacement(
+            (old,),
+            f"part = tf.{old}(0.01)",
+            f"part = keras.regularizers.{new}(0.01)",
+            "rename",
+            target=f"keras.regularizers.{new}",
+        )
+        for old, new in (("contrib.layers.l2_regularizer", "L2"), ("contrib.layers.l1_regularizer", "L1"))
     ),
     *(
         Replacement(
@@ -645,6 +1582,7 @@ _TENSORS = (
             f"c = keras.ops.{name}(a, axis=1)",
             "call",
             target=f"keras.ops.{name}({{input}}, axis={{axis}})",
+            host=f"np.{name}({{input}}, axis={{axis}})",
             parameters={"input": None, "axis": "0"},
             keywords={"output_type": None, "name": None},
         )
@@ -656,6 +1594,7 @@ _TENSORS = (
         "c = keras.ops.one_hot([0, 2], 3)",
         "call",
         target="keras.ops.one_hot({indices}, {depth})",
+        host='np.eye({depth}, dtype="float32")[{indices}]',
         parameters={"indices": None, "depth": None},
         keywords={"dtype": "dtype", "axis": "axis", "name": None},
     ),
@@ -665,6 +1604,7 @@ _TENSORS = (
         "c = keras.ops.take(a, [0, 1], axis=0)",
         "call",
         target="keras.ops.take({params}, {indices}, axis={axis})",
+        host="np.take({params}, {indices}, axis={axis})",
         parameters={"params": None, "indices": None, "validate_indices": "None", "name": "None", "axis": "0"},
     ),
     Replacement(
@@ -673,6 +1613,7 @@ _TENSORS = (
         "c = keras.ops.clip(a, 0.0, 1.0)",
         "call",
         target="keras.ops.clip({t}, {clip_value_min}, {clip_value_max})",
+        host="np.clip({t}, {clip_value_min}, {clip_value_max})",
         parameters={"t": None, "clip_value_min": None, "clip_value_max": None},
         keywords={"name": None},
     ),
@@ -734,28 +1675,162 @@ _TENSORS = (
         )
         for name in ("none", "sum", "mean", "only_first_replica")
     ),
-    _rename(
-        ("random.normal", "random_normal"),
-        "c = tf.random_normal([2, 3], stddev=0.1)",
-        "keras.random.normal",
-        keywords={"name": None},
+    *(
+        Replacement(
+            (f"random.{name}", f"random_{name}") if name != "truncated_normal" else (f"random.{name}", name),
+            f"c = tf.random.{name}([2, 3], {arguments})",
+            f"c = keras.random.{name}([2, 3], {arguments})",
+            "rename",
+            target=f"keras.random.{name}",
+            host=host,
+            parameters=parameters,
+            keywords={"name": None, "seed": None},
+            note="in a step it draws from a keras.random.SeedGenerator, in a function of a data set from its generator",
+        )
+        for name, arguments, host, parameters in (
+            (
+                "normal",
+                "stddev=0.1",
+                "{rng}.normal({mean}, {stddev}, {shape})",
+                {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None", "name": "None"},
+            ),
+            (
+                "uniform",
+                "minval=-1.0",
+                "{rng}.uniform({minval}, {maxval}, {shape})",
+                {"shape": None, "minval": "0", "maxval": "1", "dtype": "None", "seed": "None", "name": "None"},
+            ),
+            (
+                "truncated_normal",
+                "stddev=0.1",
+                "np.clip({rng}.normal({mean}, {stddev}, {shape}), {mean} - 2 * {stddev}, {mean} + 2 * {stddev})",
+                {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None", "name": "None"},
+            ),
+        )
     ),
-    _rename(
-        ("random.uniform", "random_uniform"),
-        "c = tf.random.uniform([2, 3], minval=-1.0)",
-        "keras.random.uniform",
-        keywords={"name": None},
+    Replacement(
+        ("random.uniform(integers)",),
+        "c = tf.random.uniform([2, 3], 0, 9, tf.int32)",
+        'c = keras.random.randint([2, 3], 0, 9, "int32")',
+        "call",
+        target="keras.random.randint({shape}, {minval}, {maxval}, {dtype})",
+        host="{rng}.integers({minval}, {maxval}, {shape})",
+        parameters={"shape": None, "minval": "0", "maxval": None, "dtype": None, "seed": "None", "name": "None"},
     ),
-    _rename(
-        ("random.truncated_normal", "truncated_normal"),
-        "c = tf.truncated_normal([2, 3], stddev=0.1)",
-        "keras.random.truncated_normal",
-        keywords={"name": None},
+    Replacement(
+        ("random.shuffle", "random_shuffle"),
+        "c = tf.random.shuffle(a)",
+        "c = keras.random.shuffle(a)",
+        "rename",
+        target="keras.random.shuffle",
+        host="{rng}.permutation({value})",
+        parameters={"value": None, "seed": "None", "name": "None"},
+        keywords={"seed": None, "name": None},
+    ),
+    Replacement(
+        ("random.categorical", "multinomial", "random.multinomial"),
+        "c = tf.random.categorical(a, 1)",
+        "c = keras.random.categorical(a, 1)",
+        "rename",
+        target="keras.random.categorical",
+        keywords={"seed": None, "name": None},
     ),
     _rename(
         ("random.set_seed", "set_random_seed", "random.set_random_seed"),
         "tf.random.set_seed(1)",
         "keras.utils.set_random_seed",
+    ),
+)
+
+_RANDOM_IMAGES = (
+    (
+        "random_flip_left_right",
+        "image",
+        "tpu.pipeline.random_flip(image, rng)",
+        "tpu.pipeline.random_flip({image}, {rng})",
+        {"image": None, "seed": "None"},
+    ),
+    (
+        "random_flip_up_down",
+        "image",
+        "np.flip(image, -3) if rng.random() < 0.5 else image",
+        "(np.flip({image}, -3) if {rng}.random() < 0.5 else {image})",
+        {"image": None, "seed": "None"},
+    ),
+    (
+        "random_brightness",
+        "image, 0.2",
+        "image + rng.uniform(-0.2, 0.2)",
+        "({image} + {rng}.uniform(-{max_delta}, {max_delta}))",
+        {"image": None, "max_delta": None, "seed": "None"},
+    ),
+    (
+        "random_contrast",
+        "image, 0.8, 1.2",
+        "(image - np.mean(image, (0, 1))) * rng.uniform(0.8, 1.2) + np.mean(image, (0, 1))",
+        "(({image} - np.mean({image}, (0, 1))) * {rng}.uniform({lower}, {upper}) + np.mean({image}, (0, 1)))",
+        {"image": None, "lower": None, "upper": None, "seed": "None"},
+    ),
+    (
+        "random_saturation",
+        "image, 0.8, 1.2",
+        "np.mean(image, -1, keepdims=True) + (image - np.mean(image, -1, keepdims=True)) * rng.uniform(0.8, 1.2)",
+        "",
+        {},
+    ),
+    (
+        "random_crop",
+        "image, [8, 8, 3]",
+        "tpu.pipeline.random_crop(image, rng, (8, 8), padding=0)",
+        "tpu.pipeline.random_crop({value}, {rng}, tuple({size})[:2], padding=0)",
+        {"value": None, "size": None, "seed": "None"},
+    ),
+)
+_FILES = (
+    (
+        ("GFile", "Open", "FastGFile"),
+        "file = ",
+        "new_file, 'wb'",
+        "fsspec.open(new_file, 'wb').open()",
+        "fsspec.open({name}, {mode}).open()",
+        {"name": None, "mode": '"r"'},
+        "fsspec opens gs://, s3:// and https:// too",
+    ),
+    (
+        ("glob", "Glob"),
+        "names = ",
+        "path",
+        "[file.full_name for file in fsspec.open_files(path)]",
+        "[file.full_name for file in fsspec.open_files({pattern})]",
+        {"pattern": None},
+        "a list of patterns will do",
+    ),
+    *(
+        (
+            names,
+            left,
+            sample,
+            f"fsspec.url_to_fs({sample})[0].{method}({sample}{more})",
+            f"fsspec.url_to_fs({{path}})[0].{method}({{path}}{more})",
+            {"path": None},
+            "",
+        )
+        for names, left, sample, method, more in (
+            (("exists", "Exists"), "is_there = ", "path", "exists", ""),
+            (("isdir", "IsDirectory"), "is_folder = ", "folder", "isdir", ""),
+            (("makedirs", "MakeDirs", "mkdir", "MkDir"), "", "new_folder", "makedirs", ", exist_ok=True"),
+            (("remove", "Remove"), "", "old_file", "rm_file", ""),
+            (("rmtree", "DeleteRecursively"), "", "old_folder", "rm", ", recursive=True"),
+        )
+    ),
+    (
+        ("listdir", "ListDirectory"),
+        "names = ",
+        "folder",
+        "[name.rpartition('/')[2] for name in fsspec.url_to_fs(folder)[0].ls(folder, detail=False)]",
+        "[name.rpartition('/')[2] for name in fsspec.url_to_fs({path})[0].ls({path}, detail=False)]",
+        {"path": None},
+        "",
     ),
 )
 
@@ -766,6 +1841,134 @@ _INPUT = (
         "tpu.pipeline.Dataset.from_arrays",
         note="map, filter, batch, shuffle, repeat, shard and prefetch are called the same",
         also=("data",),
+    ),
+    Replacement(
+        ("data.Dataset",),
+        "dataset = tf.data.Dataset.from_source([1, 2, 3])",
+        "dataset = tpu.pipeline.Dataset.from_source([1, 2, 3])",
+        "rename",
+        target="tpu.pipeline.Dataset",
+        note="its methods keep their names; one that it lacks is listed",
+    ),
+    *(
+        Replacement(
+            (f"data.Dataset.{name}",),
+            f"dataset = pairs.{name}({old}={argument})",
+            f"dataset = pairs.{name}({new}={argument})",
+            "same",
+            keywords={old: new},
+        )
+        for name, old, new, argument in (
+            ("shuffle", "buffer_size", "buffer", "100"),
+            ("batch", "batch_size", "rows", "16"),
+            ("prefetch", "buffer_size", "buffer", "2"),
+            ("map", "map_func", "function", "double"),
+        )
+    ),
+    Replacement(
+        ("data.Dataset.shard",),
+        "dataset = pairs.shard(4, 1)",
+        "dataset = pairs.shard(1, 4)",
+        "call",
+        target="{self}.shard({index}, {num_shards})",
+        parameters={"num_shards": None, "index": None},
+        note="the index comes first",
+    ),
+    Replacement(
+        ("data.Dataset.range",),
+        "dataset = tf.data.Dataset.range(10)",
+        "dataset = tpu.pipeline.Dataset.from_arrays(np.arange(10))",
+        "call",
+        target="tpu.pipeline.Dataset.from_arrays(np.arange({stop}))",
+        parameters={"stop": None},
+    ),
+    Replacement(
+        ("data.Dataset.with_options",),
+        "options = tf.data.Options()\noptions.experimental_deterministic = False\n"
+        "dataset = pairs.with_options(options).batch(16)",
+        "dataset = pairs.batch(16)",
+        "call",
+        target="{self}",
+        parameters={"options": None},
+        line="",
+        note="nothing: the options of tf.data tune its threads",
+    ),
+    Replacement(
+        ("data.Dataset.as_numpy_iterator", "data.Dataset.make_one_shot_iterator"),
+        "first = next(pairs.as_numpy_iterator())",
+        "first = next(iter(pairs))",
+        "call",
+        target="iter({self})",
+    ),
+    Replacement(
+        ("data.Dataset.make_initializable_iterator",),
+        "iterator = pairs.make_initializable_iterator()",
+        "batch = next(iter(pairs.batch(2)))",
+        "hand",
+        note="an input_fn returns the data set itself; a loop takes next(iter(dataset)) for each step",
+    ),
+    *(
+        Replacement(
+            (f"data.experimental.{old}", f"contrib.data.{old}"),
+            f"dataset = pairs.apply(tf.data.experimental.{old}({arguments}))",
+            f"dataset = pairs{new}",
+            "pattern",
+            target=f"{{self}}{target}",
+            parameters=parameters,
+            line=f"dataset = pairs{new}",
+        )
+        for old, arguments, new, target, parameters in (
+            (
+                "map_and_batch",
+                "double, 16",
+                ".map(double).batch(16, drop_remainder=False)",
+                ".map({map_func}).batch({batch_size}, drop_remainder={drop_remainder})",
+                {
+                    "map_func": None,
+                    "batch_size": None,
+                    "num_parallel_batches": "None",
+                    "drop_remainder": "False",
+                    "num_parallel_calls": "None",
+                },
+            ),
+            (
+                "shuffle_and_repeat",
+                "100",
+                ".shuffle(100).repeat(None)",
+                ".shuffle({buffer_size}).repeat({count})",
+                {"buffer_size": None, "count": "None", "seed": "None"},
+            ),
+            (
+                "batch_and_drop_remainder",
+                "16",
+                ".batch(16, drop_remainder=True)",
+                ".batch({batch_size}, drop_remainder=True)",
+                {"batch_size": None},
+            ),
+        )
+    ),
+    Replacement(
+        ("data.experimental.parallel_interleave", "contrib.data.parallel_interleave"),
+        "dataset = files.apply(tf.data.experimental.parallel_interleave(read, cycle_length=8))",
+        "dataset = files.interleave(read, cycle_length=8)",
+        "pattern",
+        target="{self}.interleave({map_func}, cycle_length={cycle_length})",
+        parameters={
+            "map_func": None,
+            "cycle_length": None,
+            "block_length": "1",
+            "sloppy": "False",
+            "buffer_output_elements": "None",
+            "prefetch_input_elements": "None",
+        },
+    ),
+    Replacement(
+        ("data.experimental.cardinality",),
+        "count = tf.data.experimental.cardinality(pairs)",
+        "count = len(pairs)",
+        "call",
+        target="len({dataset})",
+        parameters={"dataset": None},
     ),
     Replacement(
         ("data.Dataset.from_generator",),
@@ -855,25 +2058,106 @@ _INPUT = (
         "tpu.pipeline.standardize",
     ),
     Replacement(
-        ("image.random_flip_left_right",),
-        "dataset = images.map(tf.image.random_flip_left_right)",
-        "dataset = images.random_map(tpu.pipeline.random_flip)",
-        "hand",
-        note="random_map gives the function a generator of its own",
+        ("image.resize_images", "image.resize_with_pad"),
+        "image = tf.image.resize_images(image, [8, 8])",
+        "image = tpu.pipeline.resize(image, [8, 8])",
+        "rename",
+        target="tpu.pipeline.resize",
+        keywords={"method": None},
+    ),
+    *(
+        Replacement(
+            (f"image.{old}",),
+            f"image = tf.image.{old}(image)",
+            f"image = {new.format(image='image')}",
+            "call",
+            target=new,
+            parameters={"image": None},
+        )
+        for old, new in (
+            ("flip_left_right", "np.flip({image}, -2)"),
+            ("flip_up_down", "np.flip({image}, -3)"),
+            ("transpose", "np.swapaxes({image}, -3, -2)"),
+            ("rgb_to_grayscale", '({image} @ np.asarray([[0.299], [0.587], [0.114]], "float32"))'),
+        )
+    ),
+    Replacement(
+        ("image.rot90",),
+        "image = tf.image.rot90(image, k=1)",
+        "image = np.rot90(image, 1)",
+        "call",
+        target="np.rot90({image}, {k})",
+        parameters={"image": None, "k": "1", "name": "None"},
+    ),
+    Replacement(
+        ("image.convert_image_dtype",),
+        "image = tf.image.convert_image_dtype(image, tf.float32)",
+        'image = np.asarray(image, "float32") / 255',
+        "call",
+        target='np.asarray({image}, "float32") / 255',
+        parameters={"image": None, "dtype": None, "saturate": "False"},
+        note="of an image of bytes",
+    ),
+    Replacement(
+        ("decode_raw", "io.decode_raw"),
+        "values = tf.io.decode_raw(content, tf.uint8)",
+        'values = np.frombuffer(content, "uint8")',
+        "call",
+        target="np.frombuffer({input_bytes}, {out_type})",
+        parameters={"input_bytes": None, "out_type": None},
+    ),
+    Replacement(
+        ("read_file", "io.read_file"),
+        "content = tf.io.read_file(path)",
+        "content = fsspec.url_to_fs(path)[0].cat_file(path)",
+        "call",
+        target="fsspec.url_to_fs({filename})[0].cat_file({filename})",
+        parameters={"filename": None, "name": "None"},
+    ),
+    *(
+        Replacement(
+            (f"image.{old}",),
+            f"image = tf.image.{old}({arguments})",
+            f"images.random_map(lambda image, rng: {new})",
+            "hand",
+            host=host,
+            parameters=parameters,
+            note="random_map gives the function a generator; in a function of a data set this is done for you",
+        )
+        for old, arguments, new, host, parameters in _RANDOM_IMAGES
+    ),
+    *(
+        Replacement(
+            tuple(f"{home}.{name}" for home in ("gfile", "io.gfile") for name in names),
+            f"{left}tf.io.gfile.{names[0]}({arguments})",
+            f"{left}{new}",
+            "call",
+            target=target,
+            parameters=parameters,
+            note=note,
+        )
+        for names, left, arguments, new, target, parameters, note in _FILES
     ),
     Replacement(
         ("gfile", "io.gfile"),
-        "file = tf.io.gfile.GFile(path)",
-        "file = fsspec.open(path)",
+        "tf.io.gfile.copy(path, other)",
+        "files = fsspec.filesystem('file')",
         "hand",
-        note="fsspec opens gs://, s3:// and https:// too",
+        note="a file system of fsspec copies, moves and deletes; fsspec.filesystem('gs') is that of gs://",
     ),
     Replacement(
-        ("data",),
+        ("data.Options", "data.experimental.AutoShardPolicy", "data.experimental.DistributeOptions"),
         "options = tf.data.Options()",
-        "dataset = tpu.pipeline.Dataset.from_arrays((x, y))",
+        "",
         "hand",
-        note="its methods are map, random_map, filter, batch, shuffle, repeat, shard and prefetch",
+        note="nothing: the options of tf.data tune its threads",
+    ),
+    Replacement(
+        ("data.experimental", "contrib.data"),
+        "dataset = pairs.apply(tf.data.experimental.ignore_errors())",
+        "dataset = pairs.filter(lambda row: True)",
+        "hand",
+        note="the methods of tpu.pipeline.Dataset are the ones there are",
     ),
     Replacement(
         ("tensorflow_datasets",),
@@ -898,6 +2182,20 @@ REPLACEMENTS: dict[str, tuple[Replacement, ...]] = {
     "Input": _INPUT,
 }
 """Every row, by section of the page."""
+
+
+FOREIGN = {
+    "transformers.TF": "it is a TensorFlow model: write it with keras.layers, or take one of keras_hub",
+    "efficientnet": "it is built on TensorFlow's Keras: keras.applications has EfficientNetB0 to B7",
+    "classification_models": "it is built on TensorFlow's Keras: keras.applications has such models",
+    "segmentation_models": "it is built on TensorFlow's Keras: write the model with keras.layers",
+    "vit_keras": "it is built on TensorFlow's Keras: keras_hub has vision transformers that run on JAX",
+    "official": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
+    "tf_models": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
+    "bert": "it is built on TensorFlow: write the model with keras.layers, or take one of keras_hub",
+    "tf_agents": "it is built on TensorFlow; it has no counterpart here",
+}
+"""Packages built on TensorFlow, or beginnings of their names, with the advice for their imports."""
 
 
 def advice_for(attribute: str) -> str | None:

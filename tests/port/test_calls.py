@@ -53,7 +53,7 @@ def test_a_line_becomes(old: str, new: str | None):
         ("x = tf.one_hot(*arguments)", "write `c = keras.ops.one_hot([0, 2], 3)`"),
         ("x = tf.gather(y, z, batch_dims=1)", "write `c = keras.ops.take(a, [0, 1], axis=0)`"),
         ("decorate(tf.function)", "write nothing (strategy.run compiles the step)"),
-        ("x = tf.keras.backend.learning_phase()", "write `result = keras.ops.convert_to_numpy(variable)`"),
+        ("x = tf.keras.backend.learning_phase()", "write `outputs = model(x, training=False)`"),
     ],
 )
 def test_a_line_that_is_left(old: str, said: str):
@@ -90,14 +90,23 @@ def test_a_loop_that_does_more_stays_a_loop(body: str):
 
 def test_a_session_that_does_more_stays_and_is_listed():
     outcome = ported(
-        "import tensorflow as tf\nwith tf.Session('') as s:\n    s.run(tf.contrib.tpu.initialize_system())\n"
-        "    print(s.run(loss))\n"
+        "import tensorflow as tf\nx = tf.placeholder('float')\nwith tf.Session('') as s:\n"
+        "    s.run(tf.contrib.tpu.initialize_system())\n    print(s.run(loss))\n"
     )
     assert outcome.new == (
-        "import anytpu as tpu\nimport tensorflow as tf\nwith tf.Session('') as s:\n    tpu.initialize_system()\n"
-        "    print(s.run(loss))\n"
+        "import anytpu as tpu\nimport tensorflow as tf\nx = tf.placeholder('float')\nwith tf.Session('') as s:\n"
+        "    tpu.initialize_system()\n    print(s.run(loss))\n"
     )
-    assert [one.line for one in outcome.by_hand] == [2, 4]
+    assert [one.line for one in outcome.by_hand] == [2, 3, 5]
+
+
+def test_a_session_without_a_graph_fetches_what_is_computed():
+    outcome = ported(
+        "import tensorflow as tf\noutputs = tf.contrib.tpu.rewrite(f, [1])\nwith tf.Session('') as s:\n"
+        "    print(s.run(outputs))\n"
+    )
+    assert outcome.new == "import anytpu as tpu\noutputs = tpu.rewrite(f, [1])\nprint(outputs)\n"
+    assert outcome.findings == ()
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_kerass_imports_keep_their_names():
         import keras.losses as losses
         from keras.models import *
         model = keras.Sequential([layers.Input((3,)), Dense(1), E(3, 2)])
-        print(keras.ops.mean(losses.mse), keras.Model)
+        print(keras.ops.mean(keras.losses.mean_squared_error), keras.Model)
         """)
 
 

@@ -94,7 +94,7 @@ def test_a_gradient_asked_for_inside_the_block_and_a_loss_that_is_an_expression(
         def compute_loss():
             loss = loss_of(model(x), y)
             return loss / keras.ops.cast(3, "float32"), loss
-        (_, loss), (dx, dy) = tpu.value_and_grad(compute_loss, [a, b], has_aux=True)()
+        (_, loss), (dx, dy) = tpu.value_and_grad(compute_loss, [a, b], has_aux=True, local=True)()
         report(dx)
         return loss, dy""")
 

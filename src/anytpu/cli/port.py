@@ -17,7 +17,7 @@ LEFT_STATUS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the paths and --write."""
+    """Add the paths, --write and --try."""
     parser.add_argument(
         "paths", metavar="PATH", type=Path, nargs="+", help="a program, a notebook, or a folder of them"
     )
@@ -25,9 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write", action="store_true", help="change the files; each old file is kept as NAME.bak in its folder"
     )
 
+    parser.add_argument(
+        "--try",
+        action="store_true",
+        dest="try_them",
+        help="run each ported program, cut to a few steps, in a copy of its folder, and show the first failure",
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the diffs and the findings; the status is 1 if a line must be changed by hand."""
+    """Print the diffs, the findings and the trials; the status is 1 if a line must be changed by hand or has failed."""
     from anytpu.port import ported_file, program_files, write
     from anytpu.report.porting import summary
     from anytpu.report.terminal import open_console, say
@@ -36,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = [ported_file(path) for path in program_files(arguments.paths)]
     for file in files:
         _show(console, file)
+    failed = sum([_try(console, file) for file in files]) if arguments.try_them else 0
     if arguments.write:
         for backup in write(files):
             say(console, f"The old file is kept as {backup}")
@@ -44,7 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
     say(console, summary(len(files), changed, left, arguments.write), style="bold")
     if changed and not arguments.write:
         say(console, f"To change {'it' if len(files) == 1 else 'them'}: the same command with --write")
-    return LEFT_STATUS if left else 0
+    return LEFT_STATUS if left or failed else 0
+
+
+def _try(console: Console, file: PortedFile) -> bool:
+    """Run a ported program for a few steps; return whether it failed."""
+    from anytpu.port import tried
+    from anytpu.report.porting import trial_lines
+    from anytpu.report.terminal import say
+
+    trial = tried(file.program, file.path)
+    say(console, f"{file.path}: the trial of the ported program")
+    console.print("\n".join(trial_lines(trial, console.width)), soft_wrap=True, markup=False, highlight=False)
+    console.print()
+    return bool(trial.error)
 
 
 def _show(console: Console, file: PortedFile) -> None:
@@ -66,8 +87,9 @@ COMMAND = Command(
     description="""\
 Find the TPU calls of TensorFlow 1 and 2 in programs, under any import name, and show
 the rewritten program as a diff; --write changes the files. Lines to change by hand
-are listed with the code to type. docs/migrate.md has the whole table. The exit
-status is 1 if a line must be changed by hand.
+are listed with the code to type. --try runs the result for a few steps and shows
+the first failure. docs/migrate.md has the whole table. The exit status is 1 if a
+line must be changed by hand, or if a trial failed.
 """,
     add_arguments=add_arguments,
     run=run,

@@ -14,8 +14,9 @@ from libcst.helpers import parse_template_expression, parse_template_statement
 
 from anytpu.port.finding import Finding
 from anytpu.port.tree import Tree
+from anytpu.port.values import Values
 
-IMPORTS = ("tpu", "keras", "optax", "logging")
+IMPORTS = ("tpu", "keras", "optax", "logging", "np", "fsspec", "absl.app", "absl.flags", "os")
 """Packages that inserted code may use; each is then imported."""
 
 Edit = Callable[[Any], Any]
@@ -27,6 +28,7 @@ class Edits:
 
     Attributes:
         tree: the parsed program.
+        values: the classes of its values.
         tpu: the variable that anytpu is imported as.
         findings: lines for the author to check.
         roots: packages that the inserted code uses, out of `IMPORTS`.
@@ -35,12 +37,14 @@ class Edits:
     def __init__(self, tree: Tree, tpu: str = "tpu") -> None:
         """Start with no edits."""
         self.tree = tree
+        self.values = Values(tree)
         self.tpu = tpu
         self.findings: list[Finding] = []
         self.roots: set[str] = set()
         self._edits: dict[cst.CSTNode, Edit] = {}
         self._done: set[cst.CSTNode] = set()
         self._left: set[cst.CSTNode] = set()
+        self._listed_whole: set[cst.CSTNode] = set()
 
     def put(self, node: cst.CSTNode, edit: Edit, covers: cst.CSTNode | None = None) -> None:
         """Plan the replacement of a node.
@@ -53,6 +57,11 @@ class Edits:
         self._edits[node] = edit
         if covers is not None:
             self.cover(covers)
+
+    def put_after(self, node: cst.CSTNode, edit: Edit) -> None:
+        """Plan a further edit of a node, which gets the result of the edit that is planned already."""
+        before = self._edits.get(node, lambda updated: updated)
+        self._edits[node] = lambda updated: edit(before(updated))
 
     def put_before(self, statement: cst.CSTNode, lines: list[Any]) -> None:
         """Insert lines before a statement, which keeps its own edit; comments above it move above the new lines."""
@@ -77,9 +86,21 @@ class Edits:
         """Mark a node and its descendants as handled: later rules skip them."""
         self._done.update(self.tree.nodes(node))
 
+    def is_host(self, node: cst.CSTNode) -> bool:
+        """Return whether a node runs on the host only, in a function that a data set calls for its elements."""
+        return self.values.is_host(node)
+
+    def mark(self, node: cst.CSTNode) -> None:
+        """Mark a node as handled, without its descendants."""
+        self._done.add(node)
+
     def leave(self, node: cst.CSTNode) -> None:
         """Keep a node and its descendants unchanged; the imports that they use stay."""
         self._left.update(self.tree.nodes(node))
+
+    def list_whole(self, node: cst.CSTNode) -> None:
+        """Add no more findings in a subtree: a finding that stands already is about all of it."""
+        self._listed_whole.update(self.tree.nodes(node))
 
     def is_left(self, node: cst.CSTNode) -> bool:
         """Return whether a node is kept unchanged by `leave`."""
@@ -89,7 +110,11 @@ class Edits:
         """Return whether a node is handled: covered, or with an edit of its own."""
         return node in self._done or node in self._edits
 
-    def expression(self, template: str, **parts: cst.BaseExpression) -> cst.BaseExpression:
+    def has_edit(self, node: cst.CSTNode) -> bool:
+        """Return whether a node has an edit of its own."""
+        return node in self._edits
+
+    def expression(self, template: str, /, **parts: cst.BaseExpression) -> cst.BaseExpression:
         """Return new code as a node, and record the packages that it uses for import.
 
         Args:
@@ -104,11 +129,13 @@ class Edits:
         return parse_template_statement(self._own_names(template), **parts)
 
     def _own_names(self, template: str) -> str:
-        self.roots.update(root for root in IMPORTS if re.search(rf"(?<![\w.\"]){root}(?=\.|$)", template))
+        self.roots.update(root for root in IMPORTS if re.search(rf"(?<![\w.\"]){re.escape(root)}(?=\.|$)", template))
         return re.sub(r"(?<![\w.])tpu\.", f"{self.tpu}.", template)
 
     def say(self, node: cst.CSTNode, advice: str, kind: Any = "by hand", old: str | None = None) -> None:
-        """Add a finding about a node."""
+        """Add a finding about a node, unless one is about the whole subtree around it."""
+        if node in self._listed_whole:
+            return
         text = self.tree.code(node) if old is None else old
         finding = Finding(self.tree.line(node), text.strip().partition("\n")[0], advice, kind)
         if finding not in self.findings:
@@ -138,8 +165,16 @@ class _Editor(cst.CSTTransformer):
     def on_leave(self, original_node: cst.CSTNode, updated_node: Any) -> Any:
         if isinstance(original_node, cst.Call) and len(updated_node.args) < len(original_node.args):
             updated_node = _with_old_ending(updated_node, original_node)
+        if isinstance(original_node, cst.If) and _has_lost_all(updated_node):
+            return cst.RemoveFromParent()
         edit = self._edits.get(original_node)
         return updated_node if edit is None else edit(updated_node)
+
+
+def _has_lost_all(statement: cst.If) -> bool:
+    """Return whether nothing is left in a simple `if` whose lines were removed."""
+    is_empty = isinstance(statement.body, cst.IndentedBlock) and not statement.body.body
+    return is_empty and statement.orelse is None and isinstance(statement.test, cst.Name | cst.UnaryOperation)
 
 
 def _with_old_ending(call: cst.Call, before: cst.Call) -> cst.Call:

@@ -12,7 +12,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from anytpu.port.edits import Edits
-from anytpu.port.rules import rule_of
+from anytpu.port.rules import new_name, rule_of
 from anytpu.port.tree import TENSORFLOW, Tree, bound_name, canonical
 
 
@@ -32,8 +32,16 @@ def plan_imports(edits: Edits) -> None:
     for node in tree.nodes():
         if isinstance(node, cst.Import) and any(_is_old(_full(alias)) for alias in node.names):
             _plan_import(edits, node, needed)
-        elif isinstance(node, cst.ImportFrom) and node.module and _is_old(get_full_name_for_node(node.module) or ""):
-            _plan_import_from(edits, node, needed)
+        elif isinstance(node, cst.ImportFrom) and node.module and not node.relative:
+            module = get_full_name_for_node(node.module) or ""
+            if _is_old(module) or (module.partition(".")[0] == "keras" and _has_moved(module, node)):
+                _plan_import_from(edits, node, needed)
+
+
+def _has_moved(module: str, node: cst.ImportFrom) -> bool:
+    """Return whether an import from Keras 2 names something that Keras 3 has in another place."""
+    names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
+    return any(_in_keras(name) not in (None, name) for name in names)
 
 
 def _head(node: cst.CSTNode) -> str:
@@ -81,10 +89,11 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> N
         elif keras:
             home, _, name = keras.rpartition(".")
             lines.setdefault(home, []).append(name if name == bound else f"{name} as {bound}")
-        elif bound in needed:
+        elif bound in needed or not _is_old(module or ""):
             lines.setdefault(module or "", []).append(edits.tree.code(alias).rstrip(", ()\n"))
     code = [f"from {home} import {', '.join(names)}" if names else home for home, names in lines.items()]
-    _replace(edits, node, code, is_same=set(lines) == {module} and len(lines[module or ""]) == len(node.names))
+    old_names = [edits.tree.code(alias).rstrip(", ()\n") for alias in node.names]
+    _replace(edits, node, code, is_same=lines == {module: old_names})
 
 
 def _in_keras(old: str) -> str | None:
@@ -92,7 +101,7 @@ def _in_keras(old: str) -> str | None:
     rule = rule_of(old)
     if rule is None or rule[1].how != "rename" or not rule[1].target.startswith("keras"):
         return None
-    return rule[1].target + old.removeprefix(rule[0])
+    return new_name(old)
 
 
 def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: bool) -> None:
@@ -128,6 +137,11 @@ def plan_new_imports(edits: Edits) -> None:
         "keras": ("import keras", "keras"),
         "logging": ("import logging", "logging"),
         "optax": ("import optax", "optax"),
+        "np": ("import numpy as np", "np"),
+        "fsspec": ("import fsspec", "fsspec"),
+        "os": ("import os", "os"),
+        "absl.app": ("import absl.app", "absl"),
+        "absl.flags": ("import absl.flags", "absl"),
     }
     imports = [statement for statement in _small(body) if isinstance(statement, cst.Import)]
     bound_already = {bound_name(a) for statement in imports for a in statement.names if not _is_old(_full(a))}

@@ -84,5 +84,11 @@ def _set(cell: dict[str, Any], code: str) -> None:
 
 def _shown(program: Ported) -> Ported:
     """Return the program for display: a comment at each cell's start, and the magics restored."""
+    starts = tuple(n for n, line in enumerate(program.old.splitlines(), 1) if _MARK.match(line))
     old, new = (_ASIDE.sub(r"\1", _MARK.sub(r"# cell \1\n", text)) for text in (program.old, program.new))
-    return dataclasses.replace(program, old=old, new=new)
+    shown = dataclasses.replace(program, old=old, new=new, cells=starts)
+    placed = []
+    for finding in program.findings:
+        cell, line = shown.cell_and_line(finding.line)
+        placed.append(dataclasses.replace(finding, line=line, cell=cell))
+    return dataclasses.replace(shown, findings=tuple(placed))

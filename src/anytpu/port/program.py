@@ -10,28 +10,11 @@ import warnings
 import libcst as cst
 
 from anytpu.errors import PortError
-from anytpu.port.calls import plan_arguments, plan_calls, plan_methods
 from anytpu.port.edits import Edits
 from anytpu.port.finding import Finding
-from anytpu.port.imports import name_for_anytpu, plan_imports, plan_new_imports
-from anytpu.port.loops import plan_loops
-from anytpu.port.resolvers import plan_resolvers
-from anytpu.port.sessions import plan_sessions
-from anytpu.port.tape import plan_tapes
+from anytpu.port.imports import name_for_anytpu, plan_new_imports
+from anytpu.port.plans import PLANS
 from anytpu.port.tree import Tree
-
-_PLANS = (
-    plan_tapes,
-    plan_loops,
-    plan_sessions,
-    plan_resolvers,
-    plan_arguments,
-    plan_calls,
-    plan_methods,
-    plan_imports,
-)
-"""The order matters: the patterns first, then the single names that no pattern has handled, then the imports."""
-
 
 _NESTS = re.compile(r"too many (?:statically )?nested|too many levels of indentation")
 
@@ -44,11 +27,13 @@ class Ported:
         old: the old text.
         new: the rewritten text.
         findings: lines for the author to check, sorted by line of the old text.
+        cells: for a notebook, the line in the old text that stands before each code cell.
     """
 
     old: str
     new: str
     findings: tuple[Finding, ...] = ()
+    cells: tuple[int, ...] = ()
 
     @property
     def is_changed(self) -> bool:
@@ -59,6 +44,11 @@ class Ported:
     def by_hand(self) -> tuple[Finding, ...]:
         """The findings of lines that the author must change."""
         return tuple(finding for finding in self.findings if finding.kind == "by hand")
+
+    def cell_and_line(self, line: int) -> tuple[int, int]:
+        """Return the cell of a line of the old text, and its line in that cell; cell 0 for a program."""
+        cell = sum(start < line for start in self.cells)
+        return cell, line - self.cells[cell - 1] if cell else line
 
 
 def ported(text: str, name: str = "this program") -> Ported:
@@ -90,7 +80,7 @@ def _ported(text: str, name: str) -> Ported:
         return Ported(text, text)
     tree = Tree(module)
     edits = Edits(tree, name_for_anytpu(tree))
-    for plan in _PLANS:
+    for plan in PLANS:
         plan(edits)
     edits.apply()  # a first pass: applying the edits records the packages that they use
     plan_new_imports(edits)

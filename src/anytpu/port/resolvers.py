@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 import libcst as cst
-from libcst.metadata import ExpressionContext
 
 from anytpu.port.edits import Edits
+from anytpu.port.filling import drop_statement
 from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
 
@@ -28,6 +28,9 @@ def plan_resolvers(edits: Edits) -> None:
     for node in edits.tree.nodes():
         if isinstance(node, cst.BinaryOperation | cst.FormattedString) and _is_address(edits.tree, node):
             edits.put(node, lambda _: edits.expression('tpu.TPUClusterResolver("").master()'), covers=node)
+    for node in edits.tree.nodes():
+        if isinstance(node, cst.Assert) and ADDRESS_VARIABLE in edits.tree.code(node):
+            drop_statement(edits, node)
     for node in edits.tree.nodes():
         if isinstance(node, cst.SimpleString) and ADDRESS_VARIABLE in node.value and not edits.is_done(node):
             advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds the TPU without it'
@@ -68,20 +71,7 @@ def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
         return True
     if not isinstance(value, cst.Name) or not hops:
         return False
-    return any(_is_worker(tree, assigned, hops - 1) for assigned in _assigned(tree, value.value))
-
-
-def _assigned(tree: Tree, name: str) -> list[cst.BaseExpression]:
-    """Return all values assigned to a variable, anywhere in the program."""
-    values = []
-    for node in tree.nodes():
-        if isinstance(node, cst.Assign) and any(
-            n.value == name and tree.context(n) is ExpressionContext.STORE
-            for target in node.targets
-            for n in tree.names(target)
-        ):
-            values.append(node.value)
-    return values
+    return any(_is_worker(tree, assigned, hops - 1) for assigned in tree.values_assigned_to(value.value))
 
 
 def _is_address(tree: Tree, node: cst.CSTNode) -> bool:

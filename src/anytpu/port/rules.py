@@ -5,6 +5,14 @@ from __future__ import annotations
 import functools
 
 from anytpu._replaced import REPLACEMENTS, Replacement
+from anytpu.port.known import exists
+
+_MOVED = {
+    "engine": ("models", "layers"),
+    "preprocessing": ("utils", "layers"),
+    "experimental": ("layers", "optimizers"),
+}
+"""Folders of Keras 2 whose names are public elsewhere."""
 
 
 @functools.cache
@@ -28,3 +36,35 @@ def rule_of(name: str) -> tuple[str, Replacement] | None:
             return name, rules()[name]
         name = name.rpartition(".")[0]
     return None
+
+
+def new_name(old: str) -> str | None:
+    """Return the new full name for an old one; None if the table has none, or a new name that does not exist.
+
+    Example:
+        >>> new_name("keras.layers.experimental.preprocessing.RandomFlip"), new_name("keras.layers.Nothing")
+        ('keras.layers.RandomFlip', None)
+    """
+    rule = rule_of(old)
+    if rule is None or rule[1].how not in ("rename", "call", "pattern"):
+        return None
+    key, row = rule
+    target = row.target.partition("(")[0].replace("*", old.rpartition(".")[2])
+    name = target + old.removeprefix(key)
+    if name.partition(".")[0] == "keras":
+        return keras_name(name)
+    full = f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
+    return name if name and exists(full) else None
+
+
+def keras_name(name: str) -> str | None:
+    """Return the public name in Keras 3 for one of Keras 2; None if there is none.
+
+    Keras 2 has many private homes for a public name, such as `keras.layers.core.Dense`.
+    """
+    if exists(name):
+        return name
+    parts = name.split(".")
+    homes = (parts[1], *_MOVED.get(parts[1], ()))
+    names = [f"keras.{home}.{parts[-1]}" for home in homes] if len(parts) > 2 else []
+    return next((public for public in names if exists(public)), None)

@@ -1,7 +1,8 @@
 """Rewrite TF 1 sessions that only reach the TPU; list those that train.
 
-Rule: `sess.run(tpu.initialize_system())` becomes the call itself, and `sess.list_devices()` `tpu.list_devices()`. A
-`with tf.Session(...)` whose session has no other use is replaced by its body.
+Rule: `sess.run(tpu.initialize_system())` becomes the call itself, and `sess.list_devices()` `tpu.list_devices()`. In a
+program without variables and placeholders, `sess.run(outputs)` becomes `outputs`, which is computed already. A `with
+tf.Session(...)` whose session has no other use is replaced by its body.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
 
 _SESSIONS = ("Session", "InteractiveSession", "train.MonitoredTrainingSession")
+_GRAPH = ("placeholder", "placeholder_with_default", "Variable", "get_variable")
 _SYSTEM = ("initialize_system", "shutdown_system")
 
 
@@ -60,10 +62,18 @@ def _plan_use(edits: Edits, use: cst.Name) -> bool:
         edits.put(call, lambda _: edits.expression("tpu.list_devices()"), covers=call)
         return True
     fetched = call.args[0].value if method.attr.value == "run" and len(call.args) == 1 else None
+    if fetched is not None and not isinstance(fetched, cst.Call) and not _has_graph(tree):
+        edits.put(call, lambda updated: updated.args[0].value)
+        return True
     if not isinstance(fetched, cst.Call) or (tree.old_name(fetched.func) or "").rpartition(".")[2] not in _SYSTEM:
         return False
     edits.put(call, lambda updated: updated.args[0].value)
     return True
+
+
+def _has_graph(tree: Tree) -> bool:
+    """Return whether a program has placeholders, variables or optimizers, so that a session computes something anew."""
+    return any(name in _GRAPH or name.endswith("Optimizer") for _, name in tree.chains())
 
 
 def _fetches_a_call(tree: Tree, use: cst.Name) -> bool:

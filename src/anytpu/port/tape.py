@@ -24,7 +24,7 @@ from anytpu.port.variables import certain_writes, reads, reads_before_it_writes,
 
 _FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
-_LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
+LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
 
 
 class _NotSimple(Exception):
@@ -66,7 +66,7 @@ def plan_tapes(edits: Edits) -> None:
     """Plan each tape of a program: rewrite it, or list it."""
     for node in edits.tree.nodes():
         call = _tape_call(edits.tree, node)
-        if call is None or not isinstance(node, cst.With):
+        if call is None or not isinstance(node, cst.With) or edits.is_done(call):
             continue
         try:
             tape = _read(edits.tree, node, call)
@@ -75,6 +75,9 @@ def plan_tapes(edits: Edits) -> None:
         except _NotSimple as reason:
             edits.say(call, f"{reason}; {advice_of(rules()['GradientTape'])}")
             edits.leave(call)
+            function = _function(edits.tree, node)
+            if is_model_step(edits.tree, function):
+                edits.list_whole(function)
 
 
 def _tape_call(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
@@ -92,7 +95,7 @@ def _read(tree: Tree, block: cst.With, call: cst.Call) -> _Tape:
     if name is None or not isinstance(name.name, cst.Name):
         raise _NotSimple("a tape without a name is not rewritten")
     gradient_call = _only_use(tree, block, name.name)
-    inside, after = list(block.body.body), _following(tree, block)
+    inside, after = list(block.body.body), following(tree, block)
     line = next((statement for statement in (*inside, *after) if gradient_call in set(tree.nodes(statement))), None)
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         raise _NotSimple("the gradient is not computed in a separate statement after the recorded ones")
@@ -118,7 +121,7 @@ def _only_use(tree: Tree, block: cst.With, name: cst.Name) -> cst.Call:
     return gradient_call
 
 
-def _following(tree: Tree, block: cst.With) -> list[cst.CSTNode]:
+def following(tree: Tree, block: cst.With) -> list[cst.CSTNode]:
     """Return the statements after a block in the same suite."""
     around = tree.parent(block)
     body: list[Any] = list(around.body) if isinstance(around, cst.IndentedBlock | cst.Module) else [block]
@@ -139,14 +142,11 @@ def _check(tree: Tree, tape: _Tape) -> None:
     Raises:
         _NotSimple: the body would; the error says why.
     """
-    function = _function(tree, tape.block)
-    if isinstance(function, cst.FunctionDef) and function.name.value in ("train_step", "test_step"):
-        around = tree.parent(tree.parent(function) or function)
-        if isinstance(around, cst.ClassDef):
-            raise _NotSimple("a train_step of a Keras model has another form on JAX; write a custom training loop")
+    if is_model_step(tree, _function(tree, tape.block)):
+        raise _NotSimple("a train_step of a Keras model has another form on JAX; write a custom training loop")
     if not tape.body:
         raise _NotSimple("nothing is recorded before the gradient")
-    if any(isinstance(part, _LEAVES) for statement in tape.body for part in tree.nodes(statement)):
+    if any(isinstance(part, LEAVES) for statement in tape.body for part in tree.nodes(statement)):
         raise _NotSimple("the body of the tape leaves the block, or deletes or declares names")
     early = sorted(reads_before_it_writes(tree, tape.body))
     if early:
@@ -158,6 +158,33 @@ def _check(tree: Tree, tape: _Tape) -> None:
     changed = _writes(tree, tape.between)
     if reads(tree, tape.loss) & changed or reads(tree, tape.variables) & (changed | _writes(tree, tape.body)):
         raise _NotSimple("the loss or the variables change between the tape and its gradient")
+
+
+def is_model_step(tree: Tree, function: cst.CSTNode | None) -> bool:
+    """Return whether a function is a `train_step` or `test_step` method."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value not in ("train_step", "test_step"):
+        return False
+    return tree.class_of_method(function) is not None
+
+
+def changes_gradients(tree: Tree, gradient_call: cst.Call) -> bool:
+    """Return whether a step uses gradients for more than `apply_gradients`, such as clipping each replica's own."""
+    statement = tree.parent(gradient_call)
+    targets = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
+    names = {n.value for target in targets for n in tree.names(target)}
+    uses = [n for n in tree.names(_function(tree, gradient_call)) if n.value in names and not tree.is_stored(n)]
+    return any(not _is_passed_on(tree, use) for use in uses)
+
+
+def _is_passed_on(tree: Tree, use: cst.CSTNode) -> bool:
+    """Return whether a use only passes a value on, to `zip` or `apply_gradients`, also in a list."""
+    above = tree.parent(use)
+    while isinstance(above, cst.Element | cst.List | cst.Tuple):
+        above = tree.parent(above)
+    call = tree.parent(above) if isinstance(above, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return isinstance(above, cst.Return | cst.Assign)
+    return tree.code(call.func).rpartition(".")[2] in ("zip", "list", "apply_gradients")
 
 
 def _writes(tree: Tree, statements: Iterable[cst.CSTNode]) -> set[str]:
@@ -190,6 +217,7 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
     results = kept[0] if len(kept) == 1 else f"({', '.join(kept)})"
     target = f"({loss}, {results}), {gradients}" if kept else f"{loss}, {gradients}"
     aux = ", has_aux=True" if kept else ""
+    local = ", local=True" if gradients_are_named and changes_gradients(tree, tape.gradient_call) else ""
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
         loss_now, variables_now = edits.rebuilt(tape.loss), edits.rebuilt(tape.variables)
@@ -200,7 +228,7 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
             body=tape.block.body.with_changes(body=[*body, returned]), leading_lines=tape.block.leading_lines
         )
         line = edits.statement(
-            f"{target} = tpu.value_and_grad({function}, {{variables}}{aux})()", variables=variables_now
+            f"{target} = tpu.value_and_grad({function}, {{variables}}{aux}{local})()", variables=variables_now
         )
         if gradients_are_named:
             # The line of the gradient call is removed; its comments move to the new line.
@@ -211,14 +239,31 @@ def _put(edits: Edits, tape: _Tape, call: cst.Call) -> None:
 
     edits.roots.add("tpu")
     edits.put(tape.block, rewritten, covers=call)
+    list_unbuilt(edits, tape.variables)
+
+
+def list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
+    """List the variables of a model that has none before its first call: they are named before it here."""
+    if not isinstance(variables, cst.Attribute) or not edits.values.is_built_later(variables.value):
+        return
+    model = edits.tree.code(variables.value)
+    calls = [node for node in edits.tree.nodes() if isinstance(node, cst.Call)]
+    is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in calls)
+    is_built |= any(edits.tree.code(call.func) == model and edits.tree.function(call) is None for call in calls)
+    if not is_built:
+        edits.say(variables, f"{model} has no variables before its first call: call it on a batch before the loop")
 
 
 def _target(tree: Tree, tape: _Tape) -> str | None:
     """Return the target that the gradients are assigned to; None if the call is part of an expression."""
     statement = tape.line.body[0]
+    is_alone = isinstance(statement, cst.Assign) and statement.value is tape.gradient_call
+    return target_code(tree, statement) if is_alone else None
+
+
+def target_code(tree: Tree, statement: cst.CSTNode | None) -> str | None:
+    """Return the code of a statement's only target, a tuple in parentheses; None if it has none or several."""
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
-        return None
-    if statement.value is not tape.gradient_call:
         return None
     target = statement.targets[0].target
     code = tree.code(target)

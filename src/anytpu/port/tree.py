@@ -21,6 +21,7 @@ from libcst.metadata import (
     QualifiedName,
     QualifiedNameProvider,
     QualifiedNameSource,
+    ScopeProvider,
 )
 
 TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
@@ -55,6 +56,7 @@ class Tree:
         self._parents = wrapper.resolve(ParentNodeProvider)
         self._positions = wrapper.resolve(PositionProvider)
         self._contexts = wrapper.resolve(ExpressionContextProvider)
+        self._scopes = wrapper.resolve(ScopeProvider)
 
     def nodes(self, root: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """Yield a node and its descendants in text order; None starts at the module."""
@@ -70,6 +72,11 @@ class Tree:
     def line(self, node: cst.CSTNode) -> int:
         """Return the number of a node's first line, from 1."""
         return self._positions[node].start.line
+
+    def ends_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Return whether a node's code ends before that of another one does."""
+        ends = [self._positions[node].end for node in (first, second)]
+        return (ends[0].line, ends[0].column) < (ends[1].line, ends[1].column)
 
     def code(self, node: cst.CSTNode) -> str:
         """Return a node's source code."""
@@ -94,6 +101,22 @@ class Tree:
         # A name with two bindings, of which one is not TensorFlow's, is left to the author.
         return canonical(min(name.name for name in names)) if names and all(map(_is_old, names)) else None
 
+    def keras_name(self, node: cst.CSTNode) -> str | None:
+        """Return the full name of a dotted name imported from the package keras itself, or None."""
+        names = self._imported(node)
+        return min(names) if names and all(name.partition(".")[0] == "keras" for name in names) else None
+
+    def library_name(self, node: cst.CSTNode) -> str | None:
+        """Return the canonical name of TensorFlow's, or the full name of Keras's, that a dotted name resolves to."""
+        return self.old_name(node) or self.keras_name(node)
+
+    def _imported(self, node: cst.CSTNode) -> list[str]:
+        if not isinstance(node, cst.Name | cst.Attribute) or not self.is_chain(node):
+            return []
+        lazy: Any = self._names.get(node)
+        names: Any = lazy() if callable(lazy) else lazy or ()
+        return [n.name if n.source is QualifiedNameSource.IMPORT else "" for n in names]
+
     def chains(self) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:
         """Yield each outermost dotted name that resolves to TensorFlow, with its canonical name."""
         for node in self.nodes():
@@ -108,6 +131,12 @@ class Tree:
             node = self._parents[node]
         return node
 
+    def small_statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the simple statement that contains a node, such as an assignment; the module if there is none."""
+        while not isinstance(node, cst.BaseSmallStatement | cst.Module):
+            node = self._parents[node]
+        return node
+
     def is_statement(self, node: cst.CSTNode) -> bool:
         """Return whether an expression is a whole statement, such as `tf.get_logger().setLevel("ERROR")`."""
         above = self._parents[node]
@@ -115,9 +144,63 @@ class Tree:
             above = self._parents[above]
         return isinstance(above, cst.Expr)
 
+    def scopes_of(self, name: cst.Name) -> set[cst.CSTNode | None]:
+        """Return the functions and classes in which a variable is bound; None stands for the module."""
+        scope = self._scopes.get(name)
+        if scope is None:
+            return set()
+        return {getattr(assignment.scope, "node", None) for assignment in scope[name.value]}
+
+    def function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
+        """Return the innermost function around a node; None for the module."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
+            above = self.parent(above)
+        return above
+
+    def parent_call(self, node: cst.CSTNode) -> cst.Call | None:
+        """Return the call whose function a node is, or None."""
+        above = self.parent(node)
+        return above if isinstance(above, cst.Call) and above.func is node else None
+
+    def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """Return the innermost class around a node; None outside of classes."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.ClassDef):
+            above = self.parent(above)
+        return above
+
+    def class_of_method(self, function: cst.FunctionDef) -> cst.ClassDef | None:
+        """Return the class whose method a function is; None for another function."""
+        block = self.parent(function)
+        owner = self.parent(block) if block is not None else None
+        return owner if isinstance(owner, cst.ClassDef) else None
+
     def bindings(self) -> Iterator[cst.Name]:
         """Yield each variable at each assignment; imports are not included."""
         yield from (n for n in self.names() if self._contexts.get(n) is ExpressionContext.STORE)
+
+    def is_read(self, name: str) -> bool:
+        """Return whether a variable of this name is read anywhere in the program."""
+        return bool(self.reads_of(name))
+
+    def reads_of(self, name: str) -> list[cst.Name]:
+        """Return the places where a variable of this name is read, anywhere in the program."""
+        return [n for n in self.names() if n.value == name and self._contexts.get(n) is ExpressionContext.LOAD]
+
+    def values_assigned_to(self, name: str) -> list[cst.BaseExpression]:
+        """Return all values assigned to a variable of this name, anywhere in the program."""
+        values = []
+        for node in self.nodes():
+            targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else []
+            stored = {n.value for target in targets for n in self.names(target) if self.is_stored(n)}
+            if isinstance(node, cst.Assign) and name in stored:
+                values.append(node.value)
+        return values
+
+    def is_stored(self, name: cst.Name) -> bool:
+        """Return whether a variable is assigned where this name stands."""
+        return self._contexts.get(name) is ExpressionContext.STORE
 
     def names(self, root: cst.CSTNode | None = None) -> Iterator[cst.Name]:
         """Yield the variables below a node in text order, without attributes, keywords and imported names."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from anytpu.port.finding import Finding
+from anytpu.port.finding import Finding, place_of
+from anytpu.port.trial import Trial
 from anytpu.report.terminal import hang
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -54,10 +55,29 @@ def finding_lines(findings: Sequence[Finding], width: int = 80) -> list[str]:
     digits = max((len(str(finding.line)) for finding in findings), default=1)
     lines = []
     for finding in findings:
-        start = f"  line {finding.line:>{digits}}  "
+        start = f"  {f'cell {finding.cell}, ' if finding.cell else ''}line {finding.line:>{digits}}  "
         old = finding.old if len(finding.old) <= _MAX_OLD else f"{finding.old[: _MAX_OLD - 3]}..."
         lines += [f"{start}{old}", *hang(" " * len(start), finding.advice, width)]
     return lines
+
+
+def trial_lines(trial: Trial, width: int = 80) -> list[str]:
+    """Return the result of a trial: that it ran, or its first failure beside the line that it came from.
+
+    Example:
+        >>> print(*trial_lines(Trial("KeyError: 'x'", line=7, old="a['x']", new="a['x']")), sep="\\n")
+          line 7  a['x']
+                  KeyError: 'x'
+    """
+    if not trial.error:
+        ended = f"it ran for {trial.seconds} s" if trial.seconds else "it ran to its end"
+        return [f"  {ended}, cut to a few steps, without a failure"]
+    start = f"  {place_of(trial.line, trial.cell)}  "
+    lines = [f"{start}{trial.old}"]
+    if trial.new != trial.old:
+        lines += hang(" " * len(start), f"ported: {trial.new}", width)
+    listed = " (this line is listed to port by hand)" if trial.is_listed else ""
+    return [*lines, *hang(" " * len(start), f"{trial.error}{listed}", width)]
 
 
 def summary(files: int, changed: int, by_hand: int, written: bool) -> str:

@@ -1,0 +1,127 @@
+"""Rewrite random functions of data sets: `map` becomes `random_map`, which passes a generator.
+
+Idea: each function that draws random numbers, and each function that calls one, takes the generator as a keyword `rng`.
+So the numbers depend on the seed, the element and the pass, and not on threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from anytpu.port.edits import Edits
+from anytpu.port.filling import fill, rename_attribute
+from anytpu.port.methods import takes_several
+from anytpu.port.rules import rule_of
+from anytpu.port.variants import variant
+
+_NAMES = ("rng", "generator", "random_generator")
+
+
+def plan_augmentations(edits: Edits) -> None:
+    """Plan the draws, the parameters, the calls and the `map` of all random functions of data sets."""
+    tree = edits.tree
+    taken = {n.value for n in tree.names()}
+    rng = next(name for name in _NAMES if name not in taken)
+    random_functions = _plan_draws(edits, rng)
+    _plan_calls(edits, random_functions, rng)
+    for node in tree.nodes():
+        if isinstance(node, cst.Call) and node.args:
+            passed = [function.node for function in edits.values.functions(node.args[0].value)]
+            if any(function in random_functions for function in passed):
+                _plan_map(edits, node, rng)
+    for function in random_functions:
+        if isinstance(function, cst.FunctionDef):
+            _add_parameter(edits, function, rng)
+
+
+def _plan_draws(edits: Edits, rng: str) -> set[cst.CSTNode]:
+    """Plan the calls that draw random numbers in functions of data sets; return the functions around them."""
+    functions: set[cst.CSTNode] = set()
+    for node, name in edits.tree.chains():
+        rule, call = rule_of(name), edits.tree.parent_call(node)
+        if rule is None or call is None or rule[0] != name or not edits.is_host(node):
+            continue
+        row = variant(edits.tree, name, call) or rule[1]
+        function = _around(edits, node)
+        if "{rng}" in row.host and function is not None and fill(edits, call, row, row.host, rng=cst.Name(rng)):
+            functions.add(function)
+    return functions
+
+
+def _around(edits: Edits, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the innermost function around a node that a data set calls."""
+    function = edits.tree.function(node)
+    while function is not None and function not in edits.values.host:
+        function = edits.tree.function(function)
+    return function
+
+
+def _plan_calls(edits: Edits, random_functions: set[cst.CSTNode], rng: str) -> None:
+    """Pass the generator on in the calls of random functions, and add the callers to them."""
+    calls = [node for node in edits.tree.nodes() if isinstance(node, cst.Call) and edits.is_host(node)]
+    planned: set[cst.CSTNode] = set()
+    is_growing = True
+    while is_growing:
+        is_growing = False
+        for call in calls:
+            called = {function.node for function in edits.values.functions(call.func)}
+            caller = _around(edits, call)
+            if call not in planned and called & random_functions and caller is not None:
+                edits.put(call, lambda updated: _with_argument(updated, rng))
+                planned.add(call)
+                random_functions.add(caller)
+                is_growing = True
+
+
+def _with_argument(call: cst.Call, rng: str) -> cst.Call:
+    keyword = cst.Arg(
+        cst.Name(rng), cst.Name(rng), equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    )
+    last = [call.args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if call.args else []
+    return call.with_changes(args=[*call.args[:-1], *last, keyword])
+
+
+def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:
+    """Turn `dataset.map(function)` into `dataset.random_map(...)`; list a random function of another method."""
+    if (edits.tree.old_name(call.func) or "").endswith("map_and_batch"):
+        edits.put_after(call, _with_random_map)
+    elif not isinstance(call.func, cst.Attribute) or call.func.attr.value != "map":
+        if isinstance(call.func, cst.Attribute) and edits.values.is_dataset(call.func.value):
+            edits.say(call, "only random_map passes a generator: draw the random numbers in a random_map before")
+        return
+    else:
+        rename_attribute(edits, call.func.attr, "random_map")
+    row = "*row" if takes_several(edits, call.args[0].value) else "row"
+
+    def with_generator(updated: cst.BaseExpression) -> cst.BaseExpression:
+        if isinstance(updated, cst.Lambda):
+            if row == "row":
+                return updated.with_changes(params=_with_parameter(updated.params, rng, is_keyword=False))
+            inner = updated.with_changes(params=_with_parameter(updated.params, rng))
+            updated = inner.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return edits.expression(f"lambda row, {rng}: {{function}}({row}, {rng}={rng})", function=updated)
+
+    edits.put(call.args[0].value, with_generator)
+
+
+def _with_random_map(steps: Any) -> Any:
+    """Return a chain of method calls with its `map` renamed to `random_map`."""
+    if isinstance(steps, cst.Call):
+        return steps.with_changes(func=_with_random_map(steps.func))
+    if isinstance(steps, cst.Attribute) and steps.attr.value == "map":
+        return steps.with_changes(attr=cst.Name("random_map"))
+    return steps.with_changes(value=_with_random_map(steps.value)) if isinstance(steps, cst.Attribute) else steps
+
+
+def _add_parameter(edits: Edits, function: cst.FunctionDef, rng: str) -> None:
+    edits.put(function.params, lambda updated: _with_parameter(updated, rng))
+
+
+def _with_parameter(params: cst.Parameters, rng: str, is_keyword: bool = True) -> cst.Parameters:
+    new = cst.Param(cst.Name(rng))
+    if is_keyword:
+        return params.with_changes(kwonly_params=[*params.kwonly_params, new])
+    last = [parameter.with_changes(comma=cst.MaybeSentinel.DEFAULT) for parameter in params.params]
+    return params.with_changes(params=[*last, new])

@@ -1,0 +1,120 @@
+"""Give the files of models and weights the endings that Keras 3 asks for: `.keras` and `.weights.h5`.
+
+Rule: a name is changed where its literal stands, in all calls alike, so what is saved is found again. A name that no
+literal gives is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from anytpu.port.edits import Edits
+
+_WEIGHTS, _MODEL = ".weights.h5", ".keras"
+_OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
+
+
+def plan_file_names(edits: Edits) -> None:
+    """Plan the endings of all names of files that the program saves, and of those that it loads again."""
+    saved, loaded = [], []
+    for call in [node for node in edits.tree.nodes() if isinstance(node, cst.Call)]:
+        for kind, name in _written(edits, call):
+            saved += [(kind, literal) for literal in [_literal(edits, name)] if literal is not None]
+        for kind, name in _read(edits, call):
+            loaded += [(kind, literal) for literal in [_literal(edits, name)] if literal is not None]
+    names = {_text(literal): kind for kind, literal in saved if kind != "converted"}
+    plain = {_text(literal) for kind, literal in loaded if kind != "converted"}
+    names |= {_text(literal): "weights" for kind, literal in saved if kind == "converted" and _text(literal) in plain}
+    for kind, literal in [*saved, *loaded]:
+        new = _new_text(_text(literal), names.get(_text(literal), ""), kind)
+        if new != _text(literal):
+            if kind == "model" and "/" in new and isinstance(literal, cst.SimpleString):
+                # TensorFlow made the folder of a saved model; Keras writes into one that exists.
+                line = edits.statement(f"os.makedirs({new.rpartition('/')[0]!r}, exist_ok=True)")
+                edits.put_before(edits.tree.statement(literal), [line])
+            edits.put(literal, lambda updated, new=new: _with_text(updated, new))
+
+
+def _written(edits: Edits, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield the kind and the name of the file that a call writes."""
+    library_name = edits.tree.library_name(call.func)
+    if library_name in ("keras.callbacks.ModelCheckpoint", "keras.models.save_model"):
+        only_weights = any(
+            argument.keyword is not None
+            and argument.keyword.value == "save_weights_only"
+            and edits.tree.code(argument.value) == "True"
+            for argument in call.args
+        )
+        index = int(library_name.endswith("save_model"))
+        kind = "model" if index else "weights" if only_weights else "checkpoint"
+        yield from ((kind, name) for name in _argument(call, index))
+    elif isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
+        is_converted = "converted" in edits.values.of(call.func.value)
+        kinds = {"save": "model", "save_weights": "converted" if is_converted else "weights"}
+        if call.func.attr.value in kinds:
+            yield from ((kinds[call.func.attr.value], name) for name in _argument(call, 0))
+
+
+def _read(edits: Edits, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield the kind and the name of the file that a call reads."""
+    if edits.tree.library_name(call.func) == "keras.models.load_model":
+        yield from (("loaded model", name) for name in _argument(call, 0))
+    elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "load_weights":
+        is_converted = "converted" in edits.values.of(call.func.value)
+        yield from (("converted" if is_converted else "loaded weights", name) for name in _argument(call, 0))
+
+
+def _argument(call: cst.Call, index: int) -> list[cst.BaseExpression]:
+    """Return the name of the file in a call: an argument by position, or by keyword."""
+    for position, argument in enumerate(call.args):
+        if (argument.keyword.value in ("filepath", "file_path")) if argument.keyword else position == index:
+            return [argument.value]
+    return []
+
+
+def _literal(edits: Edits, name: Any, hops: int = 4) -> cst.SimpleString | cst.FormattedStringText | None:
+    """Return the literal that ends a name: of a string, an f-string, a join, or the only value of a variable."""
+    if not hops or name is None:
+        return None
+    if isinstance(name, cst.SimpleString):
+        return name if isinstance(name.evaluated_value, str) and name.prefix == "" else None
+    if isinstance(name, cst.FormattedString):
+        last = name.parts[-1] if name.parts else None
+        return last if isinstance(last, cst.FormattedStringText) else None
+    if isinstance(name, cst.BinaryOperation):
+        return _literal(edits, name.right, hops - 1)
+    if isinstance(name, cst.Call) and edits.tree.code(name.func).endswith("path.join") and name.args:
+        return _literal(edits, name.args[-1].value, hops - 1)
+    if isinstance(name, cst.Call) and isinstance(name.func, cst.Attribute) and name.func.attr.value == "format":
+        return _literal(edits, name.func.value, hops - 1)
+    if isinstance(name, cst.Name):
+        values = edits.tree.values_assigned_to(name.value)
+        return _literal(edits, values[0], hops - 1) if len(values) == 1 else None
+    return None
+
+
+def _text(literal: cst.SimpleString | cst.FormattedStringText) -> str:
+    return str(literal.evaluated_value) if isinstance(literal, cst.SimpleString) else literal.value
+
+
+def _new_text(text: str, saved_as: str, kind: str) -> str:
+    """Return a name with the ending for its content; a file that the program does not write keeps a known ending."""
+    content = saved_as or {"loaded model": "model"}.get(kind, "")
+    if content == "weights" and not text.endswith(_WEIGHTS):
+        return _OLD_ENDING.sub("", text).rstrip("/") + _WEIGHTS
+    if content == "checkpoint" and not text.endswith(_MODEL):
+        return _OLD_ENDING.sub("", text).rstrip("/") + _MODEL
+    if content == "model" and not text.endswith((_MODEL, ".h5", ".hdf5")):
+        return _OLD_ENDING.sub("", text).rstrip("/") + _MODEL
+    return text
+
+
+def _with_text(literal: Any, text: str) -> Any:
+    if isinstance(literal, cst.FormattedStringText):
+        return literal.with_changes(value=text)
+    quote = literal.quote
+    return literal.with_changes(value=f"{literal.prefix}{quote}{text}{quote}")

@@ -1,0 +1,169 @@
+"""Apply a row of the table to a call: fill its template, rename or drop its keywords, or remove its statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import libcst as cst
+
+from anytpu._replaced import Replacement
+from anytpu.port.edits import Edits
+from anytpu.port.tree import Tree
+
+_LOWER = ("mode", "padding")
+_WINDOWS = ("strides", "ksize")
+_ONLY_NUMBERS = ("num_or_size_splits",)
+"""Arguments of which a list means something else in Keras."""
+OWNER = "self"
+"""The template's name for the object whose method is called."""
+
+
+def rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:
+    """Give an attribute or a keyword another name."""
+    edits.put(name, lambda updated: updated.with_changes(value=target))
+
+
+def rename_keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None]) -> None:
+    """Rename or drop a keyword argument by a row's keywords."""
+    if argument.keyword is None or argument.keyword.value not in keywords:
+        return
+    new = keywords[argument.keyword.value]
+    if new is None:
+        edits.drop(argument)
+    else:
+        rename_attribute(edits, argument.keyword, new)
+
+
+def drop_statement(edits: Edits, node: cst.CSTNode) -> None:
+    """Remove the statement that contains a node."""
+    tree = edits.tree
+    edits.drop(tree.statement(node) if len(_siblings(tree, node)) == 1 else _small(tree, node))
+
+
+def _small(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
+    while not isinstance(node, cst.BaseSmallStatement):
+        node = tree.parent(node) or tree.module
+    return node
+
+
+def _siblings(tree: Tree, node: cst.CSTNode) -> list[cst.CSTNode]:
+    line = tree.statement(node)
+    return list(line.body) if isinstance(line, cst.SimpleStatementLine) else []
+
+
+def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **more: cst.BaseExpression) -> bool:
+    """Put the arguments of a call into the row's template; return False if an argument does not fit.
+
+    Args:
+        edits: the planned edits.
+        call: the call to replace.
+        row: the row with the template.
+        target: another template with the same parameters; "" for the row's own.
+        more: further parts of the template, by name.
+    """
+    template = target or row.target
+    sorted_arguments = _sort(edits, call, row)
+    if sorted_arguments is None:
+        return False
+    arguments, kept_keywords = sorted_arguments
+    is_kept = any(row.keywords[a.keyword.value] is not None for a in kept_keywords if a.keyword is not None)
+    if is_kept and not template.endswith(")"):
+        return False
+    for argument in kept_keywords:
+        rename_keyword(edits, argument, row.keywords)
+
+    def filled(_: cst.Call) -> cst.BaseExpression:
+        values: dict[str, Any] = {n: edits.rebuilt(argument.value) for n, argument in arguments.items()}
+        if isinstance(call.func, cst.Attribute) and f"{{{OWNER}}}" in template:
+            values[OWNER] = edits.rebuilt(call.func.value)
+        missing = {n: default for n, default in row.parameters.items() if n not in arguments and default is not None}
+        defaults = {n: cst.parse_expression(default) for n, default in missing.items()}
+        used = {n: part for n, part in (defaults | values | more).items() if f"{{{n}}}" in template}
+        used = {n: _operand(_adapted(part, n), n, template) for n, part in used.items()}
+        return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept_keywords])
+
+    if template == f"{{{OWNER}}}" and drop_self_assignment(edits, call):
+        return True
+    edits.put(call, filled)
+    if f"{{{OWNER}}}" in template:
+        edits.mark(call.func)
+    else:
+        edits.cover(call.func)
+    for name, argument in arguments.items():
+        if f"{{{name}}}" not in template:
+            edits.cover(argument)
+    return True
+
+
+def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
+    """Remove a statement that would become `dataset = dataset`; return False for any other."""
+    above = edits.tree.parent(call)
+    if not isinstance(above, cst.Assign) or len(above.targets) != 1 or not isinstance(call.func, cst.Attribute):
+        return False
+    is_same = edits.tree.code(above.targets[0].target) == edits.tree.code(call.func.value)
+    if is_same:
+        drop_statement(edits, call)
+    return is_same
+
+
+def _sort(edits: Edits, call: cst.Call, row: Replacement) -> tuple[dict[str, cst.Arg], list[cst.Arg]] | None:
+    """Return the arguments of the template's parameters and the other keywords; None if one does not fit."""
+    arguments: dict[str, cst.Arg] = {}
+    kept_keywords: list[cst.Arg] = []
+    names = [*row.parameters, *([""] * len(call.args))]
+    for positional_name, argument in zip(names, call.args, strict=False):
+        name = argument.keyword.value if argument.keyword else positional_name
+        if argument.star or name not in {*row.parameters, *row.keywords}:
+            return None
+        if name in _ONLY_NUMBERS and isinstance(argument.value, cst.List | cst.Tuple):
+            return None
+        if name in row.parameters:
+            arguments[name] = argument
+        else:
+            kept_keywords.append(argument)
+    if any(default is None and name not in arguments for name, default in row.parameters.items()):
+        return None
+    return arguments, kept_keywords
+
+
+_TIGHT = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.SimpleString,
+    cst.List,
+    cst.Dict,
+    cst.Float,
+    cst.Integer,
+)
+
+
+def _operand(part: Any, name: str, template: str) -> Any:
+    """Return an argument, in parentheses if an operator next to it in the template could take it apart."""
+    is_alone = re.search(rf"[(\[,=]\s?\{{{name}\}}[,)\]]", template)
+    if is_alone or isinstance(part, _TIGHT) or part.lpar:
+        return part
+    return part.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def _adapted(part: Any, name: str) -> Any:
+    """Return an argument as Keras and NumPy write it: "same" in lower case, windows without batch and channels."""
+    if name in _LOWER and isinstance(part, cst.SimpleString):
+        return part.with_changes(value=part.value.lower())
+    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple) and len(part.elements) == 4:
+        return cst.Tuple([cst.Element(element.value) for element in part.elements[1:3]])
+    return part
+
+
+def _with_keywords(new_call: Any, keywords: list[Any]) -> Any:
+    """Return a call with more keyword arguments: on the class that is made, if the template calls what it makes."""
+    kept = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in keywords if isinstance(a, cst.Arg)]
+    if not kept:
+        return new_call
+    inner = new_call.func
+    if isinstance(inner, cst.Call):
+        return new_call.with_changes(func=inner.with_changes(args=[*inner.args, *kept]))
+    return new_call.with_changes(args=[*new_call.args, *kept])

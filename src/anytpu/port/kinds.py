@@ -1,0 +1,106 @@
+"""The classes of a program's values: functions and classes of the program, instances, tuples, tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import libcst as cst
+
+from anytpu.port import known
+from anytpu.port.known import Definition
+from anytpu.port.rules import new_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function of the program: a definition, a lambda or a method."""
+
+    node: cst.FunctionDef | cst.Lambda
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnClass:
+    """A class of the program."""
+
+    node: cst.ClassDef
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """An instance of a class: of a package, or of the program."""
+
+    of: Definition | OwnClass
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """A tuple or a list with a known number of items."""
+
+    items: tuple[frozenset[Any], ...]
+
+
+Value = Function | OwnClass | Instance | Items | str
+"""A value's class. Strings: "array" (a tensor), "element" (of a data set), "dataset options", "optax", and so on."""
+
+Kinds = frozenset[Value]
+UNKNOWN: Kinds = frozenset()
+ARRAY: Kinds = frozenset({"array"})
+ELEMENT: Kinds = frozenset({"element"})
+
+DATASET = "anytpu.pipeline.Dataset"
+_RETURNS = {
+    "keras.models.load_model": "keras.Model",
+    "keras.saving.load_model": "keras.Model",
+    "keras.models.clone_model": "keras.Model",
+    "keras.models.model_from_json": "keras.Model",
+    "keras.models.model_from_config": "keras.Model",
+    "anytpu.TPUDistributionStrategy": "anytpu.TPUStrategy",
+    "keras.layers.Input": "array",
+    "keras.Input": "array",
+    "keras.optimizers.get": "keras.optimizers.Optimizer",
+}
+"""Classes of results that no annotation promises."""
+_ARRAYS = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.", "anytpu.pipeline.decode")
+
+
+def instance_of(name: str) -> Kinds:
+    """Return the value set of an instance of a class of anytpu or Keras, such as "keras.Model"."""
+    definition = known.find(name)
+    return frozenset({Instance(definition)}) if definition is not None else UNKNOWN
+
+
+def item_of(kinds: Kinds, index: int) -> Kinds:
+    """Return the values of an item of a tuple."""
+    found: Kinds = kinds & (ARRAY | ELEMENT)
+    for value in kinds:
+        if isinstance(value, Items) and index < len(value.items):
+            found |= value.items[index]
+    return found
+
+
+def result_of(old: str) -> Kinds:
+    """Return the value of a call of a TensorFlow or Keras name, by the class that its new name makes or promises."""
+    if old == "data.Options":
+        return frozenset({"dataset options"})
+    if old.startswith("data.") and (old.endswith("Dataset") or old.startswith("data.Dataset.")):
+        return instance_of(DATASET)
+    name = new_name(old)
+    if name is None:
+        return frozenset({"optax"}) if old.startswith("train.") and old.endswith("Optimizer") else UNKNOWN
+    name = f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
+    if name.startswith("optax."):
+        return frozenset({"optax"})
+    if name == "anytpu.keras_to_tpu_model":
+        return instance_of("keras.Model") | instance_of("anytpu.train.tpu_model.TPUModel") | {"converted"}
+    if name in _RETURNS:
+        return ARRAY if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
+    definition = known.find(name)
+    if definition is not None and definition.is_class:
+        return frozenset({Instance(definition)})
+    if name.startswith("keras.applications."):
+        return instance_of("keras.Model") if definition is not None else UNKNOWN
+    returned = known.returned_class(definition) if definition is not None else None
+    if returned is not None:
+        return frozenset({Instance(returned)})
+    return ARRAY if name.startswith(_ARRAYS) else UNKNOWN

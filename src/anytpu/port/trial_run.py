@@ -1,0 +1,236 @@
+"""The process of a trial: run a ported program, cut to a few steps, and write down its first failure.
+
+Idea: the program's syntax tree is changed before it runs. A loop that trains ends after a few rounds, and `fit` and
+`train` get fewer rows and steps. Other code runs as written. A name of TensorFlow fails where it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROUNDS = 2
+"""Number of rounds of a loop that trains, and of batches of a `fit`."""
+MAX_EPOCHS = 10
+_TRAINING = frozenset(
+    ["run", "run_steps", "train_on_batch", "apply_gradients", "fit", "train", "minimize", "fit_generator"]
+)
+_WRAPPED = frozenset(["fit", "train", "evaluate"])
+
+
+class NotPortedError(Exception):
+    """A line uses TensorFlow, which a ported program does not have."""
+
+
+# Phase 1: change the syntax tree.
+
+
+def cut_program(tree: ast.Module) -> ast.Module:
+    """Return a program whose training loops and `fit` calls are short."""
+    return ast.fix_missing_locations(_Cutter(_training_functions(tree)).visit(tree))
+
+
+def _training_functions(tree: ast.Module) -> set[str]:
+    """Return the names of the functions that train, also through other functions."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names: set[str] = set()
+    for _ in range(len(functions) + 1):
+        found = {function.name for function in functions if _trains(function, names)}
+        if found == names:
+            break
+        names = found
+    return names
+
+
+def _trains(node: ast.AST, functions: set[str]) -> bool:
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
+    methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    names = methods | {call.id for call in calls if isinstance(call, ast.Name)}
+    return bool(methods & _TRAINING or names & functions)
+
+
+class _Cutter(ast.NodeTransformer):
+    def __init__(self, functions: set[str]) -> None:
+        self._functions = functions
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        if any(_trains(statement, self._functions) for statement in node.body):
+            node.iter = _call("__cut__", node.iter)
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node.test)) or not _trains(node, self._functions):
+            return node
+        empty = ast.arguments([], [], None, [], [], None, [])
+        rounds = _call("__while__", ast.Lambda(empty, node.test))
+        target = ast.Name("__round__", ast.Store())
+        return ast.copy_location(ast.For(target, rounds, node.body, node.orelse), node)
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        old = [alias for alias in node.names if alias.name.startswith("tensorflow")]
+        node.names = [alias for alias in node.names if alias not in old]
+        bound = [(alias.asname or alias.name.partition(".")[0], alias) for alias in old]
+        missing = [_missing(node, name, alias.name if alias.asname else name) for name, alias in bound]
+        return [*missing, *([node] if node.names else [])]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        if node.level or not (node.module or "").startswith("tensorflow"):
+            return node
+        return [_missing(node, alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func).endswith("TPUClusterResolver"):
+            _take_any_cores(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _WRAPPED:
+            return ast.copy_location(
+                ast.Call(ast.Name("__short__", ast.Load()), [node.func, *node.args], node.keywords), node
+            )
+        return node
+
+
+def _missing(node: ast.stmt, name: str, full_name: str) -> ast.stmt:
+    """Return the statement in the place of an import of TensorFlow."""
+    made = ast.Call(ast.Name("__missing__", ast.Load()), [ast.Constant(full_name)], [])
+    return ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], made), node)
+
+
+def _take_any_cores(resolver: ast.Call) -> None:
+    """Let a program that asks for this machine's own TPU run on any cores."""
+    for argument in [*resolver.args[:1], *(keyword.value for keyword in resolver.keywords if keyword.arg == "tpu")]:
+        if isinstance(argument, ast.Constant) and argument.value == "local":
+            argument.value = ""
+
+
+def _call(name: str, argument: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [argument], []), argument)
+
+
+# Phase 2: the functions that the changed tree calls.
+
+
+def _cut(rounds: Iterable[Any]) -> Iterator[Any]:
+    return itertools.islice(rounds, ROUNDS)
+
+
+def _while(test: Callable[[], Any]) -> Iterator[int]:
+    for count in range(ROUNDS):
+        if not test():
+            return
+        yield count
+
+
+def call_short(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `fit`, `train` or `evaluate` with fewer steps and rows; other functions of these names as they are."""
+    try:
+        bound = inspect.signature(function).bind_partial(*args, **kwargs)
+        names = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return function(*args, **kwargs)
+    given = bound.arguments
+    if {"steps_per_epoch", "epochs"} <= names:
+        _shorten_fit(given)
+    elif "max_steps" in names or "steps" in names:
+        for name in ("max_steps", "steps"):
+            if isinstance(given.get(name), int):
+                given[name] = min(given[name], ROUNDS)
+    return function(*bound.args, **bound.kwargs)
+
+
+def _shorten_fit(given: dict[str, Any]) -> None:
+    given["epochs"] = min(given.get("epochs", 1), max(MAX_EPOCHS, given.get("initial_epoch", 0) + 1))
+    rows = ROUNDS * (given.get("batch_size") or 32)
+    if isinstance(given.get("steps_per_epoch"), int):
+        given["steps_per_epoch"] = min(given["steps_per_epoch"], ROUNDS)
+    else:
+        for name in ("x", "y", "sample_weight"):
+            given.update({name: _first(given[name], rows)} if name in given else {})
+    if isinstance(given.get("validation_steps"), int):
+        given["validation_steps"] = min(given["validation_steps"], ROUNDS)
+    elif given.get("validation_data") is not None:
+        validation = given["validation_data"]
+        is_pair = isinstance(validation, tuple)
+        given["validation_data"] = tuple(_first(x, rows) for x in validation) if is_pair else _first(validation, rows)
+
+
+def _first(value: Any, rows: int) -> Any:
+    """Return the first rows of an array or a tree of arrays, the first batches of a data set, and other data whole."""
+    if isinstance(value, dict):
+        return {name: _first(part, rows) for name, part in value.items()}
+    if isinstance(value, list | tuple) and value and hasattr(value[0], "shape"):
+        return type(value)(_first(part, rows) for part in value)
+    array: Any = value
+    if hasattr(value, "shape") and len(array.shape) > 0:
+        return array[:rows]
+    is_dataset = type(value).__name__ == "Dataset" and hasattr(value, "take")
+    return array.take(ROUNDS) if is_dataset else value
+
+
+# Phase 3: TensorFlow is not there.
+
+
+class _Missing:
+    """A name of TensorFlow: it may be looked up and subclassed; calling it is the failure."""
+
+    def __init__(self, name: str, *_: Any) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotPortedError(f"{self._name} is TensorFlow's")
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise NotPortedError(f"{self._name} is TensorFlow's")
+
+
+# Phase 4: run.
+
+
+def run_program(code: str, path: str) -> dict[str, Any]:
+    """Run a program as `__main__`; return its failure as "line" and "error", or an empty dictionary."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __cut__=_cut, __while__=_while, __short__=call_short, __missing__=_Missing)
+    sys.modules["__main__"], sys.argv, sys.path[0] = main, [path], str(Path(path).parent)
+    try:
+        exec(compile(cut_program(ast.parse(code)), path, "exec"), main.__dict__)
+    except SystemExit as error:
+        return {} if not error.code else {"line": _line_of(error, path), "error": f"the program ended: {error.code}"}
+    except BaseException as error:
+        text = str(error).strip() or "no message"
+        return {"line": _line_of(error, path), "error": f"{type(error).__name__}: {text}"}
+    return {}
+
+
+def _line_of(error: BaseException, path: str) -> int:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return lines[-1] or 1 if lines else 1
+
+
+def _use_no_window() -> None:
+    """Let plots be drawn without a window, where matplotlib is installed."""
+    try:
+        import matplotlib  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+
+
+if __name__ == "__main__":
+    result, program = Path(sys.argv[1]), sys.argv[2]
+    _use_no_window()
+    outcome = run_program(Path(program).read_text(encoding="utf-8"), program)
+    result.write_text(json.dumps(outcome), encoding="utf-8")

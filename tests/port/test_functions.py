@@ -1,0 +1,140 @@
+"""Random numbers, functions of data sets, and blocks with several tapes."""
+
+from __future__ import annotations
+
+import textwrap
+
+from anytpu.port import ported
+
+
+def new_text(code: str) -> str:
+    outcome = ported(textwrap.dedent(code))
+    assert outcome.by_hand == (), outcome.by_hand
+    return outcome.new
+
+
+def test_functions_of_data_sets_become_numpys():
+    assert new_text("""\
+        import tensorflow as tf
+        def scale(image, label):
+            return half(tf.cast(image, tf.float32)), tf.one_hot(label, 3)
+        def half(image):
+            return tf.reduce_mean(image, axis=-1) / 2
+        def both(image):
+            return tf.exp(image)
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).map(scale).map(both)
+        strategy = tf.distribute.get_strategy()
+        strategy.run(both, args=(x,))
+        """) == textwrap.dedent("""\
+        import anytpu as tpu
+        import keras
+        import numpy as np
+        def scale(image, label):
+            return half(np.asarray(image, "float32")), np.eye(3, dtype="float32")[label]
+        def half(image):
+            return np.mean(image, axis=-1) / 2
+        def both(image):
+            return keras.ops.exp(image)
+        rows = tpu.pipeline.Dataset.from_arrays((x, y)).map(lambda row: scale(*row)).map(both)
+        strategy = tpu.get_strategy()
+        strategy.run(both, args=(x,))
+        """)
+
+
+def test_functions_of_data_sets_change_nothing_in_place():
+    assert "    image = image / (1 + 2)\n" in new_text("""\
+        import tensorflow as tf
+        def scale(image):
+            image /= 1 + 2
+            return image
+        rows = tf.data.Dataset.from_tensor_slices(x).map(scale)
+        """)
+
+
+def test_random_functions_of_data_sets_get_a_generator():
+    assert new_text("""\
+        import tensorflow as tf
+        def flip(image):
+            return tf.image.random_flip_left_right(image)
+        def augment(image, label):
+            if tf.random.uniform([]) > 0.5:
+                image = flip(image)
+            return image, label
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).map(augment, num_parallel_calls=4)
+        """) == textwrap.dedent("""\
+        import anytpu as tpu
+        def flip(image, *, rng):
+            return tpu.pipeline.random_flip(image, rng)
+        def augment(image, label, *, rng):
+            if rng.uniform(0, 1, []) > 0.5:
+                image = flip(image, rng=rng)
+            return image, label
+        rows = tpu.pipeline.Dataset.from_arrays((x, y)).random_map(lambda row, rng: augment(*row, rng=rng))
+        """)
+
+
+def test_random_numbers_of_steps_and_layers_get_a_seed():
+    assert new_text("""\
+        import tensorflow as tf
+        first = tf.random.normal([2])
+        class Noise(tf.keras.layers.Layer):
+            def call(self, x):
+                return x + tf.random.normal(tf.shape(x), seed=3)
+        def step(x):
+            return x + tf.random.normal([2])
+        """) == textwrap.dedent("""\
+        import keras
+        first = keras.random.normal([2])
+        class Noise(keras.layers.Layer):
+            def __init__(self, **kwargs):
+                super().__init__(**kwargs)
+                self.seed_generator = keras.random.SeedGenerator()
+
+            def call(self, x):
+                return x + keras.random.normal(keras.ops.shape(x), seed=self.seed_generator)
+        seed_generator = keras.random.SeedGenerator()
+        def step(x):
+            return x + keras.random.normal([2], seed=seed_generator)
+        """)
+
+
+def test_two_tapes_of_a_block():
+    outcome = ported(
+        textwrap.dedent("""\
+        import tensorflow as tf
+        def step(x):
+            with tf.GradientTape() as a, tf.GradientTape() as b:
+                fake = make(x)
+                first, second = judge(fake), judge(x)
+            ga = a.gradient(first, u)
+            gb = b.gradient(second, v)
+            apply_gradients(zip(ga, u))
+            apply_gradients(zip(gb, v))
+            return first, fake
+        """)
+    )
+    assert outcome.by_hand == ()
+    assert outcome.new == textwrap.dedent("""\
+        import anytpu as tpu
+        def step(x):
+            def compute_losses():
+                fake = make(x)
+                first, second = judge(fake), judge(x)
+                return first, (second, fake,)
+            (first, (second, fake,)), ga = tpu.value_and_grad(compute_losses, u, has_aux=True)()
+            gb = tpu.value_and_grad(lambda: compute_losses()[1][0], v)()[1]
+            apply_gradients(zip(ga, u))
+            apply_gradients(zip(gb, v))
+            return first, fake
+        """)
+
+
+def test_gradients_that_a_step_changes_are_each_replicas_own():
+    assert "value_and_grad(compute_loss, w, local=True)()" in new_text("""\
+        import tensorflow as tf
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = f(x)
+            grads = tape.gradient(loss, w)
+            apply_gradients(zip([g / 2 for g in grads], w))
+        """)
