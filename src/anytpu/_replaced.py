@@ -1139,6 +1139,42 @@ _KERAS = (
         note="Keras 3 has layers for this",
     ),
     Replacement(
+        ("keras.callbacks.TensorBoard",),
+        "callback = tf.keras.callbacks.TensorBoard('logs')",
+        "callback = keras.callbacks.CSVLogger('log.csv')",
+        "hand",
+        note="Keras's TensorBoard writes with TensorFlow",
+    ),
+    Replacement(
+        tuple(f"keras.layers.{name}" for name in ("TextVectorization", "StringLookup", "IntegerLookup", "Hashing")),
+        "layer = tf.keras.layers.StringLookup(vocabulary=['a', 'b'])",
+        "numbers = {word: number for number, word in enumerate(['[UNK]', 'a', 'b'])}",
+        "hand",
+        note="this layer computes with TensorFlow: look the words up in a function of the data set",
+    ),
+    Replacement(
+        (
+            "keras.utils.image_dataset_from_directory",
+            "keras.preprocessing.image_dataset_from_directory",
+            "keras.utils.text_dataset_from_directory",
+            "keras.preprocessing.text_dataset_from_directory",
+            "keras.utils.timeseries_dataset_from_array",
+        ),
+        "images = tf.keras.utils.image_dataset_from_directory('images')",
+        "images = tpu.pipeline.Dataset.list_files(str(folder) + '/*.txt')",
+        "hand",
+        note="this function makes a tf.data.Dataset: list the files, then map a function that reads and decodes one",
+    ),
+    Replacement(
+        (),
+        "class Scale(tf.keras.layers.Layer):\n    def build(self, shape):\n"
+        "        self.add_weight('scale', shape[-1:])",
+        "class Scale(keras.layers.Layer):\n    def build(self, shape):\n"
+        "        self.add_weight(name='scale', shape=shape[-1:])",
+        "pattern",
+        note="Keras 3 has the shape first, and wants the name as a keyword",
+    ),
+    Replacement(
         ("keras.utils.multi_gpu_model", "keras.estimator"),
         "tf.keras.utils.multi_gpu_model(model, gpus=2)",
         "strategy = tpu.connect()",

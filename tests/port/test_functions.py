@@ -98,6 +98,16 @@ def test_random_numbers_of_steps_and_layers_get_a_seed():
         """)
 
 
+def test_the_functions_of_a_converted_model_are_registered():
+    assert "@keras.saving.register_keras_serializable()\ndef double(x):" in new_text("""\
+        import tensorflow as tf
+        def double(x):
+            return x * 2
+        model = tf.keras.Sequential([tf.keras.layers.Lambda(double)])
+        model = tf.contrib.tpu.keras_to_tpu_model(model)
+        """)
+
+
 def test_two_tapes_of_a_block():
     outcome = ported(
         textwrap.dedent("""\

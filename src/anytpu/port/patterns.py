@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from anytpu.port.filling import drop_self_assignment, drop_statement, fill
 from anytpu.port.loops import plan_loops
 from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of
+from anytpu.port.seeds import functions_of_lambdas
 from anytpu.port.sessions import plan_sessions
 
 _ORDERING = ("control_dependencies", "Graph.as_default", "get_default_graph.as_default")
@@ -38,6 +40,7 @@ def plan_patterns(edits: Edits) -> None:
             _plan_apply(edits, node)
             _plan_decay(edits, node)
             _plan_specification(edits, node)
+            _plan_weight(edits, node)
             _plan_cache(edits, node)
         elif isinstance(node, cst.If | cst.While | cst.IfExp | cst.Assert):
             _list_branch(edits, node)
@@ -48,6 +51,7 @@ def plan_patterns(edits: Edits) -> None:
         elif isinstance(node, cst.Subscript):
             _plan_worker(edits, node)
     _plan_unread(edits)
+    _plan_registration(edits)
 
 
 def _plan_block(edits: Edits, block: cst.With) -> None:
@@ -164,6 +168,22 @@ def _plan_specification(edits: Edits, call: cst.Call) -> None:
         edits.mark(call.func)
 
 
+def _plan_weight(edits: Edits, call: cst.Call) -> None:
+    """Give the arguments of `add_weight` their keywords: Keras 2 had the name first, Keras 3 has the shape first."""
+    is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("add_weight", "add_variable")
+    if not isinstance(call.func, cst.Attribute) or not is_method or any(argument.star for argument in call.args):
+        return
+    if edits.values.is_a(call.func.value, "keras.layers.Layer"):
+        positional = [argument for argument in call.args if argument.keyword is None]
+        for argument, name in zip(positional, ("name", "shape", "dtype", "initializer"), strict=False):
+            edits.put(argument, functools.partial(_with_keyword, name))
+
+
+def _with_keyword(name: str, argument: cst.Arg) -> cst.Arg:
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return argument.with_changes(keyword=cst.Name(name), equal=equal)
+
+
 def _plan_cache(edits: Edits, call: cst.Call) -> None:
     """Leave out a `cache` behind an endless `repeat`: it would store the same elements again and again."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "cache":
@@ -230,6 +250,25 @@ def _list_foreign(edits: Edits, node: cst.ImportFrom | cst.Import) -> None:
     for prefix, advice in FOREIGN.items():
         if any(name == prefix or re.match(rf"{prefix}(\.|[A-Z])", name) for name in full_names):
             edits.say(node, advice)
+
+
+def _plan_registration(edits: Edits) -> None:
+    """Register the functions and layers of a model that is converted: a conversion makes its layers again by name."""
+    if not any(name.endswith("keras_to_tpu_model") for _, name in edits.tree.chains()):
+        return
+    layer = known.find("keras.layers.Layer")
+    for node in edits.tree.nodes():
+        is_layer = isinstance(node, cst.ClassDef) and any(
+            layer in known.ancestors(base) for base in edits.values.bases_of(node)
+        )
+        if is_layer or (isinstance(node, cst.FunctionDef) and node in functions_of_lambdas(edits)):
+            edits.put_after(
+                node, lambda updated: updated.with_changes(decorators=[*updated.decorators, _register(edits)])
+            )
+
+
+def _register(edits: Edits) -> cst.Decorator:
+    return cst.Decorator(edits.expression("keras.saving.register_keras_serializable()"))
 
 
 def _plan_unread(edits: Edits) -> None:

@@ -29,7 +29,7 @@ def plan_seeds(edits: Edits) -> None:
     shared = next(name for name in _NAMES if name not in taken)
     owners: set[cst.ClassDef] = set()
     users: list[cst.CSTNode] = []
-    in_lambdas = _functions_of_lambdas(edits)
+    in_lambdas = functions_of_lambdas(edits)
     for node in tree.nodes():
         call = tree.parent_call(node)
         if call is None or not _is_random(edits, node) or _has_seed(edits, call):
@@ -74,7 +74,7 @@ def _has_seed(edits: Edits, call: cst.Call) -> bool:
     return any(edits.values.is_a(seed, "keras.random.SeedGenerator") for seed in seeds)
 
 
-def _functions_of_lambdas(edits: Edits) -> set[cst.CSTNode]:
+def functions_of_lambdas(edits: Edits) -> set[cst.CSTNode]:
     """Return the functions that `Lambda` layers call."""
     found: set[cst.CSTNode] = set()
     for node in edits.tree.nodes():
