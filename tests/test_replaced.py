@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import subprocess
 import sys
@@ -140,8 +141,13 @@ def test_every_new_line_runs(row: Replacement, given: dict[str, Any], tmp_path: 
         strategy.run(names["step"])
         return
     if "absl.app.run" in row.new:
+        # absl.app.run sets the level and the handlers of Python's root logger, which later tests read.
+        root = logging.getLogger()
+        level, handlers = root.level, root.handlers[:]
         with pytest.raises(SystemExit) as ended:
             exec(row.new, names)
+        root.setLevel(level)
+        root.handlers[:] = handlers
         assert not ended.value.code
         return
     with strategy.scope() if "model.compile" in row.new else contextlib.nullcontext():

@@ -405,3 +405,13 @@ def test_no_path_of_a_build_machine():
         if (found := BUILD_PATH.search(line))
     ]
     assert not faults, report(faults)
+
+
+def test_each_folder_of_tests_has_a_core():
+    """tests/core.txt names files that exist, and at least one of each folder."""
+    files = [line for line in (ROOT / "tests/core.txt").read_text().splitlines() if not line.startswith("#")]
+    missing = [file for file in files if not (ROOT / file).is_file()]
+    assert not missing, f"tests/core.txt names files that do not exist: {', '.join(missing)}"
+    folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    without = folders - {file.split("/")[1] for file in files}
+    assert not without, f"tests/core.txt has no file of {', '.join(sorted(without))}"

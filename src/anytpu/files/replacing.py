@@ -26,8 +26,8 @@ _SPECIAL = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/.*")
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
 
-    The user's own link stays a link, and an existing file keeps its mode. The path itself is yielded for a device or a
-    pipe, such as /dev/stdout, and for an existing file in a folder that takes no new files.
+    The user's own link stays a link, and an existing file keeps its mode. A device or a pipe, such as
+    /dev/stdout, is yielded itself. So is an existing file in a folder that takes no new files.
 
     Args:
         path: destination; an existing file is replaced.
